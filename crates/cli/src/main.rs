@@ -1,0 +1,2 @@
+//! The `hanare` command.
+fn main() {}
