@@ -1,0 +1,500 @@
+//! Which parts of the far address space are taken: a page-granular extent manager over `[0, len)`.
+//!
+//! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3): two
+//! ordered views of the gaps (by address, to coalesce on free; by size, to find the smallest sufficient one) and the
+//! allocations by address. Nothing here touches a far page, takes a lock or knows what a page holds.
+//!
+//! Units are bytes, always multiples of [`PAGE`]. An allocation of [`LARGE`] or more starts on a [`LARGE`] boundary, so
+//! that a big page never holds the ends of two large arrays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The grain of every offset and length.
+pub const PAGE: u64 = 4096;
+
+/// From this size on an allocation starts on a multiple of this size: the largest page the pager uses.
+pub const LARGE: u64 = 2 << 20;
+
+/// How many gaps that are long enough, but may miss the alignment, are tried before one that cannot miss is taken.
+const CLOSE_FITS_TRIED: usize = 16;
+
+/// The taken and the free parts of `[0, len)`.
+///
+/// Invariant: gaps and allocations tile the space without overlap, and no two gaps are adjacent. (Allocations may be:
+/// each keeps its own boundaries.)
+#[derive(Debug, Default)]
+pub struct Extents {
+    /// Start to length of every gap.
+    gaps: BTreeMap<u64, u64>,
+    /// (length, start) of every gap.
+    gaps_by_len: BTreeSet<(u64, u64)>,
+    /// Start to length of every allocation.
+    taken: BTreeMap<u64, u64>,
+    /// Sum of the allocations' lengths.
+    taken_bytes: u64,
+}
+
+impl Extents {
+    /// An entirely free space; `len` is rounded down to whole pages.
+    pub fn new(len: u64) -> Extents {
+        let mut extents = Extents::default();
+        extents.add_gap(0, len & !(PAGE - 1));
+        extents
+    }
+
+    /// Bytes in allocations.
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken_bytes
+    }
+
+    /// Takes the smallest gap that holds `len` (rounded up to pages) at a multiple of `align` (a power of two; at least a page
+    /// is used), the lowest address among equals. `None` when no gap does, or when `len` is 0 or `align` no power of two.
+    pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {
+        let len = round_up(len)?;
+        if len == 0 || !align.is_power_of_two() {
+            return None;
+        }
+        let align = align.max(if len >= LARGE { LARGE } else { PAGE });
+        let (gap, start) = self.find_gap(len, align)?;
+        let gap_len = self.remove_gap(gap);
+        self.add_gap(gap, start - gap);
+        self.add_gap(start + len, gap + gap_len - (start + len));
+        self.add_taken(start, len);
+        Some(start)
+    }
+
+    /// Length of the allocation that starts at `off`.
+    pub fn allocation(&self, off: u64) -> Option<u64> {
+        self.taken.get(&off).copied()
+    }
+
+    /// Start and length of the allocation that contains `off`.
+    pub fn find(&self, off: u64) -> Option<(u64, u64)> {
+        let (&start, &len) = self.taken.range(..=off).next_back()?;
+        (off - start < len).then_some((start, len))
+    }
+
+    /// Whether every byte of `[off, off + len)` lies in allocations.
+    pub fn covers(&self, off: u64, len: u64) -> bool {
+        let Some(end) = off.checked_add(len) else {
+            return false;
+        };
+        let mut at = off;
+        while at < end {
+            match self.find(at) {
+                Some((start, held)) => at = start + held,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Frees the allocation that starts at `off`; its length, or `None` when none starts there.
+    pub fn free(&mut self, off: u64) -> Option<u64> {
+        let len = self.remove_taken(off)?;
+        self.merge_gap(off, len);
+        Some(len)
+    }
+
+    /// Frees whatever is taken of the pages that meet `[off, off + len)`: allocations inside vanish, those reaching in
+    /// are cut, one around it becomes two. Returns the bytes that were taken.
+    pub fn release(&mut self, off: u64, len: u64) -> u64 {
+        let start = off & !(PAGE - 1);
+        let Some(end) = off.checked_add(len).and_then(round_up) else {
+            return 0;
+        };
+        let mut released = 0;
+        let mut at = start;
+        while let Some((held, held_len)) = self.first_meeting(at, end) {
+            self.remove_taken(held);
+            let (from, to) = (held.max(start), (held + held_len).min(end));
+            self.add_taken(held, from - held);
+            self.add_taken(to, held + held_len - to);
+            self.merge_gap(from, to - from);
+            released += to - from;
+            at = to;
+        }
+        released
+    }
+
+    /// Lengthens the allocation at `off` to `new_len` (rounded up to pages) where it stands. `false`, and nothing changed,
+    /// when none starts there, the following gap is too short, or a large array would start off its boundary.
+    pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
+        let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
+            return false;
+        };
+        if new <= old {
+            return new == old;
+        }
+        if new >= LARGE && !off.is_multiple_of(LARGE) {
+            return false;
+        }
+        let (gap, wanted) = (off + old, new - old);
+        let Some(gap_len) = self.gaps.get(&gap).copied().filter(|&len| len >= wanted) else {
+            return false;
+        };
+        self.remove_gap(gap);
+        self.add_gap(gap + wanted, gap_len - wanted);
+        self.remove_taken(off);
+        self.add_taken(off, new);
+        true
+    }
+
+    /// Shortens the allocation at `off` to `new_len` (rounded up to pages, at least one) and returns the bytes cut from
+    /// its end. `None`, and nothing changed, when none starts there, or it is shorter, or `new_len` is 0.
+    pub fn shrink(&mut self, off: u64, new_len: u64) -> Option<u64> {
+        let old = self.allocation(off)?;
+        let new = round_up(new_len).filter(|&new| new > 0 && new <= old)?;
+        Some(self.release(off + new, old - new))
+    }
+
+    /// The best gap and the offset inside it.
+    fn find_gap(&self, len: u64, align: u64) -> Option<(u64, u64)> {
+        let fit = |&(gap_len, gap): &(u64, u64)| {
+            let start = gap.checked_next_multiple_of(align)?;
+            (start.checked_add(len)? <= gap + gap_len).then_some((gap, start))
+        };
+        let close = self.gaps_by_len.range((len, 0)..);
+        if let Some(found) = close.take(CLOSE_FITS_TRIED).find_map(fit) {
+            return Some(found);
+        }
+        // A gap with this much slack cannot miss the alignment; only when there is none is the rest worth a walk.
+        let slack = len.checked_add(align - PAGE)?;
+        let roomy = self.gaps_by_len.range((slack, 0)..).next().and_then(fit);
+        roomy.or_else(|| self.gaps_by_len.range((len, 0)..(slack, 0)).find_map(fit))
+    }
+
+    /// The first allocation that meets `[at, end)`.
+    fn first_meeting(&self, at: u64, end: u64) -> Option<(u64, u64)> {
+        if at >= end {
+            return None;
+        }
+        let following = || {
+            self.taken
+                .range(at..end)
+                .next()
+                .map(|(&start, &len)| (start, len))
+        };
+        self.find(at).or_else(following)
+    }
+
+    fn add_gap(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.gaps.insert(start, len);
+            self.gaps_by_len.insert((len, start));
+        }
+    }
+
+    /// Removes the gap at `start` and returns its length (0 when there is none).
+    fn remove_gap(&mut self, start: u64) -> u64 {
+        let len = self.gaps.remove(&start).unwrap_or(0);
+        self.gaps_by_len.remove(&(len, start));
+        len
+    }
+
+    /// Adds a gap and joins it with its neighbours.
+    fn merge_gap(&mut self, mut start: u64, mut len: u64) {
+        if let Some((&before, &before_len)) = self.gaps.range(..start).next_back()
+            && before + before_len == start
+        {
+            self.remove_gap(before);
+            (start, len) = (before, before_len + len);
+        }
+        len += self.remove_gap(start + len);
+        self.add_gap(start, len);
+    }
+
+    fn add_taken(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.taken.insert(start, len);
+            self.taken_bytes += len;
+        }
+    }
+
+    fn remove_taken(&mut self, start: u64) -> Option<u64> {
+        let len = self.taken.remove(&start)?;
+        self.taken_bytes -= len;
+        Some(len)
+    }
+}
+
+fn round_up(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Pages in the model's space: four large blocks and a bit.
+    const PAGES: usize = 4 * (LARGE / PAGE) as usize + 37;
+
+    /// The plain model: who owns each page.
+    struct Model {
+        owner: Vec<u32>,
+        next: u32,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Alloc { len: u64, align: u64 },
+        Free { nth: usize },
+        Release { page: usize, pages: usize },
+        Grow { nth: usize, len: u64 },
+        Shrink { nth: usize, len: u64 },
+    }
+
+    fn ops() -> impl Strategy<Value = Op> {
+        let len = prop_oneof![1..=64 * PAGE, LARGE - 5 * PAGE..=LARGE + 700 * PAGE];
+        let align = (0u32..=21).prop_map(|shift| 1u64 << shift);
+        prop_oneof![
+            4 => (len.clone(), align).prop_map(|(len, align)| Op::Alloc { len, align }),
+            2 => (0usize..64).prop_map(|nth| Op::Free { nth }),
+            1 => (0..PAGES, 0usize..300).prop_map(|(page, pages)| Op::Release { page, pages }),
+            1 => (0usize..64, len.clone()).prop_map(|(nth, len)| Op::Grow { nth, len }),
+            1 => (0usize..64, len).prop_map(|(nth, len)| Op::Shrink { nth, len }),
+        ]
+    }
+
+    impl Model {
+        fn new() -> Model {
+            Model {
+                owner: vec![0; PAGES],
+                next: 0,
+            }
+        }
+
+        /// (page, pages) of every run of one owner.
+        fn runs(&self, wanted: impl Fn(u32) -> bool) -> Vec<(usize, usize)> {
+            let mut runs = Vec::new();
+            let mut at = 0;
+            for run in self.owner.chunk_by(|a, b| a == b) {
+                if wanted(run[0]) {
+                    runs.push((at, run.len()));
+                }
+                at += run.len();
+            }
+            runs
+        }
+
+        fn allocations(&self) -> Vec<(usize, usize)> {
+            self.runs(|owner| owner != 0)
+        }
+
+        fn take(&mut self, page: usize, pages: usize) {
+            self.next += 1;
+            self.own(page, pages, self.next);
+        }
+
+        fn own(&mut self, page: usize, pages: usize, owner: u32) {
+            self.owner[page..page + pages].fill(owner);
+        }
+
+        /// After a release from the middle the two parts are allocations of their own.
+        fn release(&mut self, page: usize, pages: usize) {
+            let end = (page + pages).min(PAGES);
+            self.own(page, end - page, 0);
+            let tail = self
+                .runs(|owner| owner != 0)
+                .into_iter()
+                .find(|run| run.0 == end);
+            if let Some((start, len)) = tail {
+                self.take(start, len);
+            }
+        }
+
+        /// The length of the smallest gap that could hold this, if any does.
+        fn best_gap(&self, pages: usize, align: u64) -> Option<usize> {
+            let align = (align.max(PAGE) / PAGE) as usize;
+            let fits =
+                |&(page, len): &(usize, usize)| page.next_multiple_of(align) + pages <= page + len;
+            self.runs(|owner| owner == 0)
+                .into_iter()
+                .filter(fits)
+                .map(|run| run.1)
+                .min()
+        }
+
+        fn gap_at(&self, page: usize) -> usize {
+            self.owner[page..]
+                .iter()
+                .take_while(|&&owner| owner == 0)
+                .count()
+        }
+    }
+
+    fn pages(len: u64) -> usize {
+        len.div_ceil(PAGE) as usize
+    }
+
+    fn off(page: usize) -> u64 {
+        page as u64 * PAGE
+    }
+
+    fn nth(model: &Model, nth: usize) -> Option<(usize, usize)> {
+        let all = model.allocations();
+        (!all.is_empty()).then(|| all[nth % all.len()])
+    }
+
+    fn apply(extents: &mut Extents, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
+        match op {
+            Op::Alloc { len, align } => {
+                let align_used = if pages(len) as u64 * PAGE >= LARGE {
+                    align.max(LARGE)
+                } else {
+                    align
+                };
+                let best = model.best_gap(pages(len), align_used);
+                let got = extents.alloc(len, align);
+                prop_assert_eq!(
+                    got.is_some(),
+                    best.is_some(),
+                    "{} bytes aligned {}",
+                    len,
+                    align
+                );
+                if let (Some(start), Some(best)) = (got, best) {
+                    prop_assert_eq!(start % align_used.max(PAGE), 0);
+                    let page = (start / PAGE) as usize;
+                    prop_assert!(model.gap_at(page) >= pages(len), "taken twice");
+                    if align_used <= PAGE {
+                        let free_before = model.owner[..page]
+                            .iter()
+                            .rev()
+                            .take_while(|&&owner| owner == 0)
+                            .count();
+                        prop_assert_eq!(free_before + model.gap_at(page), best, "not the best fit");
+                    }
+                    model.take(page, pages(len));
+                }
+            }
+            Op::Free { nth: which } => {
+                if let Some((page, count)) = nth(model, which) {
+                    prop_assert_eq!(extents.free(off(page)), Some(off(count)));
+                    model.own(page, count, 0);
+                    prop_assert_eq!(extents.free(off(page)), None, "freed twice");
+                }
+            }
+            Op::Release { page, pages } => {
+                let end = (page + pages).min(PAGES);
+                let held = model.owner[page..end]
+                    .iter()
+                    .filter(|&&owner| owner != 0)
+                    .count();
+                prop_assert_eq!(extents.release(off(page), off(end - page)), off(held));
+                model.release(page, pages);
+            }
+            Op::Grow { nth: which, len } => {
+                if let Some((page, count)) = nth(model, which) {
+                    let new = pages(len);
+                    let aligned = off(new) < LARGE || off(page).is_multiple_of(LARGE);
+                    let room = new > count && aligned && model.gap_at(page + count) >= new - count;
+                    prop_assert_eq!(extents.grow_in_place(off(page), len), new == count || room);
+                    if room {
+                        let owner = model.owner[page];
+                        model.own(page, new, owner);
+                    }
+                }
+            }
+            Op::Shrink { nth: which, len } => {
+                if let Some((page, count)) = nth(model, which) {
+                    let new = pages(len);
+                    let want = (new <= count).then(|| off(count - new.min(count)));
+                    prop_assert_eq!(extents.shrink(off(page), len), want);
+                    if new <= count {
+                        model.own(page + new, count - new, 0);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(extents: &Extents, model: &Model) -> Result<(), TestCaseError> {
+        let taken: Vec<_> = extents
+            .taken
+            .iter()
+            .map(|(&start, &len)| (start, len))
+            .collect();
+        let wanted: Vec<_> = model
+            .allocations()
+            .into_iter()
+            .map(|(page, count)| (off(page), off(count)))
+            .collect();
+        prop_assert_eq!(&taken, &wanted);
+        let gaps: Vec<_> = extents
+            .gaps
+            .iter()
+            .map(|(&start, &len)| (start, len))
+            .collect();
+        let free = model.runs(|owner| owner == 0);
+        let free: Vec<_> = free
+            .into_iter()
+            .map(|(page, count)| (off(page), off(count)))
+            .collect();
+        prop_assert_eq!(&gaps, &free, "gaps not coalesced");
+        let by_len: BTreeSet<_> = gaps.iter().map(|&(start, len)| (len, start)).collect();
+        prop_assert_eq!(&extents.gaps_by_len, &by_len);
+        prop_assert_eq!(
+            extents.taken_bytes(),
+            taken.iter().map(|run| run.1).sum::<u64>()
+        );
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_page_by_page_model(ops in prop::collection::vec(ops(), 1..80)) {
+            let mut extents = Extents::new(off(PAGES) + 123);
+            let mut model = Model::new();
+            for op in ops {
+                apply(&mut extents, &mut model, op)?;
+                compare(&extents, &model)?;
+            }
+            for (page, count) in model.allocations() {
+                for probe in [off(page), off(page) + 1, off(page + count) - 1] {
+                    prop_assert_eq!(extents.find(probe), Some((off(page), off(count))));
+                }
+                prop_assert_eq!(extents.allocation(off(page)), Some(off(count)));
+                prop_assert!(extents.covers(off(page) + 5, off(count) - 5));
+                let following_free = model.gap_at(page + count) > 0 || page + count == PAGES;
+                prop_assert_eq!(extents.covers(off(page), off(count) + 1), !following_free);
+            }
+        }
+
+        #[test]
+        fn never_panics_on_any_argument(off: u64, len: u64, align: u64) {
+            let mut extents = Extents::new(len);
+            extents.alloc(off, align);
+            extents.alloc(4096, 1);
+            extents.grow_in_place(0, off);
+            extents.shrink(0, off);
+            extents.release(off, len);
+            extents.covers(off, len);
+            extents.find(off);
+            extents.free(off);
+        }
+    }
+
+    #[test]
+    fn a_small_hole_is_used_before_a_large_one() {
+        let mut extents = Extents::new(1 << 30);
+        let blocks: Vec<_> = (0..6)
+            .map(|_| extents.alloc(10 * PAGE, 1).expect("room"))
+            .collect();
+        extents.free(blocks[1]);
+        extents.release(blocks[3], 4 * PAGE);
+        assert_eq!(extents.alloc(3 * PAGE, 1), Some(blocks[3]));
+        assert_eq!(extents.alloc(10 * PAGE, 1), Some(blocks[1]));
+    }
+
+    #[test]
+    fn large_arrays_start_on_large_boundaries() {
+        let mut extents = Extents::new(1 << 30);
+        extents.alloc(PAGE, 1).expect("room");
+        for _ in 0..5 {
+            assert_eq!(extents.alloc(LARGE + PAGE, 1).expect("room") % LARGE, 0);
+        }
+    }
+}

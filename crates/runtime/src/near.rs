@@ -1,0 +1,310 @@
+//! Near memory: the allocator of everything Hanare itself allocates.
+//!
+//! The preload library answers the program's `malloc` and `mmap`, and may answer with far memory. Hanare's own data must
+//! never go through those answers: a page table that is itself far, or a fault handler that allocates, is a deadlock.
+//! So this room calls glibc under the names nobody interposes (`__libc_malloc` and its kin) and, for large sizes, the
+//! kernel by number. It must know nothing of pages, regions or links.
+//!
+//! Large blocks (from [`LARGE`]) are mapped without reserving swap and are zero as they come: `vec![0; n]` commits
+//! nothing until it is touched.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+
+/// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
+pub const LARGE: usize = 1 << 20;
+
+/// The kernel's page, the unit of every mapping made here.
+const PAGE: usize = 4096;
+
+/// What glibc aligns every block to on the 64-bit machines Hanare runs on.
+const MALLOC_ALIGN: usize = 16;
+
+#[cfg(target_env = "gnu")]
+mod heap {
+    use std::ffi::c_void;
+    unsafe extern "C" {
+        #[link_name = "__libc_malloc"]
+        pub(super) fn malloc(size: usize) -> *mut c_void;
+        #[link_name = "__libc_calloc"]
+        pub(super) fn calloc(count: usize, size: usize) -> *mut c_void;
+        #[link_name = "__libc_realloc"]
+        pub(super) fn realloc(block: *mut c_void, size: usize) -> *mut c_void;
+        #[link_name = "__libc_memalign"]
+        pub(super) fn memalign(align: usize, size: usize) -> *mut c_void;
+        #[link_name = "__libc_free"]
+        pub(super) fn free(block: *mut c_void);
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+mod heap {
+    pub(super) use libc::{calloc, free, malloc, memalign, realloc};
+}
+
+/// `malloc` of the C library itself, whoever interposes the name.
+pub fn malloc(size: usize) -> *mut u8 {
+    // SAFETY: any size is a valid argument.
+    unsafe { heap::malloc(size).cast() }
+}
+
+/// `calloc` of the C library itself.
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    // SAFETY: any pair is a valid argument; the library checks the product.
+    unsafe { heap::calloc(count, size).cast() }
+}
+
+/// `memalign` of the C library itself.
+pub fn memalign(align: usize, size: usize) -> *mut u8 {
+    // SAFETY: any pair is a valid argument; a bad alignment is answered with null.
+    unsafe { heap::memalign(align, size).cast() }
+}
+
+/// `realloc` of the C library itself.
+///
+/// # Safety
+/// `block` is null or a live block of the C library's heap that nobody else uses during the call.
+pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { heap::realloc(block.cast(), size).cast() }
+}
+
+/// `free` of the C library itself.
+///
+/// # Safety
+/// `block` is null or a live block of the C library's heap that nobody uses afterwards.
+pub unsafe fn free(block: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { heap::free(block.cast()) }
+}
+
+/// Hanare's own allocator, to be named by `#[global_allocator]` in the runtime.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Near;
+
+// SAFETY: a block belongs to the heap or to a mapping by its layout alone (`is_large`), which the caller of every
+// method must pass unchanged, so that a block is always returned to where it came from; neither source unwinds.
+unsafe impl GlobalAlloc for Near {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout.size()) {
+            map(layout.size(), layout.align())
+        } else if layout.align() <= MALLOC_ALIGN {
+            malloc(layout.size())
+        } else {
+            memalign(layout.align(), layout.size())
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout.size()) {
+            return map(layout.size(), layout.align());
+        }
+        if layout.align() <= MALLOC_ALIGN {
+            return calloc(1, layout.size());
+        }
+        let block = memalign(layout.align(), layout.size());
+        if !block.is_null() {
+            // SAFETY: the block was just allocated with this size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_large(layout.size()) {
+            unmap(block as usize, round_up(layout.size()));
+        } else {
+            // SAFETY: small blocks come from the heap, and the caller gives this one up.
+            unsafe { free(block) };
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if !is_large(layout.size()) && !is_large(new_size) && layout.align() <= MALLOC_ALIGN {
+            // SAFETY: a small block of ordinary alignment is a heap block, and its owner calls.
+            return unsafe { realloc(block, new_size) };
+        }
+        if is_large(layout.size()) && is_large(new_size) && layout.align() <= PAGE {
+            return remap(block, layout.size(), new_size);
+        }
+        // SAFETY: `new_size` is not zero and does not overflow the alignment: the caller's promise for realloc.
+        unsafe {
+            let moved = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+            if !moved.is_null() {
+                moved.copy_from_nonoverlapping(block, layout.size().min(new_size));
+                self.dealloc(block, layout);
+            }
+            moved
+        }
+    }
+}
+
+fn is_large(size: usize) -> bool {
+    size >= LARGE
+}
+
+/// To whole pages. A layout's size is at most `isize::MAX`, so this cannot overflow.
+fn round_up(size: usize) -> usize {
+    (size + PAGE - 1) & !(PAGE - 1)
+}
+
+/// Maps zeroed memory; null when the kernel refuses.
+fn map(size: usize, align: usize) -> *mut u8 {
+    let len = round_up(size);
+    if align <= PAGE {
+        return map_pages(len);
+    }
+    let Some(wide) = len.checked_add(align) else {
+        return null_mut();
+    };
+    let start = map_pages(wide);
+    if start.is_null() {
+        return start;
+    }
+    let lead = start.align_offset(align);
+    unmap(start as usize, lead);
+    let block = start.wrapping_add(lead);
+    unmap(block as usize + len, wide - lead - len);
+    block
+}
+
+fn map_pages(len: usize) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
+    // by number because `mmap` may be interposed.
+    let addr = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, prot, flags, -1, 0usize) };
+    if addr == -1 {
+        null_mut()
+    } else {
+        addr as usize as *mut u8
+    }
+}
+
+fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
+    let (old_len, new_len) = (round_up(old_size), round_up(new_size));
+    // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
+    let addr = unsafe {
+        libc::syscall(
+            libc::SYS_mremap,
+            block,
+            old_len,
+            new_len,
+            libc::MREMAP_MAYMOVE,
+        )
+    };
+    if addr == -1 {
+        null_mut()
+    } else {
+        addr as usize as *mut u8
+    }
+}
+
+fn unmap(addr: usize, len: usize) {
+    if len > 0 {
+        // SAFETY: callers pass (part of) a mapping made here that nobody uses any more. Unmapping the end or the start
+        // of a mapping splits nothing, so it cannot fail for want of memory areas.
+        unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(block: *mut u8, len: usize, seed: u8) {
+        for at in 0..len {
+            // SAFETY: the test's own block of at least `len` bytes.
+            unsafe { block.add(at).write((at as u8).wrapping_mul(31) ^ seed) };
+        }
+    }
+
+    fn check(block: *mut u8, len: usize, seed: u8) {
+        for at in 0..len {
+            // SAFETY: as above.
+            let found = unsafe { block.add(at).read() };
+            assert_eq!(
+                found,
+                (at as u8).wrapping_mul(31) ^ seed,
+                "byte {at} of {len}"
+            );
+        }
+    }
+
+    #[test]
+    fn blocks_of_every_kind_are_aligned_and_keep_their_bytes() {
+        for align in [1, 16, 64, 4096, 1 << 16, 1 << 21] {
+            for size in [1, 100, 4096, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 5] {
+                let layout = Layout::from_size_align(size, align).expect("valid");
+                // SAFETY: a valid layout of non-zero size, freed once with the same layout.
+                unsafe {
+                    let block = Near.alloc(layout);
+                    assert!(!block.is_null());
+                    assert_eq!(block as usize % align, 0, "size {size} align {align}");
+                    fill(block, size, 7);
+                    check(block, size, 7);
+                    Near.dealloc(block, layout);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn zeroed_blocks_are_zero_after_dirty_ones_were_freed() {
+        for align in [8, 256] {
+            for size in [64, 5000, LARGE + 12345] {
+                let layout = Layout::from_size_align(size, align).expect("valid");
+                // SAFETY: as above.
+                unsafe {
+                    let dirty = Near.alloc(layout);
+                    fill(dirty, size, 0xff);
+                    Near.dealloc(dirty, layout);
+                    let block = Near.alloc_zeroed(layout);
+                    for at in 0..size {
+                        assert_eq!(block.add(at).read(), 0);
+                    }
+                    Near.dealloc(block, layout);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn growing_and_shrinking_across_the_border_keeps_the_bytes() {
+        let sizes = [
+            10,
+            5000,
+            LARGE - 1,
+            LARGE,
+            4 * LARGE,
+            9 * LARGE + 1,
+            2 * LARGE,
+            LARGE - 8,
+            64,
+        ];
+        for align in [8, 128, 1 << 14] {
+            let mut size = 100;
+            let mut layout = Layout::from_size_align(size, align).expect("valid");
+            // SAFETY: the block is always passed with the layout it has.
+            unsafe {
+                let mut block = Near.alloc(layout);
+                for (round, &next) in sizes.iter().enumerate() {
+                    fill(block, size, round as u8);
+                    block = Near.realloc(block, layout, next);
+                    assert_eq!(block as usize % align, 0);
+                    check(block, size.min(next), round as u8);
+                    size = next;
+                    layout = Layout::from_size_align(size, align).expect("valid");
+                }
+                Near.dealloc(block, layout);
+            }
+        }
+    }
+
+    #[test]
+    fn an_impossible_size_is_null() {
+        let layout = Layout::from_size_align(1 << 60, 1 << 21).expect("valid");
+        // SAFETY: a valid layout; null is not freed.
+        assert!(unsafe { Near.alloc(layout) }.is_null());
+    }
+}
