@@ -1,0 +1,169 @@
+//! Dropping many ranges of this process in one system call.
+//!
+//! `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) spares the TLB shoot-downs that one madvise
+//! a range would send; where it is not known, the same ranges go through madvise one by one.
+
+use crate::map::{self, Advice};
+use crate::raw::{self, Errno};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// How many ranges a batch holds at most.
+pub const BATCH_RANGES_MAX: usize = 512;
+
+/// Ranges of this process's memory to be dropped together. 8 KiB of plain data and a descriptor;
+/// keep it, do not make one per use. `push` and `flush` are allocation-free and async-signal-safe.
+/// Ranges not flushed are forgotten on drop.
+#[derive(Debug)]
+pub struct DontNeedBatch {
+    ranges: [Range; BATCH_RANGES_MAX],
+    count: usize,
+    /// This process, or `None` where ranges have to go one by one.
+    process: Option<OwnedFd>,
+}
+
+/// A `struct iovec`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Range {
+    addr: usize,
+    len: usize,
+}
+
+impl DontNeedBatch {
+    /// An empty batch. `use_process_madvise` is what the probe found
+    /// ([`crate::features::Features::process_madvise`]); when the kernel refuses it later after
+    /// all, the batch falls back by itself.
+    #[must_use]
+    pub fn new(use_process_madvise: bool) -> Self {
+        let open = || {
+            let pid = rustix::process::getpid();
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        };
+        let process = if use_process_madvise { open() } else { None };
+        Self {
+            ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX],
+            count: 0,
+            process,
+        }
+    }
+
+    /// Adds a range of whole pages; merges it with the previous one when it continues that. `false`
+    /// when the batch is full: flush and push again.
+    #[must_use = "a full batch did not take the range"]
+    pub fn push(&mut self, addr: usize, len: usize) -> bool {
+        let last = self.ranges[..self.count].last_mut();
+        if let Some(last) = last.filter(|last| last.addr + last.len == addr) {
+            last.len += len;
+            return true;
+        }
+        if self.count == BATCH_RANGES_MAX {
+            return false;
+        }
+        self.ranges[self.count] = Range { addr, len };
+        self.count += 1;
+        true
+    }
+
+    /// How many ranges wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True when none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// True when the next range may not fit.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.count == BATCH_RANGES_MAX
+    }
+
+    /// True as long as one call drops all ranges.
+    #[must_use]
+    pub fn uses_process_madvise(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Forgets the ranges without dropping them.
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Drops the pages of all ranges and empties the batch.
+    ///
+    /// # Errors
+    /// The first refusal (`ENOMEM` for a range that is no longer mapped); every other range is
+    /// dropped all the same.
+    ///
+    /// # Safety
+    /// The contents of the ranges are destroyed; the caller must own them.
+    pub unsafe fn flush(&mut self) -> Result<(), Errno> {
+        let mut first_error = None;
+        let mut next = 0;
+        while next < self.count {
+            // SAFETY: the caller owns the contents of every pushed range.
+            let bytes = unsafe { self.drop_together(next) };
+            if bytes > 0 {
+                next += skip(&mut self.ranges[next..self.count], bytes);
+                continue;
+            }
+            let Range { addr, len } = self.ranges[next];
+            // SAFETY: as above.
+            if let Err(errno) = unsafe { map::advise(addr, len, Advice::DontNeed) } {
+                first_error = first_error.or(Some(errno));
+            }
+            next += 1;
+        }
+        self.count = 0;
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Drops ranges from index `next` on in one call, and returns how many bytes of them were done.
+    /// 0 means that the first of them has to go alone.
+    ///
+    /// # Safety
+    /// As [`DontNeedBatch::flush`].
+    unsafe fn drop_together(&mut self, next: usize) -> usize {
+        let Some(process) = &self.process else {
+            return 0;
+        };
+        let ranges = &self.ranges[next..self.count];
+        let advice = libc::MADV_DONTNEED as usize;
+        let args = [
+            process.as_raw_fd() as usize,
+            ranges.as_ptr() as usize,
+            ranges.len(),
+            advice,
+            0,
+            0,
+        ];
+        // SAFETY: `ranges` are iovecs the kernel reads; the caller owns the contents they name.
+        match unsafe { raw::syscall(libc::SYS_process_madvise, args) } {
+            Ok(bytes) => bytes,
+            // The first range is at fault, not the call.
+            Err(Errno(libc::ENOMEM | libc::EINTR)) => 0,
+            Err(_) => {
+                // Unknown, forbidden, or (after a fork) the parent's: never again.
+                self.process = None;
+                0
+            }
+        }
+    }
+}
+
+/// Counts the ranges that `bytes` cover wholly, and cuts the one they cover in part.
+fn skip(ranges: &mut [Range], mut bytes: usize) -> usize {
+    for (index, range) in ranges.iter_mut().enumerate() {
+        if bytes < range.len {
+            range.addr += bytes;
+            range.len -= bytes;
+            return index;
+        }
+        bytes -= range.len;
+    }
+    ranges.len()
+}

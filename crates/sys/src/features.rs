@@ -1,0 +1,419 @@
+//! What this machine lets this process do: plain data, found by trying, and what the user switched
+//! off.
+//!
+//! Decides nothing: which trap mode follows is the runtime's business.
+
+use crate::probe;
+use crate::uffd::{UffdAccess, feature};
+use std::fmt;
+use std::path::Path;
+
+/// The environment variable that switches features off.
+pub const DISABLE_VARIABLE: &str = "HANARE_DISABLE";
+
+/// What failed while the settings were read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FeaturesError {
+    /// A word in `HANARE_DISABLE` is none of the known ones.
+    #[error("HANARE_DISABLE: unknown word {word:?}; the words are {}", Disabled::WORDS.join(", "))]
+    UnknownWord {
+        /// The word.
+        word: String,
+    },
+    /// The variable is not text.
+    #[error("HANARE_DISABLE is not valid text; the words are {}", Disabled::WORDS.join(", "))]
+    NotText,
+}
+
+/// Features that are treated as if the machine lacked them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Disabled {
+    /// `move`: UFFDIO_MOVE.
+    pub move_: bool,
+    /// `wp`: write-protect faults, and with them `wp_async`.
+    pub wp: bool,
+    /// `wp_async`: asynchronous write protection.
+    pub wp_async: bool,
+    /// `userfaultfd`: all of it.
+    pub userfaultfd: bool,
+    /// `user_mode_only`: opening userfaultfd for user-mode faults only.
+    pub user_mode_only: bool,
+    /// `kernel_faults`: opening userfaultfd with full rights, which leaves user mode only.
+    pub kernel_faults: bool,
+    /// `process_madvise`: dropping many ranges in one call.
+    pub process_madvise: bool,
+    /// `thp`: transparent huge pages.
+    pub thp: bool,
+    /// `pagemap_scan`: PAGEMAP_SCAN.
+    pub pagemap_scan: bool,
+}
+
+impl Disabled {
+    /// The words that [`Disabled::parse`] knows.
+    pub const WORDS: [&'static str; 9] = [
+        "move",
+        "wp",
+        "wp_async",
+        "userfaultfd",
+        "user_mode_only",
+        "kernel_faults",
+        "process_madvise",
+        "thp",
+        "pagemap_scan",
+    ];
+
+    /// Reads a comma-separated list; spaces around words and empty words are ignored.
+    ///
+    /// # Errors
+    /// [`FeaturesError::UnknownWord`].
+    pub fn parse(list: &str) -> Result<Self, FeaturesError> {
+        let mut disabled = Self::default();
+        for word in list
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+        {
+            *disabled
+                .field(word)
+                .ok_or_else(|| FeaturesError::UnknownWord {
+                    word: word.to_owned(),
+                })? = true;
+        }
+        Ok(disabled)
+    }
+
+    /// Reads `HANARE_DISABLE`; unset means nothing is disabled.
+    ///
+    /// # Errors
+    /// [`FeaturesError`].
+    pub fn from_env() -> Result<Self, FeaturesError> {
+        match std::env::var(DISABLE_VARIABLE) {
+            Ok(list) => Self::parse(&list),
+            Err(std::env::VarError::NotPresent) => Ok(Self::default()),
+            Err(std::env::VarError::NotUnicode(_)) => Err(FeaturesError::NotText),
+        }
+    }
+
+    fn field(&mut self, word: &str) -> Option<&mut bool> {
+        Some(match word {
+            "move" => &mut self.move_,
+            "wp" => &mut self.wp,
+            "wp_async" => &mut self.wp_async,
+            "userfaultfd" => &mut self.userfaultfd,
+            "user_mode_only" => &mut self.user_mode_only,
+            "kernel_faults" => &mut self.kernel_faults,
+            "process_madvise" => &mut self.process_madvise,
+            "thp" => &mut self.thp,
+            "pagemap_scan" => &mut self.pagemap_scan,
+            _ => return None,
+        })
+    }
+}
+
+/// How one way to open userfaultfd went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// It works.
+    Works,
+    /// The kernel refused with this errno.
+    Refused(i32),
+    /// Switched off by `HANARE_DISABLE`.
+    Disabled,
+}
+
+impl Attempt {
+    /// True when it works.
+    #[must_use]
+    pub fn works(self) -> bool {
+        self == Self::Works
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Works => f.write_str("works"),
+            Self::Refused(errno) => write!(f, "refused: {}", crate::Errno(*errno)),
+            Self::Disabled => write!(f, "switched off by {DISABLE_VARIABLE}"),
+        }
+    }
+}
+
+/// When the kernel makes transparent huge pages of anonymous memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thp {
+    /// Wherever it can.
+    Always,
+    /// Where madvise asks for it.
+    Madvise,
+    /// Nowhere.
+    Never,
+    /// The kernel has none, or `HANARE_DISABLE` switched them off.
+    Unavailable,
+}
+
+impl Thp {
+    /// Whether memory that asks for huge pages can get them.
+    #[must_use]
+    pub fn usable(self) -> bool {
+        matches!(self, Self::Always | Self::Madvise)
+    }
+
+    fn parse(text: &str) -> Self {
+        match text.split_whitespace().find(|word| word.starts_with('[')) {
+            Some("[always]") => Self::Always,
+            Some("[madvise]") => Self::Madvise,
+            Some("[never]") => Self::Never,
+            _ => Self::Unavailable,
+        }
+    }
+}
+
+/// The state of `/dev/userfaultfd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceNode {
+    /// It does not exist (a kernel before 6.1, or a container without it).
+    Absent,
+    /// It exists.
+    Present {
+        /// This process may open it for reading and writing.
+        permitted: bool,
+        /// Permission bits, such as 0o600.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+}
+
+/// What works here for this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Features {
+    /// The best way to open userfaultfd.
+    pub access: UffdAccess,
+    /// Opening by the system call with full rights.
+    pub syscall: Attempt,
+    /// Opening through `/dev/userfaultfd`.
+    pub device: Attempt,
+    /// Opening by the system call for user-mode faults only.
+    pub user_mode_only: Attempt,
+    /// Missing pages trap and COPY resolves them.
+    pub missing: bool,
+    /// Write-protect faults.
+    pub wp: bool,
+    /// UFFDIO_MOVE.
+    pub move_: bool,
+    /// Asynchronous write protection.
+    pub wp_async: bool,
+    /// Faults as SIGBUS in the faulting thread.
+    pub sigbus: bool,
+    /// Fault events carry the thread id.
+    pub thread_id: bool,
+    /// Minor faults of shared memory trap.
+    pub minor_shmem: bool,
+    /// UFFDIO_CONTINUE resolves minor faults.
+    pub continue_: bool,
+    /// UFFDIO_POISON.
+    pub poison: bool,
+    /// Fork events can be had (needs `CAP_SYS_PTRACE`).
+    pub event_fork: bool,
+    /// `process_madvise(self, MADV_DONTNEED)`.
+    pub process_madvise: bool,
+    /// PAGEMAP_SCAN on asynchronously write-protected memory; needs `wp_async`.
+    pub pagemap_scan: bool,
+    /// Transparent huge pages.
+    pub thp: Thp,
+    /// How many mappings a process may have (`vm.max_map_count`).
+    pub max_map_count: Option<u64>,
+    /// The kernel's release, such as `6.18.44`.
+    pub kernel_release: String,
+    /// `vm.unprivileged_userfaultfd`.
+    pub unprivileged_userfaultfd: Option<u64>,
+    /// `/dev/userfaultfd`.
+    pub device_node: DeviceNode,
+}
+
+impl Features {
+    /// Tries everything that `disabled` does not switch off, on a few pages of its own. Takes about
+    /// a millisecond.
+    #[must_use]
+    pub fn probe(disabled: &Disabled) -> Self {
+        let full = |access| {
+            if disabled.kernel_faults {
+                Attempt::Disabled
+            } else {
+                probe::opens(access, disabled)
+            }
+        };
+        let syscall = full(UffdAccess::Syscall);
+        let device = full(UffdAccess::Device);
+        let user_mode_only = if disabled.user_mode_only {
+            Attempt::Disabled
+        } else {
+            probe::opens(UffdAccess::UserModeOnly, disabled)
+        };
+        let access = match (syscall, device, user_mode_only) {
+            (Attempt::Works, _, _) => UffdAccess::Syscall,
+            (_, Attempt::Works, _) => UffdAccess::Device,
+            (_, _, Attempt::Works) => UffdAccess::UserModeOnly,
+            _ => UffdAccess::None,
+        };
+        let wp = !disabled.wp && probe::write_protect(access);
+        let wp_async =
+            wp && !disabled.wp_async && probe::has(access, feature::WP | feature::WP_ASYNC);
+        Self {
+            access,
+            syscall,
+            device,
+            user_mode_only,
+            missing: probe::copy(access),
+            wp,
+            move_: !disabled.move_ && probe::move_pages(access),
+            wp_async,
+            sigbus: probe::has(access, feature::SIGBUS),
+            thread_id: probe::has(access, feature::THREAD_ID),
+            minor_shmem: probe::has(access, feature::MINOR_SHMEM | feature::MISSING_SHMEM),
+            continue_: probe::minor_continue(access),
+            poison: probe::poison(access),
+            event_fork: probe::has(access, feature::EVENT_FORK),
+            process_madvise: !disabled.process_madvise && probe::process_madvise(),
+            pagemap_scan: wp_async && !disabled.pagemap_scan && probe::pagemap_scan(access),
+            thp: if disabled.thp {
+                Thp::Unavailable
+            } else {
+                thp()
+            },
+            max_map_count: number("/proc/sys/vm/max_map_count"),
+            kernel_release: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            unprivileged_userfaultfd: number("/proc/sys/vm/unprivileged_userfaultfd"),
+            device_node: device_node(Path::new("/dev/userfaultfd")),
+        }
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+fn thp() -> Thp {
+    text("/sys/kernel/mm/transparent_hugepage/enabled")
+        .map_or(Thp::Unavailable, |text| Thp::parse(&text))
+}
+
+fn device_node(path: &Path) -> DeviceNode {
+    let Ok(stat) = rustix::fs::stat(path) else {
+        return DeviceNode::Absent;
+    };
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    DeviceNode::Present {
+        permitted: rustix::fs::access(path, access).is_ok(),
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_sets_its_own_field_only() {
+        for word in Disabled::WORDS {
+            let mut disabled = Disabled::parse(word).unwrap();
+            assert_ne!(disabled, Disabled::default(), "{word}");
+            *disabled.field(word).unwrap() = false;
+            assert_eq!(disabled, Disabled::default(), "{word}");
+        }
+    }
+
+    #[test]
+    fn lists_may_have_spaces_and_empty_words() {
+        let disabled = Disabled::parse(" move, ,wp_async,").unwrap();
+        assert_eq!(
+            disabled,
+            Disabled {
+                move_: true,
+                wp_async: true,
+                ..Disabled::default()
+            }
+        );
+        assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
+    }
+
+    #[test]
+    fn an_unknown_word_is_named_with_the_known_ones() {
+        let message = Disabled::parse("move,mvoe").unwrap_err().to_string();
+        assert!(message.contains("\"mvoe\""), "{message}");
+        for word in Disabled::WORDS {
+            assert!(message.contains(word), "{message} lacks {word}");
+        }
+    }
+
+    #[test]
+    fn the_bracketed_thp_word_counts() {
+        assert_eq!(Thp::parse("always [madvise] never"), Thp::Madvise);
+        assert_eq!(Thp::parse("[always] madvise never"), Thp::Always);
+        assert_eq!(Thp::parse("always madvise [never]"), Thp::Never);
+        assert_eq!(Thp::parse(""), Thp::Unavailable);
+        assert!(!Thp::Never.usable() && Thp::Madvise.usable());
+    }
+
+    #[test]
+    fn a_missing_device_is_absent_and_a_file_shows_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        assert_eq!(device_node(&path), DeviceNode::Absent);
+        std::fs::write(&path, "").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+        std::fs::set_permissions(&path, mode).unwrap();
+        assert!(matches!(
+            device_node(&path),
+            DeviceNode::Present {
+                permitted: true,
+                mode: 0o640,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn what_is_disabled_is_not_found() {
+        let all = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
+        let features = Features::probe(&all);
+        assert_eq!(features.access, UffdAccess::None);
+        assert_eq!(features.syscall, Attempt::Disabled);
+        assert_eq!(features.device, Attempt::Disabled);
+        assert_eq!(features.user_mode_only, Attempt::Disabled);
+        assert!(!features.missing && !features.wp && !features.move_ && !features.wp_async);
+        assert!(!features.process_madvise && !features.pagemap_scan && !features.thp.usable());
+    }
+
+    #[test]
+    fn one_disabled_feature_leaves_the_others() {
+        let plain = Features::probe(&Disabled::default());
+        let moveless = Features::probe(&Disabled {
+            move_: true,
+            ..Disabled::default()
+        });
+        assert_eq!(
+            moveless,
+            Features {
+                move_: false,
+                ..plain.clone()
+            }
+        );
+        let user = Features::probe(&Disabled {
+            kernel_faults: true,
+            ..Disabled::default()
+        });
+        assert_ne!(user.access, UffdAccess::Syscall);
+        assert_ne!(user.access, UffdAccess::Device);
+        assert!(!plain.kernel_release.is_empty());
+    }
+}

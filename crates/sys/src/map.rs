@@ -1,0 +1,343 @@
+//! Mappings: reserving address space, sharing memfds, protecting and advising ranges.
+//!
+//! Knows nothing of who uses the memory. Calls go straight to the kernel, never through an
+//! interposable `mmap`.
+
+use crate::raw::Errno;
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What failed while memory was mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Length or alignment make no sense.
+    #[error(
+        "cannot map {len} bytes aligned to {align}: the length must not be 0 and the alignment must be a power of two"
+    )]
+    Shape {
+        /// The length asked for.
+        len: usize,
+        /// The alignment asked for.
+        align: usize,
+    },
+    /// The kernel has no address space left for it.
+    #[error(
+        "cannot reserve {len} bytes of address space: {errno}; check `ulimit -v`, vm.overcommit_memory and vm.max_map_count"
+    )]
+    Reserve {
+        /// The length asked for.
+        len: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A shared object could not be mapped.
+    #[error("cannot map {len} bytes at offset {offset} of a shared object: {errno}")]
+    Shared {
+        /// The offset in the object.
+        offset: u64,
+        /// The length asked for.
+        len: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A memfd could not be made or sized.
+    #[error(
+        "cannot create a shared memory object of {len} bytes: {errno}; check `ulimit -n` and the memory that is left"
+    )]
+    Memfd {
+        /// The size asked for.
+        len: u64,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+/// Size of the base page in bytes.
+#[must_use]
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Access to a range, as the bits of `mprotect(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prot(pub i32);
+
+impl Prot {
+    /// Every touch traps.
+    pub const NONE: Self = Self(libc::PROT_NONE);
+    /// Writes trap.
+    pub const READ: Self = Self(libc::PROT_READ);
+    /// Nothing traps.
+    pub const READ_WRITE: Self = Self(libc::PROT_READ | libc::PROT_WRITE);
+}
+
+/// What `madvise(2)` is told of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// Use transparent huge pages.
+    HugePage,
+    /// Use no transparent huge pages.
+    NoHugePage,
+    /// Leave it out of a forked child.
+    DontFork,
+    /// Drop its pages.
+    DontNeed,
+    /// Drop its pages and those of the shared object beneath.
+    Remove,
+    /// Make every page present and writable.
+    PopulateWrite,
+    /// Leave it out of a core dump.
+    DontDump,
+}
+
+/// A range of address space that is unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    addr: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Reserves `len` bytes (rounded up to pages) of private anonymous memory, readable and
+    /// writable, aligned to `align` (a power of two). Nothing is charged until it is touched.
+    ///
+    /// # Errors
+    /// [`MapError::Shape`], [`MapError::Reserve`].
+    pub fn reserve(len: usize, align: usize) -> Result<Self, MapError> {
+        Self::private(
+            len,
+            align,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::NORESERVE,
+        )
+    }
+
+    /// As [`Mapping::reserve`], page-aligned, and every touch traps.
+    ///
+    /// # Errors
+    /// As [`Mapping::reserve`].
+    pub fn reserve_none(len: usize) -> Result<Self, MapError> {
+        Self::private(len, page_size(), ProtFlags::empty(), MapFlags::NORESERVE)
+    }
+
+    /// Maps `len` bytes of ordinary private anonymous memory, page-aligned.
+    ///
+    /// # Errors
+    /// As [`Mapping::reserve`].
+    pub fn anonymous(len: usize) -> Result<Self, MapError> {
+        Self::private(
+            len,
+            page_size(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::empty(),
+        )
+    }
+
+    /// Maps `len` bytes of a memfd or file from `offset` (page-aligned), shared, readable and
+    /// writable.
+    ///
+    /// # Errors
+    /// [`MapError::Shape`], [`MapError::Shared`].
+    pub fn shared(fd: impl AsFd, offset: u64, len: usize) -> Result<Self, MapError> {
+        let len = round_up(len, page_size()).ok_or(MapError::Shape {
+            len,
+            align: page_size(),
+        })?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free address, so no existing mapping changes.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )
+        };
+        mapped
+            .map(|ptr| Self {
+                addr: ptr as usize,
+                len,
+            })
+            .map_err(|errno| MapError::Shared {
+                offset,
+                len,
+                errno: errno.into(),
+            })
+    }
+
+    /// Maps more than needed and gives the surplus at both ends back, which leaves an aligned
+    /// range.
+    fn private(
+        len: usize,
+        align: usize,
+        prot: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<Self, MapError> {
+        let shape = MapError::Shape { len, align };
+        if !align.is_power_of_two() {
+            return Err(shape);
+        }
+        let page = page_size();
+        let align = align.max(page);
+        let len = round_up(len, page).ok_or(shape)?;
+        let total = len.checked_add(align - page).ok_or(shape)?;
+        // SAFETY: the kernel chooses a free address, so no existing mapping changes.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, prot, MapFlags::PRIVATE | flags)
+        }
+        .map_err(|errno| MapError::Reserve {
+            len,
+            errno: errno.into(),
+        })? as usize;
+        let addr = (base + align - 1) & !(align - 1);
+        // Owned first, so that an early return cannot lose them.
+        let mapping = Self { addr, len };
+        drop(Self {
+            addr: base,
+            len: addr - base,
+        });
+        drop(Self {
+            addr: addr + len,
+            len: base + total - (addr + len),
+        });
+        Ok(mapping)
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: a mapping has at least a page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One past the last byte.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.addr + self.len
+    }
+
+    /// First byte as a pointer.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Keeps the range mapped for the life of the process and returns its address.
+    #[must_use = "the address is the only way left to reach the mapping"]
+    pub fn leak(self) -> usize {
+        let addr = self.addr;
+        std::mem::forget(self);
+        addr
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the range is owned by `self`. A failure (out of VMAs while splitting) only
+            // leaves it mapped.
+            let _ = unsafe { rustix::mm::munmap(pointer(self.addr), self.len) };
+        }
+    }
+}
+
+/// Rounds up to a multiple of `unit` (a power of two); `None` for 0 and on overflow.
+fn round_up(len: usize, unit: usize) -> Option<usize> {
+    if len == 0 {
+        None
+    } else {
+        Some(len.checked_add(unit - 1)? & !(unit - 1))
+    }
+}
+
+fn pointer(addr: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(addr)
+}
+
+/// Creates an anonymous shared memory object of `len` bytes, close-on-exec, that reads as zeroes.
+///
+/// # Errors
+/// [`MapError::Memfd`].
+pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
+    let failed = |errno: rustix::io::Errno| MapError::Memfd {
+        len,
+        errno: errno.into(),
+    };
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
+    rustix::fs::ftruncate(&fd, len).map_err(failed)?;
+    Ok(fd)
+}
+
+/// Changes the access to a range of whole pages. Allocation-free and async-signal-safe.
+///
+/// # Errors
+/// `ENOMEM` when the range has holes or splitting it would pass vm.max_map_count.
+///
+/// # Safety
+/// Nobody may hold a Rust reference into the range that the new access would break.
+pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+    let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
+    // SAFETY: passed on to the caller.
+    unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
+}
+
+/// Advises a range of whole pages. Allocation-free and async-signal-safe.
+///
+/// # Errors
+/// The kernel's; `EINVAL` for advice this kernel does not know.
+///
+/// # Safety
+/// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, which the caller must own.
+pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+    use rustix::mm::Advice as Kernel;
+    let advice = match advice {
+        Advice::HugePage => Kernel::LinuxHugepage,
+        Advice::NoHugePage => Kernel::LinuxNoHugepage,
+        Advice::DontFork => Kernel::LinuxDontFork,
+        Advice::DontNeed => Kernel::LinuxDontNeed,
+        Advice::Remove => Kernel::LinuxRemove,
+        Advice::PopulateWrite => Kernel::LinuxPopulateWrite,
+        Advice::DontDump => Kernel::LinuxDontDump,
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { rustix::mm::madvise(pointer(addr), len, advice) }.map_err(Errno::from)
+}
+
+/// Replaces whatever is mapped in a range of whole pages by reserved address space where every
+/// touch traps; the old pages are freed, and any userfaultfd registration of the range ends.
+///
+/// # Errors
+/// `ENOMEM` when it would pass vm.max_map_count.
+///
+/// # Safety
+/// The caller must own the range and its contents.
+pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
+    Ok(())
+}
+
+/// Frees a range of a memfd or file; it reads as zeroes afterwards and the size stays.
+///
+/// # Errors
+/// `EOPNOTSUPP` on a file system without holes.
+pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
+}

@@ -1,0 +1,234 @@
+//! How much memory this process may use: the machine's, or less where a memory cgroup says so.
+
+use crate::raw::Errno;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What failed while the memory was looked up.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The file could not be read.
+    #[error("cannot read {path}: {errno}; is /proc mounted?")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A line is missing or not as expected.
+    #[error("{path} has no usable line {field:?}")]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The line's name.
+        field: &'static str,
+    },
+}
+
+/// Memory of the machine as this process may use it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// The machine's memory, or the cgroup's limit if lower.
+    pub total_bytes: u64,
+    /// What can be taken without swapping: MemAvailable, or what the cgroup leaves if lower.
+    pub available_bytes: u64,
+    /// The cgroup limit, when it is below the machine's memory.
+    pub cgroup_limit_bytes: Option<u64>,
+}
+
+impl Memory {
+    /// Looks it up now.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when `/proc/meminfo` cannot be understood. Cgroup files that are missing
+    /// mean no limit.
+    pub fn now() -> Result<Self, MemoryError> {
+        Self::under(Path::new("/"))
+    }
+
+    /// Reads the files below `root`.
+    fn under(root: &Path) -> Result<Self, MemoryError> {
+        let path = root.join("proc/meminfo");
+        let text = fs::read_to_string(&path).map_err(|error| MemoryError::Read {
+            path: path.clone(),
+            errno: Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+        })?;
+        let line = |field| {
+            meminfo_kib(&text, field)
+                .and_then(|kib: u64| kib.checked_mul(1024))
+                .ok_or_else(|| MemoryError::Field {
+                    path: path.clone(),
+                    field,
+                })
+        };
+        let machine = Self {
+            total_bytes: line("MemTotal")?,
+            available_bytes: line("MemAvailable")?,
+            cgroup_limit_bytes: None,
+        };
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        Ok(groups
+            .lines()
+            .fold(machine, |memory, line| memory.within(root, line)))
+    }
+
+    /// Narrowed by the cgroup that one line of `/proc/self/cgroup` names, and by those above it.
+    fn within(self, root: &Path, line: &str) -> Self {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+            return self;
+        };
+        let (mount, files) = if controllers.is_empty() {
+            ("sys/fs/cgroup", &VERSION_2)
+        } else if controllers.split(',').any(|name| name == "memory") {
+            ("sys/fs/cgroup/memory", &VERSION_1)
+        } else {
+            return self;
+        };
+        let top = root.join(mount);
+        // In a container the path may be the host's: then only the top, which is the container's
+        // own group, exists here.
+        let group = top.join(group.trim_start_matches('/'));
+        group
+            .ancestors()
+            .take_while(|directory| directory.starts_with(&top))
+            .fold(self, |memory, directory| memory.narrowed(directory, files))
+    }
+
+    fn narrowed(self, group: &Path, files: &Files) -> Self {
+        let number = |name| {
+            fs::read_to_string(group.join(name))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        let Some(limit) = number(files.limit).filter(|limit| *limit < self.total_bytes) else {
+            return self;
+        };
+        let used = number(files.used).unwrap_or(0);
+        // File pages nobody used lately go away when memory is asked for.
+        let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+        let reclaimable = stat
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix(files.inactive)?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
+            .unwrap_or(0);
+        let left = limit.saturating_sub(used.saturating_sub(reclaimable));
+        Self {
+            total_bytes: limit,
+            available_bytes: self.available_bytes.min(left),
+            cgroup_limit_bytes: Some(limit),
+        }
+    }
+}
+
+/// The file names of a cgroup version.
+struct Files {
+    limit: &'static str,
+    used: &'static str,
+    inactive: &'static str,
+}
+
+const VERSION_2: Files = Files {
+    limit: "memory.max",
+    used: "memory.current",
+    inactive: "inactive_file ",
+};
+const VERSION_1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    inactive: "total_inactive_file ",
+};
+
+fn meminfo_kib(text: &str, field: &str) -> Option<u64> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    value.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A file tree like a machine's with 1000 MiB, 600 of them available.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let meminfo = "MemTotal:        1024000 kB\nMemFree: 1 kB\nMemAvailable:     614400 kB\n";
+        for (name, text) in [("proc/meminfo", meminfo)].iter().chain(files) {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn without_cgroups_the_machine_counts() {
+        let root = machine(&[]);
+        let memory = Memory::under(root.path()).unwrap();
+        assert_eq!(memory.total_bytes, 1000 * MIB);
+        assert_eq!(memory.available_bytes, 600 * MIB);
+        assert_eq!(memory.cgroup_limit_bytes, None);
+    }
+
+    #[test]
+    fn the_lowest_limit_of_all_ancestors_counts() {
+        let root = machine(&[
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.max", "209715200\n"),
+            ("sys/fs/cgroup/a/memory.current", "157286400\n"),
+            (
+                "sys/fs/cgroup/a/memory.stat",
+                "anon 5\ninactive_file 52428800\nactive_file 1\n",
+            ),
+        ]);
+        let memory = Memory::under(root.path()).unwrap();
+        assert_eq!(memory.total_bytes, 200 * MIB);
+        assert_eq!(memory.available_bytes, 100 * MIB);
+        assert_eq!(memory.cgroup_limit_bytes, Some(200 * MIB));
+    }
+
+    #[test]
+    fn version_1_and_limits_above_the_machine() {
+        let line = "4:cpu,cpuacct:/x\n9:memory:/x\n";
+        let root = machine(&[
+            ("proc/self/cgroup", line),
+            (
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes",
+                "104857600\n",
+            ),
+            ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "41943040\n"),
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+        ]);
+        let memory = Memory::under(root.path()).unwrap();
+        assert_eq!(memory.total_bytes, 100 * MIB);
+        assert_eq!(memory.available_bytes, 60 * MIB);
+    }
+
+    #[test]
+    fn a_meminfo_without_the_line_names_it() {
+        let root = machine(&[]);
+        fs::write(root.path().join("proc/meminfo"), "MemTotal: 5 kB\n").unwrap();
+        let error = Memory::under(root.path()).unwrap_err();
+        assert!(error.to_string().contains("MemAvailable"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        let memory = Memory::now().unwrap();
+        assert!(memory.total_bytes > 16 * MIB);
+        assert!(memory.available_bytes <= memory.total_bytes);
+    }
+}

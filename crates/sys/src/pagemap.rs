@@ -1,0 +1,187 @@
+//! `/proc/self/pagemap`: which pages were written, which are present.
+//!
+//! See <https://docs.kernel.org/admin-guide/mm/pagemap.html>.
+
+use crate::map::page_size;
+use crate::raw::{self, Errno};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// What failed while the page tables were looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PagemapError {
+    /// The file could not be opened.
+    #[error("cannot open /proc/self/pagemap: {0}; is /proc mounted?")]
+    Open(Errno),
+    /// The scan was refused.
+    #[error(
+        "cannot scan {start:#x}..{end:#x} for written pages: {errno}; PAGEMAP_SCAN needs Linux 6.7"
+    )]
+    Scan {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+/// A run of pages that were written (`struct page_region`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Region {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    categories: u64,
+}
+
+impl Region {
+    /// What an output array is filled with.
+    pub const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        categories: 0,
+    };
+}
+
+/// What one scan found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scan {
+    /// How many regions of the output were filled.
+    pub regions: usize,
+    /// Where the walk ended; less than the `end` asked for when the output was full. Go on from
+    /// here.
+    pub walk_end: usize,
+}
+
+const PAGEMAP_SCAN: u32 = 0xC060_6610;
+const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
+const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
+const PAGE_IS_WRITTEN: u64 = 1 << 1;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// An open `/proc/self/pagemap`. It shows the process that opened it, also when used in a forked
+/// child.
+#[derive(Debug)]
+pub struct Pagemap {
+    fd: OwnedFd,
+}
+
+impl Pagemap {
+    /// Opens it for this process.
+    ///
+    /// # Errors
+    /// [`PagemapError::Open`].
+    pub fn open() -> Result<Self, PagemapError> {
+        rustix::fs::open(
+            c"/proc/self/pagemap",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map(|fd| Self { fd })
+        .map_err(|errno| PagemapError::Open(errno.into()))
+    }
+
+    /// Finds the pages of `start..end` (page-aligned, registered with
+    /// [`crate::uffd::feature::WP_ASYNC`]) written since they were last protected, and with
+    /// `wp_matching` protects them again in the same pass. Pages that are not there are neither
+    /// reported nor marked, so MOVE onto them goes on working. Allocation-free.
+    ///
+    /// # Errors
+    /// [`PagemapError::Scan`]: `EPERM` for memory that is not registered so, `ENOTTY` for a kernel
+    /// without it.
+    pub fn scan_written(
+        &self,
+        start: usize,
+        end: usize,
+        wp_matching: bool,
+        out: &mut [Region],
+    ) -> Result<Scan, PagemapError> {
+        let mut argument = ScanArgument {
+            size: size_of::<ScanArgument>() as u64,
+            flags: PM_SCAN_CHECK_WPASYNC | if wp_matching { PM_SCAN_WP_MATCHING } else { 0 },
+            start: start as u64,
+            end: end as u64,
+            vec: out.as_mut_ptr() as u64,
+            vec_len: out.len() as u64,
+            category_mask: PAGE_IS_WRITTEN,
+            // Without this the kernel takes its fast path, which counts missing pages as written
+            // and marks them.
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_WRITTEN,
+            ..ScanArgument::default()
+        };
+        // SAFETY: `argument` is a struct pm_scan_arg whose vector is `out`; protecting pages
+        // changes no contents.
+        let answer = unsafe {
+            raw::ioctl(
+                self.fd.as_raw_fd(),
+                PAGEMAP_SCAN,
+                &raw mut argument as usize,
+            )
+        };
+        match answer {
+            Ok(regions) => Ok(Scan {
+                regions,
+                walk_end: argument.walk_end as usize,
+            }),
+            Err(errno) => Err(PagemapError::Scan { start, end, errno }),
+        }
+    }
+}
+
+/// How many pages of a range are present, for tests and reports. Needs no privilege.
+///
+/// # Errors
+/// [`PagemapError::Open`] when the file cannot be opened or read.
+pub fn present_pages(addr: usize, len: usize) -> Result<usize, PagemapError> {
+    const PRESENT: u64 = 1 << 63;
+    let map = Pagemap::open()?;
+    let page = page_size();
+    let mut entries = [0u64; 512];
+    let (mut next, end) = (addr / page, (addr + len).div_ceil(page));
+    let mut count = 0;
+    while next < end {
+        let wanted = (end - next).min(entries.len());
+        let mut bytes = [0u8; 512 * 8];
+        let got = rustix::io::pread(&map.fd, &mut bytes[..wanted * 8], next as u64 * 8)
+            .map_err(|errno| PagemapError::Open(errno.into()))?;
+        let got = got / 8;
+        if got == 0 {
+            break;
+        }
+        for (entry, chunk) in entries[..got].iter_mut().zip(bytes.chunks_exact(8)) {
+            *entry = u64::from_ne_bytes([
+                chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7],
+            ]);
+        }
+        count += entries[..got]
+            .iter()
+            .filter(|entry| **entry & PRESENT != 0)
+            .count();
+        next += got;
+    }
+    Ok(count)
+}

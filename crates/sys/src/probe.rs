@@ -1,0 +1,174 @@
+//! Small experiments, each on a few pages of its own: does this mechanism do here what it promises?
+//!
+//! Every function answers `false` for anything that goes wrong on the way, since a mechanism that
+//! cannot even be tried cannot be used.
+
+use crate::batch::DontNeedBatch;
+use crate::features::{Attempt, Disabled};
+use crate::map::{self, Mapping, page_size};
+use crate::pagemap::{Pagemap, Region, present_pages};
+use crate::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdAccess, UffdError, feature};
+
+const MARK: u8 = 0x5a;
+
+/// Tries to open userfaultfd one way.
+pub(crate) fn opens(access: UffdAccess, disabled: &Disabled) -> Attempt {
+    if disabled.userfaultfd {
+        return Attempt::Disabled;
+    }
+    match Uffd::open(access, 0) {
+        Ok(_) => Attempt::Works,
+        Err(UffdError::Open { errno, .. } | UffdError::Api { errno, .. }) => {
+            Attempt::Refused(errno.0)
+        }
+        Err(_) => Attempt::Refused(libc::ENOSYS),
+    }
+}
+
+/// Whether these feature bits are granted together.
+pub(crate) fn has(access: UffdAccess, bits: u64) -> bool {
+    Uffd::open(access, bits).is_ok()
+}
+
+/// A registered page and a page with a mark to fill it from.
+struct Bench {
+    uffd: Uffd,
+    far: Mapping,
+    near: Mapping,
+}
+
+impl Bench {
+    fn new(access: UffdAccess, bits: u64, mode: RegisterMode) -> Option<Self> {
+        let uffd = Uffd::open(access, bits).ok()?;
+        let far = Mapping::reserve(page_size(), page_size()).ok()?;
+        let near = Mapping::anonymous(page_size()).ok()?;
+        mark(&near);
+        uffd.register(far.addr(), far.len(), mode).ok()?;
+        Some(Self { uffd, far, near })
+    }
+
+    fn copy(&self, mode: CopyMode) -> bool {
+        // SAFETY: both mappings are this experiment's own.
+        unsafe {
+            self.uffd
+                .copy(self.far.addr(), self.near.addr(), self.far.len(), mode)
+        }
+        .is_ok()
+    }
+}
+
+fn mark(mapping: &Mapping) {
+    // SAFETY: the mapping is this experiment's own, writable and a page long.
+    unsafe { mapping.as_ptr().write_volatile(MARK) };
+}
+
+/// Whether the page is there and marked; looks at the page table first, as touching a missing page
+/// would wait for ever.
+fn is_marked(mapping: &Mapping) -> bool {
+    // SAFETY: the mapping is this experiment's own, readable, and present, so the read cannot trap.
+    present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
+}
+
+const MISSING: RegisterMode = RegisterMode {
+    missing: true,
+    wp: false,
+    minor: false,
+};
+const MISSING_WP: RegisterMode = RegisterMode {
+    missing: true,
+    wp: true,
+    minor: false,
+};
+
+pub(crate) fn copy(access: UffdAccess) -> bool {
+    Bench::new(access, 0, MISSING)
+        .is_some_and(|bench| bench.copy(CopyMode::default()) && is_marked(&bench.far))
+}
+
+pub(crate) fn write_protect(access: UffdAccess) -> bool {
+    Bench::new(access, feature::WP, MISSING_WP).is_some_and(|bench| {
+        bench.copy(CopyMode {
+            wp: true,
+            dontwake: false,
+        }) && bench
+            .uffd
+            .write_protect(bench.far.addr(), bench.far.len(), false, false)
+            .is_ok()
+            && is_marked(&bench.far)
+    })
+}
+
+pub(crate) fn move_pages(access: UffdAccess) -> bool {
+    Bench::new(access, feature::MOVE, MISSING).is_some_and(|bench| {
+        let (far, near) = (&bench.far, &bench.near);
+        // SAFETY: both mappings are this experiment's own.
+        let moved = unsafe {
+            bench
+                .uffd
+                .move_pages(far.addr(), near.addr(), far.len(), MoveMode::default())
+        };
+        moved.is_ok() && is_marked(far)
+    })
+}
+
+pub(crate) fn poison(access: UffdAccess) -> bool {
+    Bench::new(access, feature::POISON, MISSING).is_some_and(|bench| {
+        // SAFETY: the mapping is this experiment's own and never touched again.
+        unsafe { bench.uffd.poison(bench.far.addr(), bench.far.len(), false) }.is_ok()
+    })
+}
+
+pub(crate) fn minor_continue(access: UffdAccess) -> bool {
+    let attempt = || {
+        let uffd = Uffd::open(access, feature::MINOR_SHMEM | feature::MISSING_SHMEM).ok()?;
+        let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
+        let view = Mapping::shared(&object, 0, page_size()).ok()?;
+        let filler = Mapping::shared(&object, 0, page_size()).ok()?;
+        let mode = RegisterMode {
+            missing: true,
+            wp: false,
+            minor: true,
+        };
+        uffd.register(view.addr(), view.len(), mode).ok()?;
+        mark(&filler);
+        Some(uffd.continue_(view.addr(), view.len(), false).is_ok() && is_marked(&view))
+    };
+    attempt().unwrap_or(false)
+}
+
+pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
+    let attempt = || {
+        let mode = RegisterMode {
+            missing: false,
+            wp: true,
+            minor: false,
+        };
+        let bench = Bench::new(access, feature::WP | feature::WP_ASYNC, mode)?;
+        let pagemap = Pagemap::open().ok()?;
+        let written = || {
+            let mut out = [Region::EMPTY; 1];
+            let scan = pagemap
+                .scan_written(bench.far.addr(), bench.far.end(), true, &mut out)
+                .ok()?;
+            Some(scan.regions)
+        };
+        mark(&bench.far);
+        let after_first_write = written()?;
+        let after_protecting = written()?;
+        mark(&bench.far);
+        Some((after_first_write, after_protecting, written()?) == (1, 0, 1))
+    };
+    attempt().unwrap_or(false)
+}
+
+pub(crate) fn process_madvise() -> bool {
+    let attempt = || {
+        let pages = Mapping::anonymous(2 * page_size()).ok()?;
+        mark(&pages);
+        let mut batch = DontNeedBatch::new(true);
+        // SAFETY: the mapping is this experiment's own.
+        let flushed = batch.push(pages.addr(), page_size()) && unsafe { batch.flush() }.is_ok();
+        Some(flushed && batch.uses_process_madvise() && present_pages(pages.addr(), 1) == Ok(0))
+    };
+    attempt().unwrap_or(false)
+}

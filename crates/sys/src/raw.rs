@@ -1,0 +1,116 @@
+//! The system call instruction and the kernel's error numbers. Knows no particular call.
+
+use std::arch::asm;
+use std::fmt;
+
+/// An error number of the kernel, as in `errno(3)`. Plain data: making or passing one never
+/// allocates.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Errno({self})")
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self(errno.raw_os_error())
+    }
+}
+
+/// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
+///
+/// # Safety
+/// The call must be sound with these arguments: every pointer among them valid for what the kernel
+/// does with it.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the x86-64 Linux convention: number in rax, arguments in these registers, rcx and r11
+    // destroyed. What the call itself does to memory is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack, preserves_flags)
+        );
+    }
+    decode(result)
+}
+
+/// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
+///
+/// # Safety
+/// The call must be sound with these arguments: every pointer among them valid for what the kernel
+/// does with it.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the AArch64 Linux convention: number in x8, arguments in x0 to x5, only x0 changed.
+    // What the call itself does to memory is the caller's promise.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") args[0] as isize => result,
+            in("x1") args[1],
+            in("x2") args[2],
+            in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
+            options(nostack, preserves_flags)
+        );
+    }
+    decode(result)
+}
+
+/// The kernel answers errors as -4095 to -1; everything else is a result.
+#[inline]
+fn decode(result: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&result) {
+        Err(Errno(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// `ioctl(fd, request, argument)`.
+///
+/// # Safety
+/// `argument` must be what `request` expects, and the effect of the request must be sound.
+#[inline]
+pub(crate) unsafe fn ioctl(fd: libc::c_int, request: u32, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller vouches for request and argument.
+    unsafe {
+        syscall(
+            libc::SYS_ioctl,
+            [fd as usize, request as usize, argument, 0, 0, 0],
+        )
+    }
+}

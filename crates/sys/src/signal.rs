@@ -1,0 +1,456 @@
+//! SIGBUS and SIGSEGV handlers for page faults, chaining to the program's own, and blocking
+//! signals.
+//!
+//! Knows what a fault signal says and nothing of pages. A handler runs with every signal blocked,
+//! on the alternate stack if the thread has one. What is not ours goes to the action that was there
+//! before, or that the program set since ([`set_chained`]), as if ours did not exist.
+
+use crate::futex::LockCell;
+use crate::raw::{self, Errno};
+use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What failed while a handler was installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignalError {
+    /// Only fault signals are handled here.
+    #[error("signal {0} is not a fault signal; only SIGBUS and SIGSEGV can be handled")]
+    NotAFaultSignal(i32),
+    /// The kernel refused.
+    #[error("cannot change the action of signal {signal}: {errno}")]
+    Action {
+        /// The signal.
+        signal: i32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+/// What a fault signal says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultInfo {
+    /// The touched address.
+    pub addr: usize,
+    /// Whether the touch was a write; `None` when the machine does not tell.
+    pub write: Option<bool>,
+    /// `SIGBUS` or `SIGSEGV`.
+    pub signal: i32,
+    /// The `si_code`, such as `SEGV_ACCERR`.
+    pub code: i32,
+}
+
+/// What a handler made of a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The page is there now: touch again.
+    Handled,
+    /// Not our memory: the program's own action applies.
+    NotOurs,
+}
+
+/// Decides on a fault, in the thread that touched. It must be async-signal-safe.
+pub type FaultHandler = fn(FaultInfo) -> Verdict;
+
+/// What is kept for one fault signal.
+struct Slot {
+    /// The [`FaultHandler`], or null.
+    handler: AtomicPtr<()>,
+    /// The action that applies to what is not ours. Taken with all signals blocked, always.
+    chained: LockCell<Action>,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicPtr::new(std::ptr::null_mut()),
+            chained: LockCell::new(Action::DEFAULT),
+        }
+    }
+}
+
+static BUS: Slot = Slot::new();
+static SEGV: Slot = Slot::new();
+
+fn slot(signal: c_int) -> Option<&'static Slot> {
+    match signal {
+        libc::SIGBUS => Some(&BUS),
+        libc::SIGSEGV => Some(&SEGV),
+        _ => None,
+    }
+}
+
+/// The kernel's `struct sigaction`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Action {
+    handler: usize,
+    flags: libc::c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+impl Action {
+    const DEFAULT: Self = Self {
+        handler: libc::SIG_DFL,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+
+    fn has(self, flag: c_int) -> bool {
+        self.flags as c_int & flag != 0
+    }
+
+    fn from_libc(action: &libc::sigaction) -> Self {
+        Self {
+            handler: action.sa_sigaction,
+            flags: action.sa_flags as u32 as libc::c_ulong,
+            restorer: 0,
+            mask: first_word(&action.sa_mask),
+        }
+    }
+
+    fn to_libc(self) -> libc::sigaction {
+        // SAFETY: all zeroes is a valid sigaction: default action, empty mask, no flags.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = self.handler;
+        action.sa_flags = (self.flags & !SA_RESTORER) as c_int;
+        // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these lie first.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask) };
+        action
+    }
+}
+
+/// The kernel's 64 bits of a C library signal set.
+fn first_word(set: &libc::sigset_t) -> u64 {
+    // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these lie first.
+    unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
+}
+
+const SA_RESTORER: libc::c_ulong = 0x0400_0000;
+const KERNEL_SET_BYTES: usize = 8;
+
+/// Changes (if `new`) the action of a signal and returns the old one, past the C library's
+/// `sigaction`, which the program or our own shim may have replaced.
+fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
+    let new = new.map(with_restorer);
+    let mut old = Action::DEFAULT;
+    let new_ptr = new
+        .as_ref()
+        .map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let args = [
+        signal as usize,
+        new_ptr,
+        &raw mut old as usize,
+        KERNEL_SET_BYTES,
+        0,
+        0,
+    ];
+    // SAFETY: both pointers are null or valid kernel sigactions; the handlers they name were given
+    // as valid.
+    unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }
+        .map_err(|errno| SignalError::Action { signal, errno })?;
+    Ok(old)
+}
+
+/// x86-64 has no default return path from a handler.
+#[cfg(target_arch = "x86_64")]
+fn with_restorer(action: Action) -> Action {
+    Action {
+        flags: action.flags | SA_RESTORER,
+        restorer: hanare_sys_restore_rt as *const () as usize,
+        ..action
+    }
+}
+
+/// The kernel returns from handlers through its vDSO.
+#[cfg(not(target_arch = "x86_64"))]
+fn with_restorer(action: Action) -> Action {
+    Action {
+        flags: action.flags & !SA_RESTORER,
+        restorer: 0,
+        ..action
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn hanare_sys_restore_rt();
+}
+
+// rt_sigreturn, in the exact bytes by which unwinders and debuggers know a signal frame.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".text",
+    ".balign 16",
+    "nop",
+    ".hidden hanare_sys_restore_rt",
+    ".globl hanare_sys_restore_rt",
+    ".type hanare_sys_restore_rt, @function",
+    "hanare_sys_restore_rt:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
+    ".byte 0x0f, 0x05",
+    ".size hanare_sys_restore_rt, .-hanare_sys_restore_rt",
+);
+
+/// Puts `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV), which becomes the
+/// chained one. Installing again replaces the handler and keeps the chain.
+///
+/// # Errors
+/// [`SignalError`].
+pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
+    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
+    let present = kernel_action(signal, None)?;
+    if present.handler != entry as *const () as usize {
+        let _mask = SignalMask::block_all();
+        *slot.chained.lock() = present;
+    }
+    // In this order a fault between the lines finds either the old action or a complete new one.
+    slot.handler.store(handler as *mut (), Ordering::Release);
+    let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
+    kernel_action(
+        signal,
+        Some(Action {
+            handler: entry as *const () as usize,
+            flags,
+            restorer: 0,
+            mask: u64::MAX,
+        }),
+    )?;
+    Ok(())
+}
+
+/// Gives the signal back to its chained action.
+///
+/// # Errors
+/// [`SignalError`].
+pub fn uninstall(signal: i32) -> Result<(), SignalError> {
+    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
+    let _mask = SignalMask::block_all();
+    let chained = *slot.chained.lock();
+    kernel_action(signal, Some(chained)).map(drop)
+}
+
+/// Whether our handler stands in front of the signal.
+#[must_use]
+pub fn is_installed(signal: i32) -> bool {
+    kernel_action(signal, None).is_ok_and(|present| present.handler == entry as *const () as usize)
+}
+
+/// Remembers what the program wants done on `signal`, in place of letting it replace our handler;
+/// returns what it wanted before. For an interposed `sigaction`.
+///
+/// # Errors
+/// [`SignalError::NotAFaultSignal`].
+pub fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
+    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
+    let _mask = SignalMask::block_all();
+    let old = std::mem::replace(&mut *slot.chained.lock(), Action::from_libc(&action));
+    Ok(old.to_libc())
+}
+
+/// What the program wants done on `signal`.
+///
+/// # Errors
+/// [`SignalError::NotAFaultSignal`].
+pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
+    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
+    let _mask = SignalMask::block_all();
+    Ok(slot.chained.lock().to_libc())
+}
+
+/// What the kernel calls. Every signal is blocked here.
+extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the C library's errno of this thread; the interrupted code must find it unchanged.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    let verdict = decide(signal, info, context);
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    if verdict == Verdict::NotOurs {
+        chain(signal, info, context);
+    }
+}
+
+fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Verdict {
+    let Some(slot) = slot(signal) else {
+        return Verdict::NotOurs;
+    };
+    let handler = slot.handler.load(Ordering::Acquire);
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    // A signal somebody sent is not a fault, whatever address it carries.
+    if handler.is_null() || code <= 0 {
+        return Verdict::NotOurs;
+    }
+    // SAFETY: the slot only ever holds null or a FaultHandler.
+    let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
+    handler(FaultInfo {
+        addr,
+        write: is_write(context),
+        signal,
+        code,
+    })
+}
+
+/// Does what the program wants done on this signal.
+fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(slot) = slot(signal) else { return };
+    let action = {
+        let mut chained = slot.chained.lock();
+        let action = *chained;
+        if action.has(libc::SA_RESETHAND) {
+            *chained = Action::DEFAULT;
+        }
+        action
+    };
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match action.handler {
+        libc::SIG_IGN if sent => {}
+        // The kernel does not let a fault be ignored either.
+        libc::SIG_DFL | libc::SIG_IGN => die_by_default(signal, sent),
+        handler => call_chained(action, handler, signal, info, context),
+    }
+}
+
+/// Restores the default action; the touch is repeated on return and the process dies of it. A sent
+/// signal is sent again.
+fn die_by_default(signal: c_int, sent: bool) {
+    // Cannot fail for a valid signal number; if it did, the fault would come here again.
+    let _ = kernel_action(signal, Some(Action::DEFAULT));
+    if sent {
+        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let thread = crate::thread::gettid() as usize;
+        // SAFETY: plain integers. Blocked until our handler returns.
+        let _ = unsafe {
+            raw::syscall(
+                libc::SYS_tgkill,
+                [process, thread, signal as usize, 0, 0, 0],
+            )
+        };
+    }
+}
+
+/// Calls the program's handler with the signal mask it would have had from the kernel. It may leave
+/// by `siglongjmp`.
+fn call_chained(
+    action: Action,
+    handler: usize,
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let itself = if action.has(libc::SA_NODEFER) {
+        0
+    } else {
+        1 << (signal - 1)
+    };
+    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
+    let interrupted = unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) };
+    set_mask(interrupted | action.mask | itself);
+    if action.has(libc::SA_SIGINFO) {
+        type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+        // SAFETY: the program gave this address as an SA_SIGINFO handler.
+        let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: the program gave this address as a plain handler.
+        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
+        handler(signal);
+    }
+}
+
+/// Whether the fault was a write, from the page fault error code.
+#[cfg(target_arch = "x86_64")]
+fn is_write(context: *mut c_void) -> Option<bool> {
+    const TRAP_PAGE_FAULT: i64 = 14;
+    const ERROR_WRITE: i64 = 1 << 1;
+    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
+    let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    // SAFETY: as above; both indexes are inside the array.
+    let (trap, error) = unsafe {
+        (
+            (*registers)[libc::REG_TRAPNO as usize],
+            (*registers)[libc::REG_ERR as usize],
+        )
+    };
+    (trap == TRAP_PAGE_FAULT).then_some(error & ERROR_WRITE != 0)
+}
+
+/// Whether the fault was a write, from the syndrome register record behind the registers.
+#[cfg(target_arch = "aarch64")]
+fn is_write(context: *mut c_void) -> Option<bool> {
+    const ESR_MAGIC: u32 = 0x4553_5201;
+    const WRITE_NOT_READ: u64 = 1 << 6;
+    const CLASS_DATA_ABORT_USER: u64 = 0x24;
+    const RECORDS_BYTES: usize = 4096;
+    // The records are the last field of mcontext_t, behind pstate and aligned to 16. SAFETY: the
+    // kernel passes a valid ucontext to an SA_SIGINFO handler; the address stays inside it.
+    let records = unsafe {
+        let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        ((&raw const (*machine).pstate).add(1) as usize).next_multiple_of(16)
+    };
+    let mut offset = 0;
+    while offset + 16 <= RECORDS_BYTES {
+        let record: *const u32 = std::ptr::with_exposed_provenance(records + offset);
+        // SAFETY: inside the 4096 bytes of records, 4-aligned as every record is 16-aligned.
+        let (magic, size) = unsafe { (*record, *record.add(1)) };
+        if magic == ESR_MAGIC {
+            // SAFETY: as above; the syndrome is the 8 bytes behind magic and size.
+            let syndrome = unsafe { *record.add(2).cast::<u64>() };
+            return (syndrome >> 26 == CLASS_DATA_ABORT_USER)
+                .then_some(syndrome & WRITE_NOT_READ != 0);
+        }
+        if magic == 0 || size == 0 {
+            return None;
+        }
+        offset += size as usize;
+    }
+    None
+}
+
+/// Sets the calling thread's signal mask and returns the old one.
+fn set_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    let args = [
+        libc::SIG_SETMASK as usize,
+        &raw const mask as usize,
+        &raw mut old as usize,
+        KERNEL_SET_BYTES,
+        0,
+        0,
+    ];
+    // SAFETY: both pointers are to 64-bit kernel signal sets. It cannot fail with these arguments.
+    let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// Blocks every signal of the calling thread until dropped; guards nest.
+///
+/// Fault signals are blocked too, and a fault under a blocked signal kills the process: touch no
+/// far memory meanwhile.
+#[derive(Debug)]
+#[must_use = "signals are unblocked as soon as the guard is dropped"]
+pub struct SignalMask {
+    old: u64,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl SignalMask {
+    /// Blocks every signal that can be blocked.
+    pub fn block_all() -> Self {
+        Self {
+            old: set_mask(u64::MAX),
+            _not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        set_mask(self.old);
+    }
+}

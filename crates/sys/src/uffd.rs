@@ -1,0 +1,581 @@
+//! userfaultfd: trapping touches of missing or write-protected pages and resolving them.
+//!
+//! A thin layer over the ioctls. It knows nothing of what a page means; it reports what the kernel
+//! did, including how far a request came before it failed. See `userfaultfd(2)`,
+//! `ioctl_userfaultfd(2)` and <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
+//!
+//! What the caller has to know of the kernel:
+//! - `EAGAIN` with bytes done: a range met a present page, or the address space is changing (a
+//!   `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read). Read all events, then retry the
+//!   rest.
+//! - [`feature::WP_ASYNC`] implies that write-protecting a missing page leaves a marker in its
+//!   place. COPY replaces a marker, MOVE onto one answers `EEXIST`: protect present pages only.
+//! - MOVE drops write protection and works on private anonymous memory only.
+
+use crate::raw::{self, Errno};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Feature bits of `UFFDIO_API`.
+pub mod feature {
+    /// Write-protect faults are reported (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
+    pub const WP: u64 = 1 << 0;
+    /// `fork` is reported and the child gets a descriptor of its own; needs `CAP_SYS_PTRACE`.
+    pub const EVENT_FORK: u64 = 1 << 1;
+    /// `mremap` is reported.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// `madvise(MADV_DONTNEED)` and `MADV_REMOVE` are reported; the caller of madvise sleeps until
+    /// the event is read.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// `munmap` is reported; the caller of munmap sleeps until the event is read.
+    pub const EVENT_UNMAP: u64 = 1 << 6;
+    /// Missing faults of shared memory can be trapped.
+    pub const MISSING_SHMEM: u64 = 1 << 5;
+    /// A fault raises SIGBUS in the faulting thread in place of an event; the kernel's own touches
+    /// fail with `EFAULT`.
+    pub const SIGBUS: u64 = 1 << 7;
+    /// Fault events carry the thread id.
+    pub const THREAD_ID: u64 = 1 << 8;
+    /// Minor faults (page cached but not mapped) of shared memory can be trapped, and `CONTINUE`
+    /// resolves them.
+    pub const MINOR_SHMEM: u64 = 1 << 10;
+    /// Fault addresses are not rounded down to the page.
+    pub const EXACT_ADDRESS: u64 = 1 << 11;
+    /// Write protection works on shared memory and hugetlbfs.
+    pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+    /// Write-protecting a missing anonymous page leaves a marker.
+    pub const WP_UNPOPULATED: u64 = 1 << 13;
+    /// Pages can be poisoned (Linux 6.6).
+    pub const POISON: u64 = 1 << 14;
+    /// Write faults are resolved by the kernel and recorded for PAGEMAP_SCAN (Linux 6.7).
+    pub const WP_ASYNC: u64 = 1 << 15;
+    /// Pages can be moved (Linux 6.8).
+    pub const MOVE: u64 = 1 << 16;
+}
+
+const UFFD_API: u64 = 0xAA;
+const UFFD_USER_MODE_ONLY: usize = 1;
+const USERFAULTFD_IOC_NEW: u32 = 0xAA00;
+const UFFDIO_API: u32 = 0xC018_AA3F;
+const UFFDIO_REGISTER: u32 = 0xC020_AA00;
+const UFFDIO_UNREGISTER: u32 = 0x8010_AA01;
+const UFFDIO_WAKE: u32 = 0x8010_AA02;
+const UFFDIO_COPY: u32 = 0xC028_AA03;
+const UFFDIO_ZEROPAGE: u32 = 0xC020_AA04;
+const UFFDIO_MOVE: u32 = 0xC028_AA05;
+const UFFDIO_WRITEPROTECT: u32 = 0xC018_AA06;
+const UFFDIO_CONTINUE: u32 = 0xC020_AA07;
+const UFFDIO_POISON: u32 = 0xC020_AA08;
+
+const REGISTER_MISSING: u64 = 1 << 0;
+const REGISTER_WP: u64 = 1 << 1;
+const REGISTER_MINOR: u64 = 1 << 2;
+/// The same bit in every mode word but WRITEPROTECT's.
+const MODE_DONTWAKE: u64 = 1 << 0;
+const COPY_MODE_WP: u64 = 1 << 1;
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
+const WRITEPROTECT_MODE_DONTWAKE: u64 = 1 << 1;
+
+/// `struct uffdio_api`, and `uffdio_writeprotect` with other names: three words.
+#[repr(C)]
+struct Words3([u64; 3]);
+/// `struct uffdio_register`, `uffdio_zeropage`, `uffdio_continue`, `uffdio_poison`: a range, a
+/// mode, a result.
+#[repr(C)]
+struct Words4([u64; 4]);
+/// `struct uffdio_copy`, `uffdio_move`: destination, source, length, mode, result.
+#[repr(C)]
+struct Words5([u64; 5]);
+
+/// What failed while a userfaultfd was set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UffdError {
+    /// No way to open one was allowed or left enabled.
+    #[error("userfaultfd is not available to this process; run `hanare doctor` to see why")]
+    NoAccess,
+    /// The kernel refused to create the descriptor.
+    #[error(
+        "cannot open a userfaultfd by {access}: {errno}; run `hanare doctor` for how to allow it"
+    )]
+    Open {
+        /// The way that was tried.
+        access: UffdAccess,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// `UFFDIO_API` failed although every feature is known.
+    #[error("the kernel refused the userfaultfd features {wanted:#x}: {errno}")]
+    Api {
+        /// The features asked for.
+        wanted: u64,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// Some of the wanted features do not exist in this kernel.
+    #[error(
+        "this kernel's userfaultfd lacks the features {absent:#x}; use a newer kernel or another trap mode"
+    )]
+    Features {
+        /// The bits that are absent.
+        absent: u64,
+    },
+    /// A range could not be registered.
+    #[error("cannot register {len} bytes at {addr:#x} with userfaultfd: {errno}")]
+    Register {
+        /// First byte of the range.
+        addr: usize,
+        /// Length of the range in bytes.
+        len: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A range could not be unregistered.
+    #[error("cannot unregister {len} bytes at {addr:#x} from userfaultfd: {errno}")]
+    Unregister {
+        /// First byte of the range.
+        addr: usize,
+        /// Length of the range in bytes.
+        len: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+/// How a userfaultfd is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UffdAccess {
+    /// `userfaultfd(2)` with full rights (root, or `vm.unprivileged_userfaultfd=1`).
+    Syscall,
+    /// Through `/dev/userfaultfd`, with full rights.
+    Device,
+    /// `userfaultfd(2)` with `UFFD_USER_MODE_ONLY`: touches by the kernel (system calls) fail with
+    /// `EFAULT`.
+    UserModeOnly,
+    /// Not at all.
+    None,
+}
+
+impl std::fmt::Display for UffdAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Syscall => "the system call",
+            Self::Device => "/dev/userfaultfd",
+            Self::UserModeOnly => "the system call, user mode only",
+            Self::None => "no way",
+        })
+    }
+}
+
+/// Which touches of a range trap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RegisterMode {
+    /// Touches of pages that are not there.
+    pub missing: bool,
+    /// Writes to write-protected pages.
+    pub wp: bool,
+    /// Touches of pages that are cached but not mapped (shared memory). Together with `missing`, or
+    /// an absent page becomes zeroes.
+    pub minor: bool,
+}
+
+/// How COPY installs pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyMode {
+    /// Install them write-protected (the range must be registered with `wp`).
+    pub wp: bool,
+    /// Leave waiting threads asleep.
+    pub dontwake: bool,
+}
+
+/// How MOVE moves pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MoveMode {
+    /// Leave waiting threads asleep.
+    pub dontwake: bool,
+    /// Skip holes in the source in place of failing with `ENOENT`.
+    pub allow_src_holes: bool,
+}
+
+/// How far a ranged request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoctlResult {
+    /// Bytes done, from the start of the range.
+    pub done: usize,
+    /// Why it stopped there; `None` when the whole range was done.
+    pub errno: Option<i32>,
+}
+
+impl IoctlResult {
+    /// True when the whole range was done.
+    #[must_use]
+    pub fn is_ok(self) -> bool {
+        self.errno.is_none()
+    }
+
+    /// Reads the outcome of an ioctl whose last word tells the bytes done, or a negated errno.
+    fn from_words(answer: Result<usize, Errno>, word: u64, len: usize) -> Self {
+        let done = usize::try_from(word as i64).unwrap_or(0).min(len);
+        match answer {
+            Ok(_) if done == len => Self { done, errno: None },
+            Ok(_) => Self {
+                done,
+                errno: Some(libc::EAGAIN),
+            },
+            Err(Errno(errno)) => Self {
+                done,
+                errno: Some(errno),
+            },
+        }
+    }
+}
+
+/// One event read from a userfaultfd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A thread touched a page and sleeps until it is woken.
+    Fault {
+        /// The touched address, rounded down to the page.
+        addr: usize,
+        /// The touch was a write.
+        write: bool,
+        /// The page is there but write-protected.
+        wp: bool,
+        /// The page is cached but not mapped.
+        minor: bool,
+        /// The thread that touched it; 0 without [`feature::THREAD_ID`].
+        tid: i32,
+    },
+    /// The process forked; `fd` is the child's userfaultfd, which the reader now owns.
+    Fork {
+        /// The new descriptor. Close it, or take it over with `OwnedFd::from_raw_fd`.
+        fd: RawFd,
+    },
+    /// A range was moved by `mremap`.
+    Remap {
+        /// The old address.
+        from: usize,
+        /// The new address.
+        to: usize,
+        /// The length in bytes.
+        len: usize,
+    },
+    /// The pages of a range were dropped.
+    Remove {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+    /// A range was unmapped.
+    Unmap {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+}
+
+impl Event {
+    /// What an array of events is filled with before the first read.
+    pub const EMPTY: Self = Self::Remove { start: 0, end: 0 };
+
+    /// Decodes a `struct uffd_msg`, 32 bytes as four words. `None` for a kind this crate never asks
+    /// for.
+    fn decode(message: [u64; 4]) -> Option<Self> {
+        let [head, a, b, c] = message;
+        let (x, y, z) = (a as usize, b as usize, c as usize);
+        Some(match head & 0xff {
+            0x12 => Self::Fault {
+                addr: y,
+                write: a & 1 != 0,
+                wp: a & 2 != 0,
+                minor: a & 4 != 0,
+                tid: c as u32 as i32,
+            },
+            0x13 => Self::Fork {
+                fd: a as u32 as RawFd,
+            },
+            0x14 => Self::Remap {
+                from: x,
+                to: y,
+                len: z,
+            },
+            0x15 => Self::Remove { start: x, end: y },
+            0x16 => Self::Unmap { start: x, end: y },
+            _ => return None,
+        })
+    }
+}
+
+/// How many events one [`Uffd::read_events`] returns at most.
+pub const EVENTS_PER_READ: usize = 16;
+
+/// An open userfaultfd. All methods but the constructors are allocation-free and async-signal-safe.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    features: u64,
+}
+
+impl Uffd {
+    /// Opens a userfaultfd (close-on-exec, non-blocking) that has all the [`feature`] bits of
+    /// `wanted`.
+    ///
+    /// # Errors
+    /// [`UffdError::Features`] names the bits this kernel lacks; [`UffdError::Open`] and
+    /// [`UffdError::Api`] carry the refusal.
+    pub fn open(access: UffdAccess, wanted: u64) -> Result<Self, UffdError> {
+        let fd = create(access)?;
+        match api(fd.as_raw_fd(), wanted) {
+            Ok(_) => Ok(Self {
+                fd,
+                features: wanted,
+            }),
+            // A refused UFFDIO_API leaves the descriptor as new, so it can be asked what there is.
+            Err(errno) => match api(fd.as_raw_fd(), 0) {
+                Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features {
+                    absent: wanted & !supported,
+                }),
+                _ => Err(UffdError::Api { wanted, errno }),
+            },
+        }
+    }
+
+    /// The [`feature`] bits this kernel knows.
+    ///
+    /// # Errors
+    /// As [`Uffd::open`].
+    pub fn supported(access: UffdAccess) -> Result<u64, UffdError> {
+        let fd = create(access)?;
+        api(fd.as_raw_fd(), 0).map_err(|errno| UffdError::Api { wanted: 0, errno })
+    }
+
+    /// The feature bits it was opened with.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Makes touches of the pages of a range trap. Both ends are page-aligned. Registering again
+    /// changes the mode.
+    ///
+    /// # Errors
+    /// [`UffdError::Register`]: `EINVAL` for memory that cannot be registered, `EBUSY` when another
+    /// descriptor has it.
+    pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
+        let bits = flag(mode.missing, REGISTER_MISSING)
+            | flag(mode.wp, REGISTER_WP)
+            | flag(mode.minor, REGISTER_MINOR);
+        let mut words = Words4([addr as u64, len as u64, bits, 0]);
+        // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
+        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }
+            .map(drop)
+            .map_err(|errno| UffdError::Register { addr, len, errno })
+    }
+
+    /// Ends the trapping of a range and wakes all who wait in it; missing pages then read as
+    /// zeroes.
+    ///
+    /// # Errors
+    /// [`UffdError::Unregister`].
+    pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
+        let mut words = [addr as u64, len as u64];
+        // SAFETY: `words` is a struct uffdio_range; unregistering changes no present page.
+        unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut words) }
+            .map(drop)
+            .map_err(|errno| UffdError::Unregister { addr, len, errno })
+    }
+
+    /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes who waits for
+    /// them. `EEXIST` for a present page, `EAGAIN` when the request stopped in the middle; either
+    /// way `done` tells how far it came.
+    ///
+    /// # Safety
+    /// The pages at `dst` become what `src` holds, so the caller must own their contents; `len`
+    /// bytes at `src` must be mapped memory.
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, mode: CopyMode) -> IoctlResult {
+        let bits = flag(mode.wp, COPY_MODE_WP) | flag(mode.dontwake, MODE_DONTWAKE);
+        let mut words = Words5([dst as u64, src as u64, len as u64, bits, 0]);
+        // SAFETY: `words` is a struct uffdio_copy; the caller owns the destination's contents.
+        let answer = unsafe { self.ioctl(UFFDIO_COPY, &mut words) };
+        IoctlResult::from_words(answer, words.0[4], len)
+    }
+
+    /// Installs zero pages as the missing pages of a range and wakes who waits for them.
+    ///
+    /// # Safety
+    /// The missing pages of the range become zeroes, so the caller must own their contents.
+    pub unsafe fn zeropage(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
+        let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
+        // SAFETY: `words` is a struct uffdio_zeropage; the caller owns the range's contents.
+        let answer = unsafe { self.ioctl(UFFDIO_ZEROPAGE, &mut words) };
+        IoctlResult::from_words(answer, words.0[3], len)
+    }
+
+    /// Moves the pages at `src` to the missing pages at `dst` without copying. `dst` must be
+    /// registered here; `src` is missing afterwards, and traps if it is registered too. `EBUSY` for
+    /// a page that is pinned or shared with a child: COPY it in that case. `ENOENT` for a hole
+    /// unless holes are allowed.
+    ///
+    /// # Safety
+    /// The contents of both ranges change, so the caller must own both.
+    pub unsafe fn move_pages(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        mode: MoveMode,
+    ) -> IoctlResult {
+        let bits = flag(mode.dontwake, MODE_DONTWAKE)
+            | flag(mode.allow_src_holes, MOVE_MODE_ALLOW_SRC_HOLES);
+        let mut words = Words5([dst as u64, src as u64, len as u64, bits, 0]);
+        // SAFETY: `words` is a struct uffdio_move; the caller owns the contents of both ranges.
+        let answer = unsafe { self.ioctl(UFFDIO_MOVE, &mut words) };
+        IoctlResult::from_words(answer, words.0[4], len)
+    }
+
+    /// Maps the cached pages of a shared range (resolves minor faults) and wakes who waits for
+    /// them.
+    pub fn continue_(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
+        let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
+        // SAFETY: `words` is a struct uffdio_continue; it maps what the shared object holds
+        // already.
+        let answer = unsafe { self.ioctl(UFFDIO_CONTINUE, &mut words) };
+        IoctlResult::from_words(answer, words.0[3], len)
+    }
+
+    /// Makes touches of the missing pages of a range raise SIGBUS for good.
+    ///
+    /// # Safety
+    /// The caller must own the range: every later touch of it dies.
+    pub unsafe fn poison(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
+        let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
+        // SAFETY: `words` is a struct uffdio_poison; the caller owns the range.
+        let answer = unsafe { self.ioctl(UFFDIO_POISON, &mut words) };
+        IoctlResult::from_words(answer, words.0[3], len)
+    }
+
+    /// Sets or lifts write protection of the present pages of a range (registered with `wp`).
+    /// Lifting wakes who waits, unless `dontwake`; the kernel knows no wake on setting.
+    ///
+    /// # Errors
+    /// `EAGAIN` while an event waits to be read (nothing done), `ENOENT` for a range that is not
+    /// registered so.
+    pub fn write_protect(
+        &self,
+        addr: usize,
+        len: usize,
+        on: bool,
+        dontwake: bool,
+    ) -> Result<(), Errno> {
+        // The kernel refuses DONTWAKE together with WP.
+        let bits =
+            flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
+        let mut words = Words3([addr as u64, len as u64, bits]);
+        // SAFETY: `words` is a struct uffdio_writeprotect; protection changes no contents.
+        unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
+    }
+
+    /// Wakes the threads that wait in a range; each touches again, and traps again if the page is
+    /// still not there.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is not page-aligned or empty.
+    pub fn wake(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let mut words = [addr as u64, len as u64];
+        // SAFETY: `words` is a struct uffdio_range; a spurious wake-up is harmless.
+        unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
+    }
+
+    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; 0 when
+    /// none waits. Never blocks.
+    pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> usize {
+        let mut messages = [[0u64; 4]; EVENTS_PER_READ];
+        let bytes = loop {
+            let args = [
+                self.fd.as_raw_fd() as usize,
+                messages.as_mut_ptr() as usize,
+                size_of_val(&messages),
+                0,
+                0,
+                0,
+            ];
+            // SAFETY: the kernel writes at most the size of `messages` into `messages`.
+            match unsafe { raw::syscall(libc::SYS_read, args) } {
+                Ok(bytes) => break bytes,
+                Err(Errno(libc::EINTR)) => {}
+                Err(_) => return 0,
+            }
+        };
+        let mut count = 0;
+        for message in &messages[..bytes / size_of::<[u64; 4]>()] {
+            if let Some(event) = Event::decode(*message) {
+                events[count] = event;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// # Safety
+    /// `T` must be the struct that `request` expects, and the request's effect on memory sound.
+    #[inline]
+    unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> Result<usize, Errno> {
+        // SAFETY: `argument` is valid for reads and writes of its struct; the rest is the caller's
+        // promise.
+        unsafe { raw::ioctl(self.fd.as_raw_fd(), request, &raw mut *argument as usize) }
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn flag(on: bool, bit: u64) -> u64 {
+    if on { bit } else { 0 }
+}
+
+/// Creates the descriptor, without the UFFDIO_API handshake.
+fn create(access: UffdAccess) -> Result<OwnedFd, UffdError> {
+    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    let opened = match access {
+        UffdAccess::None => return Err(UffdError::NoAccess),
+        UffdAccess::Syscall => open_syscall(flags),
+        UffdAccess::UserModeOnly => open_syscall(flags | UFFD_USER_MODE_ONLY),
+        UffdAccess::Device => open_device(flags),
+    };
+    opened.map_err(|errno| UffdError::Open { access, errno })
+}
+
+fn open_syscall(flags: usize) -> Result<OwnedFd, Errno> {
+    // SAFETY: userfaultfd(2) takes one integer; a success is a new descriptor nobody else owns.
+    unsafe {
+        let fd = raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+fn open_device(flags: usize) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    let device = rustix::fs::open(
+        c"/dev/userfaultfd",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value; a success is a new descriptor nobody
+    // else owns.
+    unsafe {
+        let fd = raw::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, flags)?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// The UFFDIO_API handshake; answers the features this kernel knows.
+fn api(fd: RawFd, wanted: u64) -> Result<u64, Errno> {
+    let mut words = Words3([UFFD_API, wanted, 0]);
+    // SAFETY: `words` is a struct uffdio_api.
+    unsafe { raw::ioctl(fd, UFFDIO_API, &raw mut words as usize) }?;
+    Ok(words.0[1])
+}
