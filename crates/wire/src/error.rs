@@ -1,0 +1,210 @@
+//! What can go wrong on a link, in words that say what to do next.
+
+use std::io;
+
+use crate::limits::TEXT_MAX;
+
+/// A short text kept in place, so that an error met on the fault path costs no allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    length: u8,
+    bytes: [u8; TEXT_MAX],
+}
+
+impl Text {
+    /// Keeps as much of `text` as fits, cut at a character's edge.
+    pub fn new(text: &str) -> Text {
+        let mut length = text.len().min(TEXT_MAX);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut bytes = [0; TEXT_MAX];
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        Text {
+            length: length as u8,
+            bytes,
+        }
+    }
+
+    /// A text from a peer: its valid beginning, control characters replaced by `?`.
+    pub fn from_peer(raw: &[u8]) -> Text {
+        let raw = &raw[..raw.len().min(TEXT_MAX)];
+        let valid = match std::str::from_utf8(raw) {
+            Ok(text) => text,
+            Err(e) => std::str::from_utf8(&raw[..e.valid_up_to()]).unwrap_or(""),
+        };
+        let mut text = Text::new(valid);
+        for byte in &mut text.bytes[..usize::from(text.length)] {
+            if byte.is_ascii_control() {
+                *byte = b'?';
+            }
+        }
+        text
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
+    }
+}
+
+impl std::fmt::Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+/// Why a server answered ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ErrorCode {
+    /// The range lies in a slot this session never wrote (or the server is not the one that held it).
+    NotHeld = 1,
+    /// Memory and spill file are used up.
+    Full = 2,
+    /// The range is unaligned, empty, too long or beyond 64 bits.
+    BadRange = 3,
+    /// The frame could not be understood; the server closes the connection.
+    BadFrame = 4,
+    /// The payload did not match its checksum; the server closes the connection.
+    Checksum = 5,
+    /// The spill file could not be read or written.
+    Spill = 6,
+    /// The server is stopping.
+    Stopping = 7,
+    /// A frame that this connection's role does not allow; the server closes the connection.
+    NotAllowed = 8,
+}
+
+impl ErrorCode {
+    /// The code on the wire as a code of this version.
+    pub fn from_wire(code: u32) -> Option<ErrorCode> {
+        use ErrorCode::*;
+        [
+            NotHeld, Full, BadRange, BadFrame, Checksum, Spill, Stopping, NotAllowed,
+        ]
+        .into_iter()
+        .find(|known| *known as u32 == code)
+    }
+}
+
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ErrorCode::NotHeld => "it does not hold the page",
+            ErrorCode::Full => "it is full",
+            ErrorCode::BadRange => "the range is not allowed",
+            ErrorCode::BadFrame => "it could not understand a frame",
+            ErrorCode::Checksum => "a payload arrived damaged",
+            ErrorCode::Spill => "its spill file failed",
+            ErrorCode::Stopping => "it is stopping",
+            ErrorCode::NotAllowed => "the request does not belong on this connection",
+        })
+    }
+}
+
+/// A link's failure. Making one of the kinds that the fault path can meet allocates nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// No connection could be made.
+    #[error(
+        "cannot reach the memory server {endpoint}: {source}; check the address and that `hanare serve` runs there"
+    )]
+    Unreachable {
+        /// The address as the user gave it.
+        endpoint: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server answered and said no.
+    #[error("the memory server refused the session: {reason}")]
+    Refused {
+        /// The server's (or this side's) reason, which names the remedy.
+        reason: String,
+    },
+    /// The two sides speak different versions.
+    #[error(
+        "the memory server speaks wire version {theirs}, this side version {ours}; run the same hanare release on both"
+    )]
+    Version {
+        /// The peer's version.
+        theirs: u16,
+        /// Our version.
+        ours: u16,
+    },
+    /// The peer sent something that is not the protocol.
+    #[error(
+        "the memory server sent garbage ({what}); check that the address is a hanare server's and the network sound"
+    )]
+    Garbage {
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// Nothing came, and nothing could be sent, for too long.
+    #[error(
+        "the memory server has been silent for {seconds} s; check that it still runs and the network to it"
+    )]
+    Silent {
+        /// How long this side waited.
+        seconds: u32,
+    },
+    /// The peer closed the connection or died.
+    #[error(
+        "the memory server closed the connection; look at its log for the reason and start it again"
+    )]
+    Closed,
+    /// No memory and no spill space left.
+    #[error(
+        "the memory server is full; give it more --memory or a --spill directory, or name a further server"
+    )]
+    Full,
+    /// The server answered a request with an error.
+    #[error("the memory server cannot serve request {tag}: {code} ({text}); look at its log")]
+    Server {
+        /// The request's tag.
+        tag: u64,
+        /// Which error.
+        code: ErrorCode,
+        /// The server's words.
+        text: Text,
+    },
+    /// The caller broke this side's contract; nothing was sent.
+    #[error("a request was not sent: {what}; this is a bug of the caller")]
+    Misuse {
+        /// Which rule.
+        what: &'static str,
+    },
+    /// The system failed.
+    #[error("{what} failed: {source}; free what the system ran out of and try again")]
+    Io {
+        /// The call.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl LinkError {
+    pub(crate) fn io(what: &'static str, errno: rustix::io::Errno) -> LinkError {
+        use rustix::io::Errno;
+        match errno {
+            // A reset, and a TCP_USER_TIMEOUT that ran out, both mean that nobody is there any more.
+            Errno::CONNRESET
+            | Errno::PIPE
+            | Errno::TIMEDOUT
+            | Errno::NOTCONN
+            | Errno::CONNABORTED => LinkError::Closed,
+            _ => LinkError::Io {
+                what,
+                source: errno.into(),
+            },
+        }
+    }
+}

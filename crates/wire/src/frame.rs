@@ -1,0 +1,311 @@
+//! The frame: a fixed little-endian header of 40 bytes, then the payload its kind allows.
+//!
+//! `docs/wire-format.md` draws it. A header decodes only when every field is possible for its kind, so that the length
+//! of a payload is bounded before anyone waits for it or makes room for it.
+
+use crate::error::LinkError;
+use crate::limits::{CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
+
+/// "HNRE" in the order of the bytes on the wire.
+pub const MAGIC: [u8; 4] = *b"HNRE";
+/// The version this side speaks.
+pub const VERSION: u16 = 1;
+/// The bytes of a header.
+pub const HEADER_BYTES: usize = 40;
+/// Flag: `payload_crc` is the CRC-32 of the payload.
+pub const FLAG_PAYLOAD_CRC: u8 = 1;
+const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Client: the first frame of every connection.
+    Hello = 1,
+    /// Server: prove that you hold the key.
+    Challenge = 2,
+    /// Client: the proof.
+    Proof = 3,
+    /// Server: the connection may be used.
+    Welcome = 4,
+    /// Server: it may not, and why; the connection closes.
+    Refused = 5,
+    /// Client: send this range.
+    Read = 16,
+    /// Server: the range asked for.
+    Data = 17,
+    /// Client: keep this range.
+    Write = 18,
+    /// Server: a WRITE, DISCARD or RETURN is done.
+    Done = 19,
+    /// Client: this range is no longer needed.
+    Discard = 20,
+    /// Server: the request with this tag failed.
+    Error = 21,
+    /// Client: what do you hold?
+    Status = 32,
+    /// Server: the answer.
+    StatusReply = 33,
+    /// Client: are you there?
+    Ping = 34,
+    /// Server: yes.
+    Pong = 35,
+    /// Client, same host: hand over the session's files.
+    Attach = 48,
+    /// Server: here they are (as SCM_RIGHTS).
+    Attached = 49,
+    /// Client, same host: grant this many more slots.
+    GrantRequest = 50,
+    /// Server: the runs granted.
+    Grant = 51,
+    /// Client, same host: take this run of slots back.
+    Return = 52,
+}
+
+/// How many payload bytes a kind may carry, and whether `length` names a range instead.
+enum Shape {
+    /// No payload; `length` is zero.
+    Bare,
+    /// A payload of `length` bytes, at most so many.
+    Payload(usize),
+    /// A payload of `length` bytes that is the range at `offset`.
+    Range,
+    /// No payload; `length` names a range at `offset`, at most so many bytes long.
+    Names(u32),
+}
+
+impl Kind {
+    const ALL: [Kind; 20] = [
+        Kind::Hello,
+        Kind::Challenge,
+        Kind::Proof,
+        Kind::Welcome,
+        Kind::Refused,
+        Kind::Read,
+        Kind::Data,
+        Kind::Write,
+        Kind::Done,
+        Kind::Discard,
+        Kind::Error,
+        Kind::Status,
+        Kind::StatusReply,
+        Kind::Ping,
+        Kind::Pong,
+        Kind::Attach,
+        Kind::Attached,
+        Kind::GrantRequest,
+        Kind::Grant,
+        Kind::Return,
+    ];
+
+    /// The kind with this number.
+    pub fn from_wire(number: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            Kind::Read => Shape::Names(RANGE_MAX),
+            Kind::Discard => Shape::Names(DISCARD_MAX),
+            Kind::Data | Kind::Write => Shape::Range,
+            Kind::Error => Shape::Payload(TEXT_MAX),
+            Kind::Refused => Shape::Payload(REASON_MAX),
+            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Attach | Kind::Attached => {
+                Shape::Bare
+            }
+            Kind::Hello
+            | Kind::Challenge
+            | Kind::Proof
+            | Kind::Welcome
+            | Kind::StatusReply
+            | Kind::GrantRequest
+            | Kind::Grant
+            | Kind::Return => Shape::Payload(CONTROL_MAX),
+        }
+    }
+}
+
+/// A frame's header. `magic`, `version` and the header's own checksum are added and taken off by the codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// [`FLAG_PAYLOAD_CRC`] or nothing.
+    pub flags: u8,
+    /// Chosen by the client for each request, and repeated in the answer.
+    pub tag: u64,
+    /// The range's first byte in far space, for the kinds that name or carry a range.
+    pub offset: u64,
+    /// Bytes of the range for READ and DISCARD, bytes of payload otherwise.
+    pub length: u32,
+    /// CRC-32 of the payload when the flag says so, else zero.
+    pub payload_crc: u32,
+    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; else zero.
+    pub code: u32,
+}
+
+/// Why bytes are not a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Not this protocol at all.
+    #[error("no frame begins with these bytes")]
+    Magic,
+    /// Another version; nothing after the version field was looked at.
+    #[error("version {0} is not {VERSION}")]
+    Version(u16),
+    /// The header was damaged on the way.
+    #[error("the header does not match its checksum")]
+    Checksum,
+    /// No kind has this number.
+    #[error("kind {0} is unknown")]
+    Kind(u8),
+    /// A field is impossible for this kind.
+    #[error("{0}")]
+    Field(&'static str),
+}
+
+impl From<FrameError> for LinkError {
+    fn from(e: FrameError) -> LinkError {
+        match e {
+            FrameError::Version(theirs) => LinkError::Version {
+                theirs,
+                ours: VERSION,
+            },
+            FrameError::Magic => LinkError::Garbage {
+                what: "no frame begins with its bytes",
+            },
+            FrameError::Checksum => LinkError::Garbage {
+                what: "a header does not match its checksum",
+            },
+            FrameError::Kind(_) => LinkError::Garbage {
+                what: "a frame of an unknown kind",
+            },
+            FrameError::Field(what) => LinkError::Garbage { what },
+        }
+    }
+}
+
+impl Header {
+    /// A frame without payload, range or code.
+    pub fn bare(kind: Kind, tag: u64) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            tag,
+            offset: 0,
+            length: 0,
+            payload_crc: 0,
+            code: 0,
+        }
+    }
+
+    /// A frame about the range of `length` bytes at `offset`.
+    pub fn range(kind: Kind, tag: u64, offset: u64, length: u32) -> Header {
+        Header {
+            offset,
+            length,
+            ..Header::bare(kind, tag)
+        }
+    }
+
+    /// The bytes of payload that follow this header.
+    pub fn payload_bytes(&self) -> usize {
+        match self.kind.shape() {
+            Shape::Bare | Shape::Names(_) => 0,
+            Shape::Payload(_) | Shape::Range => self.length as usize,
+        }
+    }
+
+    /// Whether [`FLAG_PAYLOAD_CRC`] is set.
+    pub fn has_payload_crc(&self) -> bool {
+        self.flags & FLAG_PAYLOAD_CRC != 0
+    }
+
+    /// The header's bytes. The caller keeps the fields within what [`Header::decode`] accepts.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6] = self.kind as u8;
+        bytes[7] = self.flags;
+        bytes[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.length.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.payload_crc.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.code.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..36]);
+        bytes[36..40].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header and checks every field.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        Header::check_beginning(bytes)?;
+        if crc32fast::hash(&bytes[..36]) != u32_at(bytes, 36) {
+            return Err(FrameError::Checksum);
+        }
+        let header = Header {
+            kind: Kind::from_wire(bytes[6]).ok_or(FrameError::Kind(bytes[6]))?,
+            flags: bytes[7],
+            tag: u64_at(bytes, 8),
+            offset: u64_at(bytes, 16),
+            length: u32_at(bytes, 24),
+            payload_crc: u32_at(bytes, 28),
+            code: u32_at(bytes, 32),
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    /// Judges the first bytes of a header, as many as there are: nobody need wait for the rest of a foreign protocol.
+    pub fn check_beginning(bytes: &[u8]) -> Result<(), FrameError> {
+        let n = bytes.len().min(4);
+        if bytes[..n] != MAGIC[..n] {
+            return Err(FrameError::Magic);
+        }
+        match bytes.get(4..6) {
+            Some(version) if *version != VERSION.to_le_bytes() => {
+                Err(FrameError::Version(u16::from_le_bytes([
+                    version[0], version[1],
+                ])))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self) -> Result<(), FrameError> {
+        if self.flags & !FLAGS_KNOWN != 0 {
+            return Err(FrameError::Field("a frame with unknown flags"));
+        }
+        let fits = match self.kind.shape() {
+            Shape::Bare => self.length == 0,
+            Shape::Payload(max) => self.length as usize <= max,
+            Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
+            // A request's range is the server's to judge: it is answered, and the connection goes on.
+            Shape::Names(_) => true,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(FrameError::Field(
+                "a frame with an impossible length or offset",
+            ))
+        }
+    }
+
+    /// Whether the range of a READ or DISCARD is within the limits.
+    pub fn names_valid_range(&self) -> bool {
+        match self.kind.shape() {
+            Shape::Names(max) => range_is_valid(self.offset, self.length, max),
+            _ => false,
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

@@ -1,0 +1,216 @@
+//! The client's side of getting a connection welcomed: connect, HELLO, the key's proof, WELCOME.
+
+use std::io::{self, IoSlice};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::endpoint::Endpoint;
+use crate::error::LinkError;
+use crate::frame::{Header, Kind};
+use crate::inbox::Inbox;
+use crate::key::Key;
+use crate::limits::CONTROL_MAX;
+use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
+use crate::socket::{Progress, Socket};
+
+/// What the two proofs are made over, besides the HELLO and the server's nonce.
+pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
+/// See [`CLIENT_PROOF`].
+pub const SERVER_PROOF: &[u8] = b"hanare server 1";
+
+/// A connection that the server has welcomed.
+pub(crate) struct Welcomed {
+    pub(crate) socket: Socket,
+    pub(crate) inbox: Inbox,
+    pub(crate) welcome: Welcome,
+}
+
+/// What a client asks for in its HELLO.
+pub(crate) struct Wish<'a> {
+    pub(crate) role: Role,
+    pub(crate) slot_size: u32,
+    pub(crate) payload_crc: bool,
+    /// The session and token to join, if any.
+    pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
+    pub(crate) key: Option<&'a Key>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) silent_timeout: Duration,
+}
+
+/// Random bytes from the system.
+pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
+    let mut bytes = [0; N];
+    // Up to 256 bytes are never cut short once the system's pool is ready, which is what the call waits for.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == N => Ok(bytes),
+        Ok(_) => Err(LinkError::Misuse {
+            what: "too many random bytes asked for at once",
+        }),
+        Err(e) => Err(LinkError::io("getting random bytes", e)),
+    }
+}
+
+/// Connects to `endpoint` and gets welcomed.
+pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
+    let unreachable = |source| LinkError::Unreachable {
+        endpoint: endpoint.to_string(),
+        source,
+    };
+    let fd = match endpoint {
+        Endpoint::Tcp(address) => {
+            connect_tcp(address, wish.connect_timeout).map_err(unreachable)?
+        }
+        Endpoint::Unix(path) => UnixStream::connect(path)
+            .map(OwnedFd::from)
+            .map_err(unreachable)?,
+    };
+    let socket = Socket::new(fd, wish.silent_timeout)?;
+    let mut inbox = Inbox::default();
+    let welcome = greet(&socket, &mut inbox, wish)?;
+    Ok(Welcomed {
+        socket,
+        inbox,
+        welcome,
+    })
+}
+
+fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
+    let end = Instant::now() + timeout;
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        let left = end
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(stream.into()),
+            Err(e) => error = e,
+        }
+    }
+    Err(error)
+}
+
+fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome, LinkError> {
+    let (session, token) = wish.join.unwrap_or_default();
+    let hello = Hello {
+        role: wish.role,
+        payload_crc: wish.payload_crc,
+        slot_size: wish.slot_size,
+        session,
+        token,
+        nonce: random::<NONCE_BYTES>()?,
+    }
+    .encode();
+    let mut progress = Progress::until(wish.connect_timeout);
+    send_control(socket, Kind::Hello, 0, &hello)?;
+    let mut payload = [0; CONTROL_MAX];
+    let mut challenge = None;
+    loop {
+        let (header, length) = inbox.receive_frame(socket, &mut payload, &mut progress)?;
+        let payload = &payload[..length];
+        match header.kind {
+            Kind::Challenge if challenge.is_none() => {
+                let Some(key) = wish.key else {
+                    return Err(refused("it asks for a key; give the server's --key FILE"));
+                };
+                let nonce: [u8; NONCE_BYTES] =
+                    payload.try_into().map_err(|_| LinkError::Garbage {
+                        what: "a challenge of the wrong size",
+                    })?;
+                send_control(
+                    socket,
+                    Kind::Proof,
+                    0,
+                    &key.prove(CLIENT_PROOF, &[&hello, &nonce]),
+                )?;
+                challenge = Some(nonce);
+            }
+            Kind::Welcome => {
+                let welcome = Welcome::decode(payload).ok_or(LinkError::Garbage {
+                    what: "a welcome that makes no sense",
+                })?;
+                return judge(wish, &hello, challenge, welcome);
+            }
+            Kind::Refused => {
+                let reason = String::from_utf8_lossy(payload);
+                return Err(refused(&reason.replace(|c: char| c.is_control(), "?")));
+            }
+            _ => {
+                return Err(LinkError::Garbage {
+                    what: "a frame that answers no HELLO",
+                });
+            }
+        }
+    }
+}
+
+fn refused(reason: &str) -> LinkError {
+    LinkError::Refused {
+        reason: reason.to_owned(),
+    }
+}
+
+/// Checks that the welcome is what was wished for, from a server that holds the key.
+fn judge(
+    wish: &Wish<'_>,
+    hello: &[u8],
+    challenge: Option<[u8; NONCE_BYTES]>,
+    welcome: Welcome,
+) -> Result<Welcome, LinkError> {
+    if let Some(key) = wish.key {
+        let Some(nonce) = challenge else {
+            return Err(refused(
+                "it asks for no key, so it may not be yours; start it with --key or leave the key away",
+            ));
+        };
+        if !key.verify(SERVER_PROOF, &[hello, &nonce], &welcome.proof) {
+            return Err(refused(
+                "it could not prove that it holds the key; check that both sides use the same file",
+            ));
+        }
+    }
+    let as_wished = welcome.slot_size == wish.slot_size
+        && welcome.payload_crc == wish.payload_crc
+        && wish
+            .join
+            .is_none_or(|(session, _)| session == welcome.session);
+    if as_wished {
+        Ok(welcome)
+    } else {
+        Err(LinkError::Garbage {
+            what: "a welcome to another session",
+        })
+    }
+}
+
+/// Sends a frame with a small payload, checksummed whatever was agreed.
+pub fn send_control(
+    socket: &Socket,
+    kind: Kind,
+    tag: u64,
+    payload: &[u8],
+) -> Result<(), LinkError> {
+    send_coded(socket, kind, tag, 0, payload)
+}
+
+/// Sends a frame with a code and a small payload, checksummed whatever was agreed.
+pub fn send_coded(
+    socket: &Socket,
+    kind: Kind,
+    tag: u64,
+    code: u32,
+    payload: &[u8],
+) -> Result<(), LinkError> {
+    let mut header = Header {
+        length: payload.len() as u32,
+        code,
+        ..Header::bare(kind, tag)
+    };
+    if !payload.is_empty() {
+        header.flags = crate::frame::FLAG_PAYLOAD_CRC;
+        header.payload_crc = crc32fast::hash(payload);
+    }
+    let header = header.encode();
+    socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
+}

@@ -1,0 +1,151 @@
+//! The receiving side of a connection: a small buffer in front of the socket.
+//!
+//! It fetches a header and a small page in one system call. The bytes of a large payload go from the socket to where
+//! they belong, and the same call already fetches the next headers.
+
+use crate::error::LinkError;
+use crate::frame::{HEADER_BYTES, Header};
+use crate::limits::INBOX_BYTES;
+use crate::socket::{Direction, Progress, Socket};
+
+/// Bytes received and not yet taken.
+#[derive(Debug)]
+pub struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox {
+            bytes: vec![0; INBOX_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+        }
+    }
+}
+
+impl Inbox {
+    /// How many bytes wait here.
+    pub fn waiting(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Takes the next header, if all of it is here.
+    pub fn header(&mut self) -> Result<Option<Header>, LinkError> {
+        let waiting = &self.bytes[self.start..self.end];
+        match waiting.first_chunk::<HEADER_BYTES>() {
+            Some(raw) => {
+                let header = Header::decode(raw)?;
+                self.start += HEADER_BYTES;
+                Ok(Some(header))
+            }
+            None => {
+                Header::check_beginning(waiting)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes bytes that are here.
+    pub fn take(&mut self, into: &mut [u8]) -> usize {
+        let n = self.waiting().min(into.len());
+        into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
+        self.start += n;
+        n
+    }
+
+    /// Receives, without waiting, what fits behind the bytes already here; `None` when there is nothing.
+    pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
+        self.compact();
+        let received = socket.receive(&mut self.bytes[self.end..])?;
+        self.end += received.unwrap_or(0);
+        Ok(received)
+    }
+
+    /// Takes what is here and then, without waiting, receives straight into the rest of `into`; bytes beyond it are
+    /// kept here. Says how many bytes of `into` were filled, `None` when nothing was to be had.
+    pub fn receive(
+        &mut self,
+        socket: &Socket,
+        into: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        let taken = self.take(into);
+        if taken > 0 || into.is_empty() {
+            return Ok(Some(taken));
+        }
+        self.compact();
+        let Some(received) = socket.receive_two(into, &mut self.bytes[self.end..])? else {
+            return Ok(None);
+        };
+        let direct = received.min(into.len());
+        self.end += received - direct;
+        Ok(Some(direct))
+    }
+
+    /// Fills all of `into`, as long as the peer sends something now and then.
+    pub fn receive_all(
+        &mut self,
+        socket: &Socket,
+        into: &mut [u8],
+        progress: &mut Progress,
+    ) -> Result<(), LinkError> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.receive(socket, &mut into[done..])? {
+                Some(n) => {
+                    done += n;
+                    progress.moved();
+                }
+                None => progress.stalled(socket, Direction::Receive)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives a whole frame whose payload fits into `payload`; says how long it is.
+    pub fn receive_frame(
+        &mut self,
+        socket: &Socket,
+        payload: &mut [u8],
+        progress: &mut Progress,
+    ) -> Result<(Header, usize), LinkError> {
+        let header = loop {
+            if let Some(header) = self.header()? {
+                break header;
+            }
+            match self.fill(socket)? {
+                Some(_) => progress.moved(),
+                None => progress.stalled(socket, Direction::Receive)?,
+            }
+        };
+        let length = header.payload_bytes();
+        let Some(payload) = payload.get_mut(..length) else {
+            return Err(LinkError::Garbage {
+                what: "a frame too long for this moment",
+            });
+        };
+        self.receive_all(socket, payload, progress)?;
+        check_payload(&header, payload)?;
+        Ok((header, length))
+    }
+
+    fn compact(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+}
+
+/// Checks a payload against its header's checksum, when there is one.
+pub fn check_payload(header: &Header, payload: &[u8]) -> Result<(), LinkError> {
+    if header.has_payload_crc() && crc32fast::hash(payload) != header.payload_crc {
+        return Err(LinkError::Garbage {
+            what: "a payload does not match its checksum",
+        });
+    }
+    Ok(())
+}

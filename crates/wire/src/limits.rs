@@ -1,0 +1,55 @@
+//! Every bound of the wire in one place, checked against each other at compile time.
+
+use std::time::Duration;
+
+/// Ranges are whole multiples of this many bytes.
+pub const RANGE_UNIT: u32 = 4096;
+/// The longest range one READ or WRITE may carry.
+pub const RANGE_MAX: u32 = 4 << 20;
+/// The longest range one DISCARD may name.
+pub const DISCARD_MAX: u32 = 1 << 30;
+/// The smallest slot a session may ask for.
+pub const SLOT_MIN: u32 = 4096;
+/// The largest slot a session may ask for.
+pub const SLOT_MAX: u32 = 2 << 20;
+/// The longest text of an ERROR frame, in bytes.
+pub const TEXT_MAX: usize = 80;
+/// The longest reason of a REFUSED frame, in bytes.
+pub const REASON_MAX: usize = 512;
+/// The longest payload of a frame that carries neither a page nor a text.
+pub const CONTROL_MAX: usize = 4096;
+/// The most runs one GRANT may carry.
+pub const GRANT_RUNS_MAX: usize = 256;
+/// What an [`crate::inbox::Inbox`] holds: a header and a small page together, with room for the next headers.
+pub const INBOX_BYTES: usize = 8192;
+/// Socket buffers asked for, each way.
+pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Without one byte of progress for this long, a peer counts as silent.
+pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
+/// How long a connection may take to be welcomed.
+pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
+/// Nonblocking attempts made before a thread in the middle of a transfer goes to sleep.
+pub const SPINS_BEFORE_SLEEP: u32 = 100;
+
+const _: () = {
+    assert!(RANGE_MAX % RANGE_UNIT == 0 && DISCARD_MAX % RANGE_UNIT == 0);
+    assert!(SLOT_MIN.is_power_of_two() && SLOT_MAX.is_power_of_two() && SLOT_MIN >= RANGE_UNIT);
+    assert!(INBOX_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES);
+    assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
+    assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
+};
+
+/// Whether `slot_size` is a power of two between [`SLOT_MIN`] and [`SLOT_MAX`].
+pub fn slot_size_is_valid(slot_size: u32) -> bool {
+    slot_size.is_power_of_two() && (SLOT_MIN..=SLOT_MAX).contains(&slot_size)
+}
+
+/// Whether a range of whole units, from one unit up to `length_max`, that ends within 64 bits.
+pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
+    let unit = u64::from(RANGE_UNIT);
+    offset % unit == 0
+        && length != 0
+        && length % RANGE_UNIT == 0
+        && length <= length_max
+        && offset.checked_add(u64::from(length)).is_some()
+}

@@ -1,0 +1,287 @@
+//! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
+//!
+//! Each has a fixed size; reading one from bytes of another size is an error, never a guess.
+
+use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// READ, WRITE, DISCARD and PING on a session's far space.
+    Session = 1,
+    /// STATUS and PING only; holds no session.
+    Control = 2,
+    /// The same-host link: ATTACH, grants and returns.
+    Attach = 3,
+}
+
+/// The size of a session's secret token.
+pub const TOKEN_BYTES: usize = 16;
+/// The size of the nonces of the key's proof.
+pub const NONCE_BYTES: usize = 32;
+/// HELLO flag: payloads carry checksums, both ways.
+pub const HELLO_PAYLOAD_CRC: u8 = 1;
+
+/// HELLO: who the client is and what it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What the connection is for.
+    pub role: Role,
+    /// Whether payloads are to carry checksums.
+    pub payload_crc: bool,
+    /// The session's slot size (zero for [`Role::Control`]).
+    pub slot_size: u32,
+    /// The session to join, or 0 for a new one.
+    pub session: u64,
+    /// The session's token when joining, else zeroes.
+    pub token: [u8; TOKEN_BYTES],
+    /// The client's nonce.
+    pub nonce: [u8; NONCE_BYTES],
+}
+
+/// The bytes of a HELLO's payload.
+pub const HELLO_BYTES: usize = 64;
+
+impl Hello {
+    /// The payload's bytes.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[0] = self.role as u8;
+        bytes[1] = if self.payload_crc {
+            HELLO_PAYLOAD_CRC
+        } else {
+            0
+        };
+        bytes[4..8].copy_from_slice(&self.slot_size.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.token);
+        bytes[32..64].copy_from_slice(&self.nonce);
+        bytes
+    }
+
+    /// Reads and checks a HELLO.
+    pub fn decode(bytes: &[u8]) -> Option<Hello> {
+        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().ok()?;
+        let role = match bytes[0] {
+            1 => Role::Session,
+            2 => Role::Control,
+            3 => Role::Attach,
+            _ => return None,
+        };
+        let slot_size = u32::from_le_bytes(part(bytes, 4));
+        let slot_fits = if role == Role::Control {
+            slot_size == 0
+        } else {
+            slot_size_is_valid(slot_size)
+        };
+        if bytes[1] & !HELLO_PAYLOAD_CRC != 0 || bytes[2..4] != [0, 0] || !slot_fits {
+            return None;
+        }
+        Some(Hello {
+            role,
+            payload_crc: bytes[1] & HELLO_PAYLOAD_CRC != 0,
+            slot_size,
+            session: u64::from_le_bytes(part(bytes, 8)),
+            token: part(bytes, 16),
+            nonce: part(bytes, 32),
+        })
+    }
+}
+
+/// WELCOME: the session as the server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The session's number (zero for [`Role::Control`]).
+    pub session: u64,
+    /// What a further connection shows to join.
+    pub token: [u8; TOKEN_BYTES],
+    /// Bytes the server could still hold when it answered, memory and spill together.
+    pub capacity_bytes: u64,
+    /// The session's slot size.
+    pub slot_size: u32,
+    /// Whether payloads carry checksums on this connection.
+    pub payload_crc: bool,
+    /// The server's proof that it holds the key; zeroes without a key.
+    pub proof: [u8; 32],
+}
+
+/// The bytes of a WELCOME's payload.
+pub const WELCOME_BYTES: usize = 72;
+
+impl Welcome {
+    /// The payload's bytes.
+    pub fn encode(&self) -> [u8; WELCOME_BYTES] {
+        let mut bytes = [0; WELCOME_BYTES];
+        bytes[0..8].copy_from_slice(&self.session.to_le_bytes());
+        bytes[8..24].copy_from_slice(&self.token);
+        bytes[24..32].copy_from_slice(&self.capacity_bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.slot_size.to_le_bytes());
+        bytes[36] = if self.payload_crc {
+            HELLO_PAYLOAD_CRC
+        } else {
+            0
+        };
+        bytes[40..72].copy_from_slice(&self.proof);
+        bytes
+    }
+
+    /// Reads and checks a WELCOME.
+    pub fn decode(bytes: &[u8]) -> Option<Welcome> {
+        let bytes: &[u8; WELCOME_BYTES] = bytes.try_into().ok()?;
+        if bytes[36] & !HELLO_PAYLOAD_CRC != 0 || bytes[37..40] != [0; 3] {
+            return None;
+        }
+        Some(Welcome {
+            session: u64::from_le_bytes(part(bytes, 0)),
+            token: part(bytes, 8),
+            capacity_bytes: u64::from_le_bytes(part(bytes, 24)),
+            slot_size: u32::from_le_bytes(part(bytes, 32)),
+            payload_crc: bytes[36] & HELLO_PAYLOAD_CRC != 0,
+            proof: part(bytes, 40),
+        })
+    }
+}
+
+/// What a server holds, all in bytes or counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Sessions open now, those of the same-host link included.
+    pub sessions: u64,
+    /// Slots that hold something, in memory and in spill files.
+    pub slots: u64,
+    /// Slots freed and waiting to be used again by their session.
+    pub slots_free: u64,
+    /// Slots that were taken from a free-slot list instead of being carved anew, since the start.
+    pub slots_reused: u64,
+    /// The memory limit.
+    pub memory_limit_bytes: u64,
+    /// Memory counted against the limit (blocks of sessions, blocks kept for reuse, grants).
+    pub memory_bytes: u64,
+    /// The part of `memory_bytes` in blocks kept for reuse by the next session that needs one.
+    pub memory_free_bytes: u64,
+    /// Bytes of slots that lie in spill files.
+    pub spill_bytes: u64,
+    /// Bytes the spill directory's disk could still take.
+    pub spill_free_bytes: u64,
+    /// Bytes of pages sent since the start.
+    pub read_bytes: u64,
+    /// Bytes of pages received since the start.
+    pub write_bytes: u64,
+}
+
+const STATUS_WORDS: usize = 11;
+/// The bytes of a STATUS_REPLY's payload.
+pub const STATUS_BYTES: usize = STATUS_WORDS * 8;
+
+impl Status {
+    fn words(&mut self) -> [&mut u64; STATUS_WORDS] {
+        [
+            &mut self.sessions,
+            &mut self.slots,
+            &mut self.slots_free,
+            &mut self.slots_reused,
+            &mut self.memory_limit_bytes,
+            &mut self.memory_bytes,
+            &mut self.memory_free_bytes,
+            &mut self.spill_bytes,
+            &mut self.spill_free_bytes,
+            &mut self.read_bytes,
+            &mut self.write_bytes,
+        ]
+    }
+
+    /// The payload's bytes.
+    pub fn encode(mut self) -> [u8; STATUS_BYTES] {
+        let mut bytes = [0; STATUS_BYTES];
+        for (into, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a STATUS_REPLY.
+    pub fn decode(bytes: &[u8]) -> Option<Status> {
+        let bytes: &[u8; STATUS_BYTES] = bytes.try_into().ok()?;
+        let mut status = Status::default();
+        for (at, word) in status.words().into_iter().enumerate() {
+            *word = u64::from_le_bytes(part(bytes, at * 8));
+        }
+        Some(status)
+    }
+}
+
+/// Which of a same-host session's files a slot lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Place {
+    /// The memfd.
+    Memory = 0,
+    /// The spill file.
+    Spill = 1,
+}
+
+/// A run of slots of a same-host session: slot `n` is the bytes from `n * slot_size` of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// The file.
+    pub place: Place,
+    /// The run's first slot.
+    pub first_slot: u32,
+    /// How many slots, at least one.
+    pub count: u32,
+}
+
+/// The bytes of one run in a GRANT or RETURN.
+pub const GRANT_BYTES: usize = 12;
+
+impl Grant {
+    /// The run's bytes on the wire.
+    pub fn encode(&self) -> [u8; GRANT_BYTES] {
+        let mut bytes = [0; GRANT_BYTES];
+        bytes[0..4].copy_from_slice(&(self.place as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.first_slot.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    /// Reads one run.
+    pub fn decode(bytes: &[u8]) -> Option<Grant> {
+        let bytes: &[u8; GRANT_BYTES] = bytes.try_into().ok()?;
+        let place = match u32::from_le_bytes(part(bytes, 0)) {
+            0 => Place::Memory,
+            1 => Place::Spill,
+            _ => return None,
+        };
+        let first_slot = u32::from_le_bytes(part(bytes, 4));
+        let count = u32::from_le_bytes(part(bytes, 8));
+        first_slot.checked_add(count)?;
+        if count == 0 {
+            None
+        } else {
+            Some(Grant {
+                place,
+                first_slot,
+                count,
+            })
+        }
+    }
+
+    /// Reads a GRANT's payload run by run; `None` when its size is not a whole number of runs or there are too many.
+    pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
+        let fits = !bytes.is_empty()
+            && bytes.len() % GRANT_BYTES == 0
+            && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
+        fits.then(|| bytes.chunks_exact(GRANT_BYTES).map(Grant::decode))
+    }
+}
+
+/// The bytes of a GRANT_REQUEST's payload: the count of slots as a little-endian u32.
+pub const GRANT_REQUEST_BYTES: usize = 4;
+
+/// `N` bytes of `bytes` from `at`; the callers' offsets are constants within the array they just measured.
+fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}

@@ -1,0 +1,186 @@
+//! The reading connection of a session: requests go out by one half, pages come in by the other.
+//!
+//! The halves may live in two threads, or both in a fault handler. Replies come in the order of the requests.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::error::{ErrorCode, LinkError, Text};
+use crate::frame::{HEADER_BYTES, Header, Kind};
+use crate::inbox::{Inbox, check_payload};
+use crate::limits::{RANGE_MAX, TEXT_MAX, range_is_valid};
+use crate::socket::{Progress, Socket, Wait, Waiting};
+
+/// Requests that go out in one system call.
+const BATCH: usize = 32;
+
+/// The half that asks.
+#[derive(Debug)]
+pub struct ReadRequests {
+    socket: Arc<Socket>,
+}
+
+/// The half that receives.
+#[derive(Debug)]
+pub struct ReadReplies {
+    socket: Arc<Socket>,
+    inbox: Inbox,
+    payload_crc: bool,
+    pending: Option<Header>,
+}
+
+/// A page that is about to arrive: take it by [`ReadReplies::receive_payload`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// The request's tag.
+    pub tag: u64,
+    /// The request's first byte.
+    pub offset: u64,
+    /// The request's length.
+    pub len: u32,
+}
+
+pub(crate) fn halves(
+    socket: Socket,
+    inbox: Inbox,
+    payload_crc: bool,
+) -> (ReadRequests, ReadReplies) {
+    let socket = Arc::new(socket);
+    let requests = ReadRequests {
+        socket: Arc::clone(&socket),
+    };
+    (
+        requests,
+        ReadReplies {
+            socket,
+            inbox,
+            payload_crc,
+            pending: None,
+        },
+    )
+}
+
+impl ReadRequests {
+    /// Asks for `len` bytes at `offset`: whole 4 KiB units, at most [`RANGE_MAX`].
+    pub fn request(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
+        let frame = read_frame(tag, offset, len)?;
+        self.socket.send_all(&[IoSlice::new(&frame)])
+    }
+
+    /// Asks for several ranges `(tag, offset, len)`, many in one system call. When one breaks the limits, those of
+    /// its batch are not sent.
+    pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
+        for batch in ranges.chunks(BATCH) {
+            let mut frames = [0; BATCH * HEADER_BYTES];
+            for (into, (tag, offset, len)) in frames.chunks_exact_mut(HEADER_BYTES).zip(batch) {
+                into.copy_from_slice(&read_frame(*tag, *offset, *len)?);
+            }
+            self.socket
+                .send_all(&[IoSlice::new(&frames[..batch.len() * HEADER_BYTES])])?;
+        }
+        Ok(())
+    }
+}
+
+fn read_frame(tag: u64, offset: u64, len: u32) -> Result<[u8; HEADER_BYTES], LinkError> {
+    if !range_is_valid(offset, len, RANGE_MAX) {
+        return Err(LinkError::Misuse {
+            what: "a READ takes whole 4 KiB units, at most 4 MiB",
+        });
+    }
+    Ok(Header::range(Kind::Read, tag, offset, len).encode())
+}
+
+impl AsFd for ReadRequests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsFd for ReadReplies {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl ReadReplies {
+    /// Looks for the next reply; `None` when none began to arrive within `wait`. A server's ERROR becomes
+    /// [`LinkError::Server`] and leaves the connection usable, every other error ends it.
+    ///
+    /// Bytes may lie in the buffer of this half, so poll(2) on its descriptor only after this has said `None`.
+    pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
+        if self.pending.is_some() {
+            return Err(LinkError::Misuse {
+                what: "the last reply's payload was not taken",
+            });
+        }
+        let mut waiting = Waiting::new(wait);
+        loop {
+            if let Some(header) = self.inbox.header()? {
+                return self.accept(header).map(Some);
+            }
+            if self.inbox.fill(&self.socket)?.is_none() && !waiting.again(&self.socket)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Receives the payload of the reply just seen into `into`, which must be just as long.
+    pub fn receive_payload(&mut self, into: &mut [u8]) -> Result<(), LinkError> {
+        let Some(header) = self
+            .pending
+            .filter(|header| header.payload_bytes() == into.len())
+        else {
+            return Err(LinkError::Misuse {
+                what: "a payload is taken once, into a buffer of its length",
+            });
+        };
+        self.inbox
+            .receive_all(&self.socket, into, &mut Progress::of(&self.socket))?;
+        self.pending = None;
+        check_payload(&header, into)
+    }
+
+    fn accept(&mut self, header: Header) -> Result<ReplyHeader, LinkError> {
+        match header.kind {
+            Kind::Data if self.payload_crc && !header.has_payload_crc() => {
+                Err(LinkError::Garbage {
+                    what: "a page without the checksum that was agreed",
+                })
+            }
+            Kind::Data => {
+                self.pending = Some(header);
+                Ok(ReplyHeader {
+                    tag: header.tag,
+                    offset: header.offset,
+                    len: header.length,
+                })
+            }
+            Kind::Error => Err(server_error(&header, &mut self.inbox, &self.socket)),
+            _ => Err(LinkError::Garbage {
+                what: "a frame that answers no READ",
+            }),
+        }
+    }
+}
+
+/// Takes the text of an ERROR frame and makes the error of it.
+pub(crate) fn server_error(header: &Header, inbox: &mut Inbox, socket: &Socket) -> LinkError {
+    let mut raw = [0; TEXT_MAX];
+    let text = &mut raw[..header.payload_bytes().min(TEXT_MAX)];
+    let taken = inbox
+        .receive_all(socket, text, &mut Progress::of(socket))
+        .and_then(|()| check_payload(header, text));
+    match (taken, ErrorCode::from_wire(header.code)) {
+        (Err(e), _) => e,
+        (Ok(()), Some(code)) => LinkError::Server {
+            tag: header.tag,
+            code,
+            text: Text::from_peer(text),
+        },
+        (Ok(()), None) => LinkError::Garbage {
+            what: "an error code that does not exist",
+        },
+    }
+}

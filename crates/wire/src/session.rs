@@ -1,0 +1,112 @@
+//! Opening far space on a server: a reading and a writing connection, both welcomed.
+
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::error::LinkError;
+use crate::handshake::{Welcomed, Wish, connect};
+use crate::key::Key;
+use crate::limits::{CONNECT_DEFAULT, SILENT_DEFAULT, slot_size_is_valid};
+use crate::payload::Role;
+use crate::read::{ReadReplies, ReadRequests, halves};
+use crate::write::Writer;
+
+/// How to open a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The unit in which the server stores: a power of two from 4 KiB to 2 MiB.
+    pub slot_size: u32,
+    /// Whether pages carry checksums, both ways.
+    pub payload_checksum: bool,
+    /// The key, if the server has one.
+    pub key: Option<Key>,
+    /// How long connecting and being welcomed may take, each.
+    pub connect_timeout: Duration,
+    /// How long a transfer may stand still before the server counts as silent.
+    pub silent_timeout: Duration,
+}
+
+impl SessionOptions {
+    /// The defaults for a server: checksums when the bytes leave this host.
+    pub fn for_endpoint(endpoint: &Endpoint, slot_size: u32) -> SessionOptions {
+        SessionOptions {
+            slot_size,
+            payload_checksum: !endpoint.is_local(),
+            key: None,
+            connect_timeout: CONNECT_DEFAULT,
+            silent_timeout: SILENT_DEFAULT,
+        }
+    }
+}
+
+/// What the server said when it welcomed the session.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Where the server is.
+    pub endpoint: Endpoint,
+    /// The session's number there.
+    pub session: u64,
+    /// The session's slot size.
+    pub slot_size: u32,
+    /// Bytes the server could hold when it answered, memory and spill together.
+    pub capacity_bytes: u64,
+    /// Whether pages carry checksums.
+    pub payload_checksum: bool,
+}
+
+/// Far space on one server: 64-bit byte offsets from 0. It ends, and the server forgets it, when all its connections
+/// are closed.
+#[derive(Debug)]
+pub struct Session {
+    requests: ReadRequests,
+    replies: ReadReplies,
+    writer: Writer,
+    info: SessionInfo,
+}
+
+impl Session {
+    /// Opens a new session.
+    pub fn open(endpoint: &Endpoint, options: &SessionOptions) -> Result<Session, LinkError> {
+        if !slot_size_is_valid(options.slot_size) {
+            return Err(LinkError::Misuse {
+                what: "a slot is a power of two from 4 KiB to 2 MiB",
+            });
+        }
+        let mut wish = Wish {
+            role: Role::Session,
+            slot_size: options.slot_size,
+            payload_crc: options.payload_checksum,
+            join: None,
+            key: options.key.as_ref(),
+            connect_timeout: options.connect_timeout,
+            silent_timeout: options.silent_timeout,
+        };
+        let Welcomed {
+            socket,
+            inbox,
+            welcome,
+        } = connect(endpoint, &wish)?;
+        wish.join = Some((welcome.session, welcome.token));
+        let writing = connect(endpoint, &wish)?;
+        let (requests, replies) = halves(socket, inbox, options.payload_checksum);
+        let info = SessionInfo {
+            endpoint: endpoint.clone(),
+            session: welcome.session,
+            slot_size: welcome.slot_size,
+            capacity_bytes: welcome.capacity_bytes,
+            payload_checksum: options.payload_checksum,
+        };
+        let writer = Writer::new(writing.socket, writing.inbox, options.payload_checksum);
+        Ok(Session {
+            requests,
+            replies,
+            writer,
+            info,
+        })
+    }
+
+    /// The parts, each usable from a thread of its own.
+    pub fn split(self) -> (ReadRequests, ReadReplies, Writer, SessionInfo) {
+        (self.requests, self.replies, self.writer, self.info)
+    }
+}

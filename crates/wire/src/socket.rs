@@ -1,0 +1,382 @@
+//! A connected stream socket, nonblocking, with bounded waiting.
+//!
+//! Every call here makes only async-signal-safe system calls and allocates nothing (but for the passing of files, which
+//! belongs to the setting up of a link).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, sockopt,
+};
+
+use crate::error::LinkError;
+use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
+
+/// The most pieces one system call sends.
+const PIECES_MAX: usize = 32;
+/// The most files one message passes.
+const FILES_MAX: usize = 2;
+/// A TCP peer that acknowledges nothing for this long is gone.
+const TCP_UNACKNOWLEDGED_MS: u32 = 4000;
+/// An idle TCP link is probed after this long, and then this often.
+const TCP_PROBE: Duration = Duration::from_secs(1);
+/// Unanswered probes until an idle TCP link counts as dead.
+const TCP_PROBES: u32 = 4;
+
+/// How long a caller is willing to wait for something to arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Now,
+    /// For this many further nonblocking attempts.
+    Spin {
+        /// Attempts after the first.
+        iterations: u32,
+    },
+    /// Asleep in poll(2), for at most this long.
+    Block {
+        /// The longest sleep.
+        timeout: Duration,
+    },
+}
+
+/// What a sleeper waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Bytes to receive, or the end of the stream.
+    Receive,
+    /// Room to send.
+    Send,
+}
+
+/// A connected stream socket (TCP or AF_UNIX).
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    silent: Duration,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Socket {
+    /// Makes `fd` nonblocking and sets what helps a link: no delay, large buffers, probes of an idle peer (the latter
+    /// two as far as the system allows). `silent` is how long a transfer may stand still.
+    pub fn new(fd: OwnedFd, silent: Duration) -> Result<Socket, LinkError> {
+        rustix::io::ioctl_fionbio(&fd, true)
+            .map_err(|e| LinkError::io("making a socket nonblocking", e))?;
+        set_options(&fd);
+        Ok(Socket { fd, silent })
+    }
+
+    /// How long a transfer may stand still before the peer counts as silent.
+    pub fn silent_timeout(&self) -> Duration {
+        self.silent
+    }
+
+    /// Receives what is there, without waiting; `None` when nothing is.
+    pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
+        let wanted = into.len();
+        received(
+            rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n),
+            wanted,
+        )
+    }
+
+    /// Receives what is there into `first`, and then into `second`.
+    pub fn receive_two(
+        &self,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        let wanted = first.len() + second.len();
+        let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        received(rustix::io::readv(&self.fd, &mut pieces), wanted)
+    }
+
+    /// Sends as much of the pieces as there is room for, without waiting; `None` when there is none. `more` tells TCP
+    /// that the rest of the frame follows at once.
+    pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        flags.set(SendFlags::MORE, more);
+        let sent = match pieces {
+            [one] => rustix::net::send(&self.fd, one, flags),
+            _ => rustix::net::sendmsg(&self.fd, pieces, &mut SendAncillaryBuffer::default(), flags),
+        };
+        match sent {
+            Ok(n) => Ok(Some(n)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(e) => Err(LinkError::io("sending", e)),
+        }
+    }
+
+    /// Sends all of the pieces, as long as the peer takes some of them now and then.
+    pub fn send_all(&self, pieces: &[IoSlice<'_>]) -> Result<(), LinkError> {
+        let mut progress = Progress::of(self);
+        let total: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut sent = 0;
+        while sent < total {
+            let mut window = [IoSlice::new(&[]); PIECES_MAX];
+            let count = window_from(pieces, sent, &mut window);
+            match self.send(&window[..count], false)? {
+                Some(n) => {
+                    sent += n;
+                    progress.moved();
+                }
+                None => progress.stalled(self, Direction::Send)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the socket is ready or the time is over; says whether it is ready. A signal may end it early.
+    pub fn wait(&self, direction: Direction, timeout: Duration) -> Result<bool, LinkError> {
+        let events = match direction {
+            Direction::Receive => PollFlags::IN,
+            Direction::Send => PollFlags::OUT,
+        };
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(LinkError::io("waiting for a socket", e)),
+        }
+    }
+
+    /// Whether the peer's end is still open, without waiting and without taking any byte.
+    pub fn is_open(&self) -> bool {
+        let mut byte = [0];
+        match rustix::net::recv(
+            &self.fd,
+            &mut byte[..],
+            RecvFlags::PEEK | RecvFlags::DONTWAIT,
+        ) {
+            Ok((n, _)) => n > 0,
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Sends a whole small frame and, along with it, files (at most two) over AF_UNIX.
+    pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if files.len() > FILES_MAX || !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(LinkError::Misuse {
+                what: "at most two files go with one frame",
+            });
+        }
+        match rustix::net::sendmsg(
+            &self.fd,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
+            Ok(n) if n == bytes.len() => Ok(()),
+            Ok(_) => Err(LinkError::Garbage {
+                what: "a frame with files was cut in two",
+            }),
+            Err(e) => Err(LinkError::io("passing files", e)),
+        }
+    }
+
+    /// Receives a small frame of exactly `into`'s length and the files that come with it.
+    pub fn receive_files(
+        &self,
+        into: &mut [u8],
+        progress: &mut Progress,
+    ) -> Result<[Option<OwnedFd>; FILES_MAX], LinkError> {
+        let wanted = into.len();
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let result =
+                rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(into)], &mut control, flags);
+            match received(result.map(|message| message.bytes), wanted)? {
+                None => progress.stalled(self, Direction::Receive)?,
+                Some(n) if n == wanted => return Ok(take_files(control)),
+                Some(_) => {
+                    return Err(LinkError::Garbage {
+                        what: "a frame with files came in pieces",
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn take_files(mut control: RecvAncillaryBuffer<'_>) -> [Option<OwnedFd>; FILES_MAX] {
+    let mut files = [const { None }; FILES_MAX];
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            for (place, file) in files.iter_mut().zip(passed) {
+                *place = Some(file);
+            }
+        }
+    }
+    files
+}
+
+fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>, LinkError> {
+    match result {
+        Ok(0) if wanted > 0 => Err(LinkError::Closed),
+        Ok(n) => Ok(Some(n)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(e) => Err(LinkError::io("receiving", e)),
+    }
+}
+
+/// Fills `window` with what is left of `pieces` after their first `skip` bytes; says how many pieces that are.
+fn window_from<'a>(
+    pieces: &'a [IoSlice<'a>],
+    mut skip: usize,
+    window: &mut [IoSlice<'a>; PIECES_MAX],
+) -> usize {
+    let mut count = 0;
+    for piece in pieces {
+        let bytes: &'a [u8] = piece;
+        if skip >= bytes.len() {
+            skip -= bytes.len();
+            continue;
+        }
+        window[count] = IoSlice::new(&bytes[skip..]);
+        skip = 0;
+        count += 1;
+        if count == PIECES_MAX {
+            break;
+        }
+    }
+    count
+}
+
+/// Large buffers and quick notice of a dead peer. Each may be refused by the kind of socket or by the system's limits;
+/// the link then works without, only slower.
+fn set_options(fd: &OwnedFd) {
+    let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
+    // For TCP a fixed buffer switches the kernel's own growing off, so it is set only where it is not cut smaller.
+    let allowed = |file: &str| {
+        std::fs::read_to_string(file)
+            .ok()
+            .and_then(|text| text.trim().parse::<usize>().ok())
+            .unwrap_or(0)
+    };
+    if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
+        let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
+    }
+    if !is_tcp || allowed("/proc/sys/net/core/rmem_max") >= SOCKET_BUFFER_BYTES {
+        let _ = sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER_BYTES);
+    }
+    if is_tcp {
+        let _ = sockopt::set_socket_keepalive(fd, true);
+        let _ = sockopt::set_tcp_keepidle(fd, TCP_PROBE);
+        let _ = sockopt::set_tcp_keepintvl(fd, TCP_PROBE);
+        let _ = sockopt::set_tcp_keepcnt(fd, TCP_PROBES);
+        let _ = sockopt::set_tcp_user_timeout(fd, TCP_UNACKNOWLEDGED_MS);
+    }
+}
+
+/// Patience in the middle of a transfer: some nonblocking attempts, then sleep, then the verdict that the peer is
+/// silent. Progress renews it, unless it was made with a fixed end.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    patience: Duration,
+    spins: u32,
+    end: Option<Instant>,
+    fixed: bool,
+}
+
+impl Progress {
+    /// Patience that every byte renews.
+    pub fn of(socket: &Socket) -> Progress {
+        Progress {
+            patience: socket.silent,
+            spins: SPINS_BEFORE_SLEEP,
+            end: None,
+            fixed: false,
+        }
+    }
+
+    /// Patience that ends after `timeout`, whatever comes.
+    pub fn until(timeout: Duration) -> Progress {
+        Progress {
+            patience: timeout,
+            spins: SPINS_BEFORE_SLEEP,
+            end: Some(Instant::now() + timeout),
+            fixed: true,
+        }
+    }
+
+    /// Something went through.
+    pub fn moved(&mut self) {
+        self.spins = SPINS_BEFORE_SLEEP;
+        if !self.fixed {
+            self.end = None;
+        }
+    }
+
+    /// Nothing went through: wait a little and try again, or give up with [`LinkError::Silent`].
+    pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
+        if self.spins > 0 {
+            self.spins -= 1;
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let now = Instant::now();
+        let end = *self.end.get_or_insert(now + self.patience);
+        if now >= end {
+            return Err(LinkError::Silent {
+                seconds: self.patience.as_secs().max(1) as u32,
+            });
+        }
+        socket.wait(direction, end - now).map(|_| ())
+    }
+}
+
+/// The waiting that a [`Wait`] allows, counted down.
+pub(crate) enum Waiting {
+    Attempts(u32),
+    Until(Instant),
+}
+
+impl Waiting {
+    pub(crate) fn new(wait: Wait) -> Waiting {
+        match wait {
+            Wait::Now => Waiting::Attempts(0),
+            Wait::Spin { iterations } => Waiting::Attempts(iterations),
+            Wait::Block { timeout } => Waiting::Until(Instant::now() + timeout),
+        }
+    }
+
+    /// Waits a little; `false` when the waiting is over.
+    pub(crate) fn again(&mut self, socket: &Socket) -> Result<bool, LinkError> {
+        match self {
+            Waiting::Attempts(0) => Ok(false),
+            Waiting::Attempts(left) => {
+                *left -= 1;
+                std::hint::spin_loop();
+                Ok(true)
+            }
+            Waiting::Until(end) => {
+                let now = Instant::now();
+                if now >= *end {
+                    return Ok(false);
+                }
+                socket.wait(Direction::Receive, *end - now)?;
+                Ok(true)
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The writing connection of a session: pages and discards go out, acknowledgements come in, in the same order.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::error::{ErrorCode, LinkError};
+use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
+use crate::inbox::Inbox;
+use crate::limits::{DISCARD_MAX, RANGE_MAX, range_is_valid};
+use crate::read::server_error;
+use crate::socket::{Socket, Wait, Waiting};
+
+/// The most pieces a page may be written from in one call.
+pub const PARTS_MAX: usize = 256;
+/// Pieces handed to the socket at a time, the header among them.
+const PARTS_AT_ONCE: usize = 32;
+
+/// Sends pages and discards, and receives their acknowledgements.
+#[derive(Debug)]
+pub struct Writer {
+    socket: Socket,
+    inbox: Inbox,
+    payload_crc: bool,
+}
+
+/// The server's answer to one WRITE, DISCARD or PING.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The request's tag.
+    pub tag: u64,
+    /// How it went.
+    pub status: AckStatus,
+}
+
+/// How a write, discard or ping went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckStatus {
+    /// The server holds the page (or has let it go, or is there).
+    Done,
+    /// The server has no room for it: what it held at that range before is unspecified, the caller keeps the page.
+    Full,
+}
+
+impl AsFd for Writer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Writer {
+    pub(crate) fn new(socket: Socket, inbox: Inbox, payload_crc: bool) -> Writer {
+        Writer {
+            socket,
+            inbox,
+            payload_crc,
+        }
+    }
+
+    /// Sends the bytes of `parts`, one after the other, to be kept at `offset`: whole 4 KiB units, at most
+    /// [`RANGE_MAX`]. Returns when the last byte is with the kernel; [`Writer::try_ack`] says when the server has it.
+    ///
+    /// Take acknowledgements now and then: a server that cannot send them takes no more pages.
+    pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        if !range_is_valid(offset, length, RANGE_MAX) || parts.len() > PARTS_MAX {
+            return Err(LinkError::Misuse {
+                what: "a WRITE takes whole 4 KiB units, at most 4 MiB in 256 parts",
+            });
+        }
+        let mut header = Header::range(Kind::Write, tag, offset, length);
+        if self.payload_crc {
+            let mut crc = crc32fast::Hasher::new();
+            parts.iter().for_each(|part| crc.update(part));
+            header.flags = FLAG_PAYLOAD_CRC;
+            header.payload_crc = crc.finalize();
+        }
+        let header = header.encode();
+        let (first, rest) = parts.split_at(parts.len().min(PARTS_AT_ONCE - 1));
+        let mut pieces = [IoSlice::new(&[]); PARTS_AT_ONCE];
+        pieces[0] = IoSlice::new(&header);
+        for (piece, part) in pieces[1..].iter_mut().zip(first) {
+            *piece = IoSlice::new(part);
+        }
+        self.socket.send_all(&pieces[..=first.len()])?;
+        self.socket.send_all(rest)
+    }
+
+    /// Says that `len` bytes at `offset` are no longer needed: whole 4 KiB units, at most [`DISCARD_MAX`]. The server
+    /// frees the slots that lie wholly within.
+    pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
+        if !range_is_valid(offset, len, DISCARD_MAX) {
+            return Err(LinkError::Misuse {
+                what: "a DISCARD takes whole 4 KiB units, at most 1 GiB",
+            });
+        }
+        let frame = Header::range(Kind::Discard, tag, offset, len).encode();
+        self.socket.send_all(&[IoSlice::new(&frame)])
+    }
+
+    /// Asks for a sign of life; it comes as an [`Ack`], after those of everything sent before.
+    pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
+        self.socket
+            .send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
+    }
+
+    /// Looks for the next acknowledgement; `None` when none came within `wait`.
+    pub fn try_ack(&mut self, wait: Wait) -> Result<Option<Ack>, LinkError> {
+        let mut waiting = Waiting::new(wait);
+        loop {
+            if let Some(header) = self.inbox.header()? {
+                return self.accept(&header).map(Some);
+            }
+            if self.inbox.fill(&self.socket)?.is_none() && !waiting.again(&self.socket)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn accept(&mut self, header: &Header) -> Result<Ack, LinkError> {
+        match header.kind {
+            Kind::Done | Kind::Pong => Ok(Ack {
+                tag: header.tag,
+                status: AckStatus::Done,
+            }),
+            Kind::Error => match server_error(header, &mut self.inbox, &self.socket) {
+                LinkError::Server {
+                    tag,
+                    code: ErrorCode::Full,
+                    ..
+                } => Ok(Ack {
+                    tag,
+                    status: AckStatus::Full,
+                }),
+                error => Err(error),
+            },
+            _ => Err(LinkError::Garbage {
+                what: "a frame that acknowledges nothing",
+            }),
+        }
+    }
+}
