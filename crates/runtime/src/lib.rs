@@ -1,1 +1,5 @@
 //! Placeholder.
+
+pub mod hostfile;
+pub mod settings;
+pub mod stats;

@@ -1,0 +1,442 @@
+//! The settings of one run: what `hanare run` (or `dlm_startup`) decided, carried to the program in `HANARE_*` variables.
+//!
+//! This room knows the names, forms and defaults of the settings and nothing of what they do. Every value is checked
+//! here, so that the engine, the preload library, the C API and the command refuse the same values with the same words.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use hanare_sys::features::{Disabled, FeaturesError};
+use thiserror::Error;
+
+mod values;
+
+pub use values::{
+    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_size,
+    parse_name, parse_size,
+};
+use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers, parse_threshold};
+
+/// Default of `HANARE_THRESHOLD`: the smallest allocation that becomes far, in bytes.
+pub const DEFAULT_THRESHOLD: usize = 128 << 10;
+/// Default of `HANARE_RESERVE`: address space set aside for far memory, in bytes.
+pub const DEFAULT_RESERVE: u64 = 256 << 30;
+/// Default of `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
+pub const DEFAULT_TIMEOUT_S: u32 = 3;
+/// Default of `HANARE_POLICY`.
+pub const DEFAULT_POLICY: &str = "lru";
+/// Default of `HANARE_PREFETCH`.
+pub const DEFAULT_PREFETCH: &str = "sequential";
+
+/// Why the settings as a whole were refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SettingsError {
+    /// A variable that must be there is not.
+    #[error("{0} is not set; start the program with 'hanare run', which sets it")]
+    Missing(&'static str),
+    /// A variable holds bytes that are not text.
+    #[error("{0} is not valid UTF-8; set it to plain text")]
+    NotText(&'static str),
+    /// A variable holds a value that does not parse.
+    #[error("{variable}: {source}")]
+    Value {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with its value.
+        source: ValueError,
+    },
+    /// The budget cannot hold two pages.
+    #[error(
+        "the local budget of {given} is below two pages of {page}; give at least --local {least}, better 64M or more",
+        given = format_size(*given), page = format_size(*page), least = format_size(2 * *page)
+    )]
+    Budget {
+        /// Bytes asked for.
+        given: u64,
+        /// Page size in bytes.
+        page: u64,
+    },
+    /// `HANARE_DISABLE` holds a word that is no feature.
+    #[error(transparent)]
+    Disable(#[from] FeaturesError),
+    /// Pages have nowhere to go.
+    #[error(
+        "no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'"
+    )]
+    NoServer,
+}
+
+/// Everything a run is started with. `Settings::new` gives the defaults; `from_env` reads what `to_env` wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `HANARE_LOCAL`: the budget.
+    pub local: Local,
+    /// `HANARE_PRIVATE`: unix socket of the private server on this host, if there is one.
+    pub private: Option<PathBuf>,
+    /// `HANARE_SERVERS`: the memory servers named by the user, in order.
+    pub servers: Vec<ServerSpec>,
+    /// `HANARE_PAGE_SIZE`.
+    pub page_size: PageSize,
+    /// `HANARE_POLICY`: name of the replacement policy.
+    pub policy: String,
+    /// `HANARE_PREFETCH`: name of the prefetcher.
+    pub prefetch: String,
+    /// `HANARE_MODE`.
+    pub mode: Mode,
+    /// `HANARE_DISABLE`: kernel features to do without, as [`Disabled::WORDS`] names them; empty for none.
+    pub disable: String,
+    /// `HANARE_THRESHOLD`: smallest allocation that becomes far, in bytes.
+    pub threshold: usize,
+    /// `HANARE_RESERVE`: address space for far memory, in bytes.
+    pub reserve: u64,
+    /// `HANARE_STATS_FD`: the memfd of the shared counters.
+    pub stats_fd: Option<i32>,
+    /// `HANARE_KEY_FILE`: file with the key shared with the servers.
+    pub key_file: Option<PathBuf>,
+    /// `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
+    pub timeout_s: u32,
+}
+
+impl Settings {
+    /// The defaults around a budget, with no server named yet.
+    #[must_use]
+    pub fn new(local: Local) -> Self {
+        Settings {
+            local,
+            private: None,
+            servers: Vec::new(),
+            page_size: PageSize::Auto,
+            policy: DEFAULT_POLICY.to_owned(),
+            prefetch: DEFAULT_PREFETCH.to_owned(),
+            mode: Mode::Auto,
+            disable: String::new(),
+            threshold: DEFAULT_THRESHOLD,
+            reserve: DEFAULT_RESERVE,
+            stats_fd: None,
+            key_file: None,
+            timeout_s: DEFAULT_TIMEOUT_S,
+        }
+    }
+
+    /// Reads and checks the settings in the process' environment.
+    ///
+    /// # Errors
+    /// The first variable that is missing or malformed, a budget below two pages, or no server at all.
+    pub fn from_env() -> Result<Self, SettingsError> {
+        Self::from_lookup(std::env::var_os)
+    }
+
+    /// As [`Settings::from_env`], from any source of variables.
+    ///
+    /// # Errors
+    /// As [`Settings::from_env`].
+    pub fn from_lookup(
+        lookup: impl Fn(&'static str) -> Option<OsString>,
+    ) -> Result<Self, SettingsError> {
+        let vars = Variables(lookup);
+        let local = vars
+            .value("HANARE_LOCAL", Local::from_str)?
+            .ok_or(SettingsError::Missing("HANARE_LOCAL"))?;
+        let mut settings = Settings::new(local);
+        settings.private = vars.path("HANARE_PRIVATE");
+        settings.key_file = vars.path("HANARE_KEY_FILE");
+        settings.servers = vars
+            .value("HANARE_SERVERS", parse_servers)?
+            .unwrap_or_default();
+        set(
+            &mut settings.page_size,
+            vars.value("HANARE_PAGE_SIZE", PageSize::from_str)?,
+        );
+        set(
+            &mut settings.policy,
+            vars.value("HANARE_POLICY", parse_name)?,
+        );
+        set(
+            &mut settings.prefetch,
+            vars.value("HANARE_PREFETCH", parse_name)?,
+        );
+        set(
+            &mut settings.mode,
+            vars.value("HANARE_MODE", Mode::from_str)?,
+        );
+        set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
+        set(
+            &mut settings.threshold,
+            vars.value("HANARE_THRESHOLD", parse_threshold)?,
+        );
+        set(
+            &mut settings.reserve,
+            vars.value("HANARE_RESERVE", parse_reserve)?,
+        );
+        settings.stats_fd = vars
+            .value("HANARE_STATS_FD", |text| {
+                parse_number(text, 0, i32::MAX as u64)
+            })?
+            .map(|n| n as i32);
+        set(
+            &mut settings.timeout_s,
+            vars.value("HANARE_TIMEOUT", |text| {
+                parse_number(text, 1, u64::from(TIMEOUT_MAX_S))
+            })?
+            .map(|n| n as u32),
+        );
+        settings.validate()?;
+        Ok(settings)
+    }
+
+    /// Checks what no single value shows: the budget against the page size, and that pages have somewhere to go.
+    ///
+    /// # Errors
+    /// A budget below two pages, an unknown feature to disable, or no server at all.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        self.validate_values()?;
+        if self.private.is_none() && self.servers.is_empty() {
+            return Err(SettingsError::NoServer);
+        }
+        Ok(())
+    }
+
+    /// The part of [`Settings::validate`] that can be judged before a private server has been started.
+    ///
+    /// # Errors
+    /// A budget below two pages, or an unknown feature to disable.
+    pub fn validate_values(&self) -> Result<(), SettingsError> {
+        self.disabled()?;
+        let page = u64::from(self.page_size.smallest());
+        match self.local {
+            Local::Bytes(given) if given < 2 * page => Err(SettingsError::Budget { given, page }),
+            Local::Bytes(_) | Local::Percent(_) => Ok(()),
+        }
+    }
+
+    /// The kernel features to do without.
+    ///
+    /// # Errors
+    /// `disable` names an unknown feature.
+    pub fn disabled(&self) -> Result<Disabled, SettingsError> {
+        Ok(Disabled::parse(&self.disable)?)
+    }
+
+    /// The variables that carry these settings to the program. Absent ones stand for their default.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(String, String)> {
+        let mut vars = vec![
+            ("HANARE_LOCAL", self.local.to_string()),
+            ("HANARE_PAGE_SIZE", self.page_size.to_string()),
+            ("HANARE_POLICY", self.policy.clone()),
+            ("HANARE_PREFETCH", self.prefetch.clone()),
+            ("HANARE_MODE", self.mode.to_string()),
+            ("HANARE_THRESHOLD", format_size(self.threshold as u64)),
+            ("HANARE_RESERVE", format_size(self.reserve)),
+            ("HANARE_TIMEOUT", self.timeout_s.to_string()),
+        ];
+        if !self.servers.is_empty() {
+            let list: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
+            vars.push(("HANARE_SERVERS", list.join(",")));
+        }
+        if !self.disable.is_empty() {
+            vars.push(("HANARE_DISABLE", self.disable.clone()));
+        }
+        if let Some(fd) = self.stats_fd {
+            vars.push(("HANARE_STATS_FD", fd.to_string()));
+        }
+        for (name, path) in [
+            ("HANARE_PRIVATE", &self.private),
+            ("HANARE_KEY_FILE", &self.key_file),
+        ] {
+            if let Some(path) = path {
+                vars.push((name, path.to_string_lossy().into_owned()));
+            }
+        }
+        vars.into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
+    pub const VARIABLES: [&'static str; 13] = [
+        "HANARE_LOCAL",
+        "HANARE_PRIVATE",
+        "HANARE_SERVERS",
+        "HANARE_PAGE_SIZE",
+        "HANARE_POLICY",
+        "HANARE_PREFETCH",
+        "HANARE_MODE",
+        "HANARE_DISABLE",
+        "HANARE_THRESHOLD",
+        "HANARE_RESERVE",
+        "HANARE_STATS_FD",
+        "HANARE_KEY_FILE",
+        "HANARE_TIMEOUT",
+    ];
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+/// Named lookups with the variable's name in every error. An empty variable counts as absent.
+struct Variables<F>(F);
+
+impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
+    fn path(&self, name: &'static str) -> Option<PathBuf> {
+        (self.0)(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<String>, SettingsError> {
+        let Some(value) = (self.0)(name).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        value
+            .into_string()
+            .map(Some)
+            .map_err(|_| SettingsError::NotText(name))
+    }
+
+    fn value<T>(
+        &self,
+        variable: &'static str,
+        parse: impl Fn(&str) -> Result<T, ValueError>,
+    ) -> Result<Option<T>, SettingsError> {
+        let Some(text) = self.text(variable)? else {
+            return Ok(None);
+        };
+        parse(&text)
+            .map(Some)
+            .map_err(|source| SettingsError::Value { variable, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_wire::Endpoint;
+    use proptest::prelude::*;
+
+    fn lookup<'a>(
+        pairs: &'a [(&'a str, &'a str)],
+    ) -> impl Fn(&'static str) -> Option<OsString> + 'a {
+        move |name| {
+            pairs
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        }
+    }
+
+    #[test]
+    fn a_malformed_variable_is_named() {
+        let base = ("HANARE_LOCAL", "64M");
+        let overlong = "x".repeat(32);
+        for (name, value) in [
+            ("HANARE_PAGE_SIZE", "3K"),
+            ("HANARE_MODE", "magic"),
+            ("HANARE_POLICY", "Not A Name"),
+            ("HANARE_PREFETCH", overlong.as_str()),
+            ("HANARE_SERVERS", "a:1,,b:2"),
+            ("HANARE_THRESHOLD", "1"),
+            ("HANARE_RESERVE", "1M"),
+            ("HANARE_STATS_FD", "-1"),
+            ("HANARE_TIMEOUT", "0"),
+            ("HANARE_DISABLE", "mvoe"),
+        ] {
+            let error =
+                Settings::from_lookup(lookup(&[base, ("HANARE_PRIVATE", "/s"), (name, value)]))
+                    .unwrap_err();
+            assert!(error.to_string().starts_with(name), "{error}");
+            assert!(!error.to_string().contains('\n'));
+        }
+        assert_eq!(
+            Settings::from_lookup(lookup(&[])),
+            Err(SettingsError::Missing("HANARE_LOCAL"))
+        );
+        assert_eq!(
+            Settings::from_lookup(lookup(&[base])),
+            Err(SettingsError::NoServer)
+        );
+    }
+
+    #[test]
+    fn a_budget_below_two_pages_is_refused() {
+        let budget = |local: &str, page: &str| {
+            Settings::from_lookup(lookup(&[
+                ("HANARE_LOCAL", local),
+                ("HANARE_PAGE_SIZE", page),
+                ("HANARE_PRIVATE", "/s"),
+            ]))
+        };
+        assert_eq!(
+            budget("0", "auto"),
+            Err(SettingsError::Budget {
+                given: 0,
+                page: 4096
+            })
+        );
+        assert_eq!(
+            budget("8191", "auto"),
+            Err(SettingsError::Budget {
+                given: 8191,
+                page: 4096
+            })
+        );
+        assert!(budget("8K", "auto").is_ok());
+        assert!(budget("2M", "2M").is_err());
+        assert!(budget("4M", "2M").is_ok());
+        assert!(budget("1%", "2M").is_ok());
+    }
+
+    #[test]
+    fn variables_lists_what_to_env_writes() {
+        let mut settings = Settings::new(Local::Percent(50));
+        settings.private = Some("/tmp/p".into());
+        settings.key_file = Some("/tmp/k".into());
+        settings.servers = vec!["a:1=1G".parse().unwrap()];
+        settings.disable = "move".to_owned();
+        settings.stats_fd = Some(100);
+        let mut written: Vec<String> = settings
+            .to_env()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        let mut listed: Vec<String> = Settings::VARIABLES
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        written.sort();
+        listed.sort();
+        assert_eq!(written, listed);
+    }
+
+    proptest! {
+        #[test]
+        fn settings_survive_the_environment(
+            local in prop_oneof![(2_u64 << 21..1 << 50).prop_map(Local::Bytes), (1_u8..=100).prop_map(Local::Percent)],
+            page in prop_oneof![Just(PageSize::Auto), (12_u32..=21).prop_map(|s| PageSize::Fixed(1 << s))],
+            mode in prop_oneof![Just(Mode::Auto), Just(Mode::Thread), Just(Mode::Sigbus), Just(Mode::Sigsegv)],
+            capacity in proptest::option::of(1_u64..1 << 50),
+            threshold in 4096_usize..1 << 30,
+            stats_fd in proptest::option::of(0_i32..1000),
+            timeout_s in 1_u32..=3600,
+        ) {
+            let mut settings = Settings::new(local);
+            settings.page_size = page;
+            settings.mode = mode;
+            settings.threshold = threshold;
+            settings.stats_fd = stats_fd;
+            settings.timeout_s = timeout_s;
+            settings.private = Some("/tmp/dir/socket".into());
+            settings.servers = vec![
+                ServerSpec { endpoint: Endpoint::Tcp("h:1".to_owned()), capacity },
+                ServerSpec { endpoint: Endpoint::Unix("/run/x=y.socket".into()), capacity: Some(1 << 30) },
+            ];
+            let vars = settings.to_env();
+            let pairs: Vec<(&str, &str)> = vars.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            prop_assert_eq!(Settings::from_lookup(lookup(&pairs)), Ok(settings));
+        }
+    }
+}

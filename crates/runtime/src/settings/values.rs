@@ -1,0 +1,462 @@
+//! The single values that settings are made of: their forms, and the words they are refused with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hanare_wire::{Endpoint, EndpointError};
+use thiserror::Error;
+
+/// Smallest page Hanare moves, in bytes; also the granularity of every far allocation.
+pub const PAGE_SIZE_MIN: u32 = 4 << 10;
+/// Largest page Hanare moves, in bytes.
+pub const PAGE_SIZE_MAX: u32 = 2 << 20;
+
+const RESERVE_MIN: u64 = 16 << 20;
+const RESERVE_MAX: u64 = 64 << 40;
+pub(super) const TIMEOUT_MAX_S: u32 = 3600;
+/// A policy's or prefetcher's name must fit the 32-byte fields of the shared counters.
+const NAME_LEN_MAX: usize = 31;
+
+/// Why a single value was refused. The message names the value, never the flag or variable it came from.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ValueError {
+    /// Not a size.
+    #[error("'{0}' is not a size; give bytes, or a number with K, M, G or T, such as 256M or 1.5G")]
+    NotASize(String),
+    /// A size beyond 64 bits.
+    #[error("'{0}' is more than 64 bits can count; give a smaller size")]
+    TooLarge(String),
+    /// Not a percentage.
+    #[error("'{0}' is not a percentage from 1% to 100%")]
+    NotAPercentage(String),
+    /// Not a page size.
+    #[error("'{0}' is not a page size; give auto or a power of two from 4K to 2M")]
+    NotAPageSize(String),
+    /// Not a trap mode.
+    #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
+    NotAMode(String),
+    /// Not a name.
+    #[error("'{0}' is not a name; give up to 31 lower-case letters, digits, '-' or '_'")]
+    NotAName(String),
+    /// Not a server.
+    #[error("'{text}' does not name a memory server: {reason}")]
+    NotAServer {
+        /// The text given.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Not an address.
+    #[error("{0}")]
+    NotAnAddress(String),
+    /// A number outside its range.
+    #[error("'{text}' is not a whole number from {min} to {max}")]
+    OutOfRange {
+        /// The text given.
+        text: String,
+        /// Smallest value taken.
+        min: u64,
+        /// Largest value taken.
+        max: u64,
+    },
+}
+
+/// How much of the program's far memory may lie in this machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Local {
+    /// A fixed number of bytes.
+    Bytes(u64),
+    /// A share of the bytes the program has allocated far, 1 to 100.
+    Percent(u8),
+}
+
+impl FromStr for Local {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let Some(number) = text.trim().strip_suffix('%') else {
+            return parse_size(text).map(Local::Bytes);
+        };
+        match number.trim_end().parse::<u8>() {
+            Ok(percent @ 1..=100) if !number.starts_with('+') => Ok(Local::Percent(percent)),
+            _ => Err(ValueError::NotAPercentage(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Local::Bytes(bytes) => f.write_str(&format_size(*bytes)),
+            Local::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// The page size asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageSize {
+    /// Chosen by the engine as the program runs.
+    Auto,
+    /// A power of two from 4 KiB to 2 MiB, in bytes.
+    Fixed(u32),
+}
+
+impl PageSize {
+    /// The page size in bytes that a budget is judged by: with `Auto` the engine can go down to the smallest.
+    #[must_use]
+    pub fn smallest(self) -> u32 {
+        match self {
+            PageSize::Auto => PAGE_SIZE_MIN,
+            PageSize::Fixed(bytes) => bytes,
+        }
+    }
+}
+
+impl FromStr for PageSize {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if text == "auto" {
+            return Ok(PageSize::Auto);
+        }
+        let refused = || ValueError::NotAPageSize(text.to_owned());
+        let bytes =
+            u32::try_from(parse_size(text).map_err(|_| refused())?).map_err(|_| refused())?;
+        if bytes.is_power_of_two() && (PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&bytes) {
+            Ok(PageSize::Fixed(bytes))
+        } else {
+            Err(refused())
+        }
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PageSize::Auto => f.write_str("auto"),
+            PageSize::Fixed(bytes) => f.write_str(&format_size(u64::from(*bytes))),
+        }
+    }
+}
+
+/// How touches of far pages are trapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The best the machine allows.
+    Auto,
+    /// A handler thread reads userfaultfd: compatible with every system call.
+    Thread,
+    /// The faulting thread resolves its own fault in a SIGBUS handler: fastest.
+    Sigbus,
+    /// SIGSEGV and mprotect: needs no privilege.
+    Sigsegv,
+}
+
+impl FromStr for Mode {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "auto" => Ok(Mode::Auto),
+            "thread" => Ok(Mode::Thread),
+            "sigbus" => Ok(Mode::Sigbus),
+            "sigsegv" => Ok(Mode::Sigsegv),
+            _ => Err(ValueError::NotAMode(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::Thread => "thread",
+            Mode::Sigbus => "sigbus",
+            Mode::Sigsegv => "sigsegv",
+        })
+    }
+}
+
+/// A memory server and how much of it may be used: `HOST:PORT` or `unix:PATH`, with `=CAPACITY` behind it when limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// Bytes this run may keep there; `None` takes what the server gives.
+    pub capacity: Option<u64>,
+}
+
+impl FromStr for ServerSpec {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = |reason| ValueError::NotAServer {
+            text: text.to_owned(),
+            reason,
+        };
+        if text.is_empty() {
+            return Err(refused("it is empty; give HOST:PORT"));
+        }
+        if text.contains(',') {
+            return Err(refused(
+                "an address holds no comma; name each server by a flag of its own",
+            ));
+        }
+        let (address, capacity) = match text.rsplit_once('=') {
+            Some((address, size)) => (address, Some(parse_size(size)?)),
+            None => (text, None),
+        };
+        if capacity == Some(0) {
+            return Err(refused(
+                "a capacity of 0 holds nothing; leave the server out",
+            ));
+        }
+        let endpoint = address
+            .parse()
+            .map_err(|error: EndpointError| ValueError::NotAnAddress(error.to_string()))?;
+        Ok(ServerSpec { endpoint, capacity })
+    }
+}
+
+impl fmt::Display for ServerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.endpoint)?;
+        match self.capacity {
+            Some(bytes) => write!(f, "={}", format_size(bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A size in bytes: a plain number, or one with K, M, G or T (powers of 1024; `KB` and `KiB` mean the same), which may
+/// then have a fraction.
+///
+/// # Errors
+/// Anything else, and sizes beyond 64 bits.
+pub fn parse_size(text: &str) -> Result<u64, ValueError> {
+    let not_a_size = || ValueError::NotASize(text.to_owned());
+    let trimmed = text.trim();
+    let digits_end = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits_end);
+    let shift = unit_shift(unit).ok_or_else(not_a_size)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty()
+        || fraction.contains('.')
+        || (number.contains('.') && (fraction.is_empty() || shift == 0))
+    {
+        return Err(not_a_size());
+    }
+    let too_large = || ValueError::TooLarge(text.to_owned());
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let whole = u64::try_from(u128::from(whole) << shift).map_err(|_| too_large())?;
+    whole
+        .checked_add(fraction_bytes(fraction, shift))
+        .ok_or_else(too_large)
+}
+
+/// Nine digits decide the fraction of a size; more could not change it by a whole KiB of a terabyte.
+fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
+    let digits = fraction.bytes().take(9);
+    let (value, scale) = digits.fold((0_u128, 1_u128), |(value, scale), digit| {
+        (value * 10 + u128::from(digit - b'0'), scale * 10)
+    });
+    // value < scale, so the quotient is below 2^shift and fits.
+    ((value << shift) / scale) as u64
+}
+
+fn unit_shift(unit: &str) -> Option<u32> {
+    let unit = unit.trim_start().to_ascii_lowercase();
+    if unit.is_empty() || unit == "b" {
+        return Some(0);
+    }
+    let (letter, rest) = unit.split_at_checked(1)?;
+    if !matches!(rest, "" | "b" | "ib") {
+        return None;
+    }
+    match letter {
+        "k" => Some(10),
+        "m" => Some(20),
+        "g" => Some(30),
+        "t" => Some(40),
+        _ => None,
+    }
+}
+
+/// The shortest exact form [`parse_size`] reads back: `256M`, `1536K`, `4097`.
+#[must_use]
+pub fn format_size(bytes: u64) -> String {
+    for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
+        if bytes != 0 && bytes % (1 << shift) == 0 {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+/// A name of a policy or a prefetcher, as far as its form goes; whether there is such a one the engine knows.
+///
+/// # Errors
+/// An empty or overlong name, or one with other characters than `a-z 0-9 - _`.
+pub fn parse_name(text: &str) -> Result<String, ValueError> {
+    let fits = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
+    };
+    if text.is_empty() || text.len() > NAME_LEN_MAX || !text.bytes().all(fits) {
+        return Err(ValueError::NotAName(text.to_owned()));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
+    text.split(',').map(ServerSpec::from_str).collect()
+}
+
+pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
+    let refused = || ValueError::OutOfRange {
+        text: text.to_owned(),
+        min,
+        max,
+    };
+    let number = text.parse::<u64>().map_err(|_| refused())?;
+    if (min..=max).contains(&number) {
+        Ok(number)
+    } else {
+        Err(refused())
+    }
+}
+
+pub(super) fn parse_threshold(text: &str) -> Result<usize, ValueError> {
+    bounded_size(text, u64::from(PAGE_SIZE_MIN), RESERVE_MAX).map(|bytes| bytes as usize)
+}
+
+pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
+    // Whole pages of the largest size, so that the reservation's end is aligned for every page size.
+    let bytes = bounded_size(text, RESERVE_MIN, RESERVE_MAX)?;
+    Ok(bytes.next_multiple_of(u64::from(PAGE_SIZE_MAX)))
+}
+
+fn bounded_size(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
+    let bytes = parse_size(text)?;
+    if (min..=max).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(ValueError::OutOfRange {
+            text: text.to_owned(),
+            min,
+            max,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_parse_as_documented() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 64 << 10),
+            ("64k", 64 << 10),
+            ("64KB", 64 << 10),
+            ("64KiB", 64 << 10),
+            (" 256 M ", 256 << 20),
+            ("1G", 1 << 30),
+            ("1.5G", 3 << 29),
+            ("0.25T", 1 << 38),
+            ("100B", 100),
+            ("18446744073709551615", u64::MAX),
+            ("1.0000000000000000000000001K", 1024),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in [
+            "", " ", "K", "-1", "+1", "1.5", "1..5G", "1.G", ".5G", "1GG", "1Q", "12e3", "0x10",
+            "1 2", "é", "1é",
+        ] {
+            assert_eq!(
+                parse_size(text),
+                Err(ValueError::NotASize(text.to_owned())),
+                "{text}"
+            );
+        }
+        for text in [
+            "18446744073709551616",
+            "16777216T",
+            "99999999999999999999999G",
+        ] {
+            assert_eq!(
+                parse_size(text),
+                Err(ValueError::TooLarge(text.to_owned())),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn local_page_size_and_mode_parse() {
+        assert_eq!("256M".parse(), Ok(Local::Bytes(256 << 20)));
+        assert_eq!("25%".parse(), Ok(Local::Percent(25)));
+        assert_eq!("100%".parse(), Ok(Local::Percent(100)));
+        for text in ["0%", "101%", "%", "-5%", "+5%", "2.5%", "300%"] {
+            assert_eq!(
+                text.parse::<Local>(),
+                Err(ValueError::NotAPercentage(text.to_owned()))
+            );
+        }
+        assert_eq!("auto".parse(), Ok(PageSize::Auto));
+        assert_eq!("64K".parse(), Ok(PageSize::Fixed(64 << 10)));
+        for text in ["2K", "4M", "5000", "0", "", "4G", "x"] {
+            assert_eq!(
+                text.parse::<PageSize>(),
+                Err(ValueError::NotAPageSize(text.to_owned()))
+            );
+        }
+        assert_eq!("sigbus".parse(), Ok(Mode::Sigbus));
+        assert_eq!(
+            "SIGBUS".parse::<Mode>(),
+            Err(ValueError::NotAMode("SIGBUS".to_owned()))
+        );
+    }
+
+    #[test]
+    fn servers_parse_with_and_without_a_capacity() {
+        let plain: ServerSpec = "10.0.0.1:7000".parse().unwrap();
+        assert_eq!(plain.endpoint, Endpoint::Tcp("10.0.0.1:7000".to_owned()));
+        assert_eq!(plain.capacity, None);
+        let limited: ServerSpec = "host:7000=2G".parse().unwrap();
+        assert_eq!(limited.capacity, Some(2 << 30));
+        assert_eq!(limited.to_string().parse::<ServerSpec>().unwrap(), limited);
+        for text in ["", "a:1,b:2", "a:1=0", "a:1=x"] {
+            assert!(text.parse::<ServerSpec>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,40}") {
+            let _ = parse_size(&text);
+            let _ = text.parse::<Local>();
+            let _ = text.parse::<PageSize>();
+            let _ = text.parse::<ServerSpec>();
+            let _ = parse_servers(&text);
+            let _ = parse_name(&text);
+        }
+
+        #[test]
+        fn numbers_with_any_unit_never_panic(text in "[0-9]{0,24}[.]?[0-9]{0,24}[kKmMgGtT]?[iI]?[bB]?") {
+            let _ = parse_size(&text);
+        }
+
+        #[test]
+        fn formatted_sizes_read_back(bytes: u64, shift in 0_u32..64) {
+            let bytes = bytes >> shift << (shift / 2);
+            prop_assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
+        }
+    }
+}

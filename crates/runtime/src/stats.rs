@@ -1,0 +1,426 @@
+//! The counters of a run, in memory that outlives the program.
+//!
+//! `hanare run` makes a memfd, the engine in the program adds to it, and the command reads it afterwards, however the
+//! program ended. This room counts; it knows neither where the numbers come from nor how they are shown. Adding is one
+//! relaxed atomic instruction, so it may be done anywhere, also in a signal handler.
+
+use std::fs::File;
+use std::ops::Deref;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use hanare_sys::map::{self, MapError, Mapping};
+use thiserror::Error;
+
+/// First word of the counters: who they are and, in the last byte, the version of their layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x01");
+/// Buckets of the fault latency histogram.
+pub const BUCKETS: usize = 128;
+/// Bytes of a name.
+const NAME_LEN: usize = 32;
+
+/// Why counters could not be had.
+#[derive(Debug, Error)]
+pub enum StatsError {
+    /// Their memory could not be mapped.
+    #[error("cannot set up the counters: {0}")]
+    Map(#[from] MapError),
+    /// Their memfd could not be written.
+    #[error("cannot write the counters' memfd: {0}; check the memory that is left")]
+    Write(#[from] std::io::Error),
+}
+
+/// A short name kept in the counters, such as that of the policy.
+#[repr(transparent)]
+pub struct Name([AtomicU8; NAME_LEN]);
+
+impl Name {
+    /// Stores `name`, cut to 31 bytes.
+    pub fn set(&self, name: &str) {
+        let mut bytes = name.bytes().take(NAME_LEN - 1);
+        for slot in &self.0 {
+            slot.store(bytes.next().unwrap_or(0), Relaxed);
+        }
+    }
+
+    /// The stored name; empty when none was stored.
+    #[must_use]
+    pub fn get(&self) -> String {
+        let bytes: Vec<u8> = self
+            .0
+            .iter()
+            .map(|slot| slot.load(Relaxed))
+            .take_while(|byte| *byte != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The shared counters. Times are nanoseconds, `started_ns` and `ended_ns` on CLOCK_MONOTONIC.
+        #[repr(C)]
+        pub struct Counters {
+            magic: AtomicU64,
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// Fault latencies, by [`bucket_of`].
+            pub fault_hist: [AtomicU64; BUCKETS],
+            /// Name of the replacement policy.
+            pub policy: Name,
+            /// Name of the prefetcher.
+            pub prefetch: Name,
+        }
+
+        /// The counters at one instant.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Snapshot {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Fault latencies, by [`bucket_of`].
+            pub fault_hist: [u64; BUCKETS],
+            /// Name of the replacement policy.
+            pub policy: String,
+            /// Name of the prefetcher.
+            pub prefetch: String,
+        }
+
+        impl Counters {
+            /// Copies the counters. Each is exact; together they are of almost one instant.
+            #[must_use]
+            pub fn snapshot(&self) -> Snapshot {
+                Snapshot {
+                    $($name: self.$name.load(Relaxed),)*
+                    fault_hist: std::array::from_fn(|bucket| self.fault_hist[bucket].load(Relaxed)),
+                    policy: self.policy.get(),
+                    prefetch: self.prefetch.get(),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// When the engine started; 0 if it never did.
+    started_ns,
+    /// When the engine stopped in good order; 0 if the program was killed or called `_exit`.
+    ended_ns,
+    /// Read faults on pages that had to come from a server.
+    faults_read,
+    /// Write faults on pages that had to come from a server.
+    faults_write,
+    /// Writes to a clean page that trapped.
+    faults_first_write,
+    /// First touches, answered with zeroes.
+    faults_zero,
+    /// Faults answered with a staged page.
+    faults_rescued,
+    /// Faults on a page that was already on its way.
+    faults_waited,
+    /// Pages fetched.
+    pages_in,
+    /// Bytes fetched.
+    bytes_in,
+    /// Pages written back.
+    pages_out,
+    /// Bytes written back.
+    bytes_out,
+    /// Evicted pages that the server still held.
+    pages_dropped_clean,
+    /// Pages freed by the program.
+    pages_discarded,
+    /// Pages fetched ahead of need.
+    prefetch_pages,
+    /// Bytes fetched ahead of need.
+    prefetch_bytes,
+    /// Pages fetched ahead and then touched.
+    prefetch_used,
+    /// Pages fetched ahead and evicted untouched.
+    prefetch_wasted,
+    /// Time threads of the program waited for pages.
+    swap_ns,
+    /// Time spent making pages accessible.
+    set_bit_ns,
+    /// Time spent taking pages out of view.
+    clear_bit_ns,
+    /// Time spent choosing and evicting pages.
+    evict_ns,
+    /// Requests sent to servers.
+    requests,
+    /// Local bytes now: resident, staged and in flight.
+    local_bytes,
+    /// Most local bytes there ever were.
+    local_bytes_peak,
+    /// The budget for local bytes.
+    budget_bytes,
+    /// Far bytes allocated now.
+    far_bytes,
+    /// Most far bytes there ever were.
+    far_bytes_peak,
+    /// Pages of the small size now in use where the size is chosen automatically.
+    pages_small,
+    /// Pages of the large size now in use where the size is chosen automatically.
+    pages_large,
+    /// Changes from small to large pages.
+    promotions,
+    /// Changes from large to small pages.
+    demotions,
+    /// Processes that ran an engine on these counters.
+    processes,
+    /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
+    mode,
+    /// Page size in bytes; 0 for automatic.
+    page_size,
+}
+
+/// Adds to a counter.
+#[inline]
+pub fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}
+
+/// Raises a counter to `value` if it is lower.
+#[inline]
+pub fn raise(counter: &AtomicU64, value: u64) {
+    // The plain read spares the cache line in the common case that the peak stands.
+    if counter.load(Relaxed) < value {
+        counter.fetch_max(value, Relaxed);
+    }
+}
+
+impl Counters {
+    /// Counts one fault that took `ns` nanoseconds.
+    #[inline]
+    pub fn fault_took(&self, ns: u64) {
+        add(&self.fault_hist[bucket_of(ns)], 1);
+    }
+}
+
+/// The histogram bucket of a latency: four a power of two, each at most a quarter wide; the last holds 8.6 s and more.
+#[inline]
+#[must_use]
+pub fn bucket_of(ns: u64) -> usize {
+    if ns < 4 {
+        return ns as usize;
+    }
+    let power = ns.ilog2();
+    let quarter = (ns >> (power - 2)) & 3;
+    ((power as usize - 1) * 4 + quarter as usize).min(BUCKETS - 1)
+}
+
+/// The smallest latency in a bucket, in nanoseconds; that of `BUCKETS` ends the last one.
+#[must_use]
+pub fn bucket_floor_ns(bucket: usize) -> u64 {
+    if bucket < 4 {
+        return bucket as u64;
+    }
+    (4 + bucket as u64 % 4) << (bucket / 4 - 1)
+}
+
+impl Snapshot {
+    /// Faults whose latency was taken.
+    #[must_use]
+    pub fn faults_timed(&self) -> u64 {
+        self.fault_hist.iter().sum()
+    }
+
+    /// The latency that a share `p` (0 to 1) of all faults did not exceed, in nanoseconds, evened out within its
+    /// bucket; 0 when there was no fault.
+    #[must_use]
+    pub fn percentile(&self, p: f64) -> u64 {
+        let total = self.faults_timed();
+        // Casts of floats saturate, so any p is safe.
+        let rank = ((p * total as f64).ceil() as u64).clamp(1, total.max(1));
+        let mut below = 0;
+        for (bucket, count) in self.fault_hist.iter().copied().enumerate() {
+            if below + count >= rank {
+                let (floor, end) = (bucket_floor_ns(bucket), bucket_floor_ns(bucket + 1));
+                let share = (rank - below) as f64 / count as f64;
+                return floor + ((end - floor) as f64 * share) as u64;
+            }
+            below += count;
+        }
+        0
+    }
+
+    /// The upper edge of the highest bucket that holds a fault, in nanoseconds; 0 when there was no fault.
+    #[must_use]
+    pub fn slowest_ns(&self) -> u64 {
+        self.fault_hist
+            .iter()
+            .rposition(|count| *count > 0)
+            .map_or(0, |bucket| bucket_floor_ns(bucket + 1))
+    }
+}
+
+/// Mapped counters. They stay mapped as long as this lives; an engine keeps it for the life of the process.
+pub struct Stats {
+    mapping: Mapping,
+}
+
+impl Stats {
+    /// Makes fresh counters in a memfd (close-on-exec) that a program can be given.
+    ///
+    /// # Errors
+    /// No memory or no file descriptor is left.
+    pub fn create() -> Result<(OwnedFd, Self), StatsError> {
+        let file = File::from(map::memfd("hanare-stats", size_of::<Counters>() as u64)?);
+        file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
+        let stats = Self::map_shared(&file)?;
+        Ok((file.into(), stats))
+    }
+
+    /// Maps the counters in file descriptor `fd`, or private ones when it is absent, closed, or not such a memfd (the
+    /// program may have put something else there before it started us).
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn attach(fd: Option<i32>) -> Result<Self, StatsError> {
+        match fd.and_then(counters_file) {
+            Some(file) => Ok(Self::map_shared(&file)?),
+            None => {
+                let stats = Stats {
+                    mapping: Mapping::anonymous(size_of::<Counters>())?,
+                };
+                stats.magic.store(MAGIC, Relaxed);
+                Ok(stats)
+            }
+        }
+    }
+
+    fn map_shared(file: &File) -> Result<Self, MapError> {
+        Ok(Stats {
+            mapping: Mapping::shared(file.as_fd(), 0, size_of::<Counters>())?,
+        })
+    }
+}
+
+impl Deref for Stats {
+    type Target = Counters;
+    fn deref(&self) -> &Counters {
+        // SAFETY: the mapping is page-aligned, at least as long as Counters, readable and writable, and lives as long as
+        // self. Counters is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
+        // processes may change at any time.
+        unsafe { &*self.mapping.as_ptr().cast::<Counters>() }
+    }
+}
+
+/// The memfd behind `fd` if it holds counters of this layout.
+fn counters_file(fd: i32) -> Option<File> {
+    // SAFETY: takes and returns plain numbers; a number that is no open descriptor gives -1.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return None;
+    }
+    // SAFETY: `copy` was just made and belongs to nobody else.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(copy) });
+    let meta = file.metadata().ok()?;
+    let mut magic = [0; 8];
+    let is_ours = meta.is_file()
+        && meta.len() == size_of::<Counters>() as u64
+        && file.read_exact_at(&mut magic, 0).is_ok()
+        && u64::from_ne_bytes(magic) == MAGIC;
+    is_ours.then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_the_program_adds_the_parent_reads() {
+        let (fd, parent) = Stats::create().unwrap();
+        let program = Stats::attach(Some(fd.as_raw_fd())).unwrap();
+        add(&program.pages_in, 3);
+        add(&program.pages_in, 4);
+        raise(&program.local_bytes_peak, 100);
+        raise(&program.local_bytes_peak, 50);
+        program.policy.set("lru");
+        program.prefetch.set(&"x".repeat(40));
+        program.fault_took(5_000);
+        drop(program);
+        let seen = parent.snapshot();
+        assert_eq!(
+            (seen.pages_in, seen.local_bytes_peak, seen.faults_timed()),
+            (7, 100, 1)
+        );
+        assert_eq!((seen.policy.as_str(), seen.prefetch.len()), ("lru", 31));
+        assert_eq!(seen.bytes_in, 0);
+    }
+
+    #[test]
+    fn a_foreign_descriptor_gives_private_counters() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(size_of::<Counters>() as u64).unwrap();
+        for fd in [
+            None,
+            Some(file.as_raw_fd()),
+            Some(1_000_000),
+            Some(i32::MAX),
+        ] {
+            let stats = Stats::attach(fd).unwrap();
+            add(&stats.requests, 9);
+            assert_eq!(stats.snapshot().requests, 9);
+        }
+        drop(file);
+        assert!(
+            std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0),
+            "the foreign file was written to"
+        );
+    }
+
+    #[test]
+    fn percentiles_of_a_known_distribution() {
+        let stats = Stats::attach(None).unwrap();
+        assert_eq!(stats.snapshot().percentile(0.5), 0);
+        assert_eq!(stats.snapshot().slowest_ns(), 0);
+        for ns in 1..=1000 {
+            stats.fault_took(ns * 1000);
+        }
+        let seen = stats.snapshot();
+        for (p, exact) in [
+            (0.5, 500_000.0),
+            (0.9, 900_000.0),
+            (0.99, 990_000.0),
+            (0.001, 1_000.0),
+        ] {
+            let ratio = seen.percentile(p) as f64 / exact;
+            assert!((0.8..=1.25).contains(&ratio), "p{p}: {ratio}");
+        }
+        assert!(seen.slowest_ns() >= 1_000_000 && seen.slowest_ns() <= 1_250_000);
+        assert!(seen.percentile(1.0) <= seen.slowest_ns());
+        assert!(
+            seen.percentile(f64::NAN) > 0 && seen.percentile(-1.0) > 0 && seen.percentile(7.0) > 0
+        );
+    }
+
+    #[test]
+    fn the_layout_has_no_gaps() {
+        let words = size_of::<Counters>() / 8;
+        assert_eq!(words * 8, size_of::<Counters>());
+        assert_eq!(
+            words,
+            1 + 35 + BUCKETS + 2 * NAME_LEN / 8,
+            "a change of the layout needs a new version in MAGIC"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_latency_lies_in_its_bucket(ns: u64, shift in 0_u32..64) {
+            let ns = ns >> shift;
+            let bucket = bucket_of(ns);
+            prop_assert!(bucket < BUCKETS);
+            prop_assert!(bucket_floor_ns(bucket) <= ns);
+            prop_assert!(bucket == BUCKETS - 1 || ns < bucket_floor_ns(bucket + 1));
+        }
+    }
+}
