@@ -1,1 +1,62 @@
-//! Placeholder.
+//! The `LD_PRELOAD` shim of `hanare run`: the program's large allocations become far memory, and the calls that manage
+//! memory keep their meaning on it.
+//!
+//! This room only decides *whether* a call concerns far memory and translates it into the words of `hanare::far`. It
+//! must not know pages, servers or budgets, and it holds no state of its own: what is far is asked of the engine by
+//! address.
+//!
+//! The rules every function here keeps:
+//! - An allocation of at least `far::threshold()` is far while the engine is active, and fails with `ENOMEM` rather than
+//!   becoming near when far memory is exhausted. Before the engine starts, in a forked child and on Hanare's own threads
+//!   every call goes to the C library or the kernel.
+//! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
+//!   sets up thread-locals, and would come back here without end.
+//! - The C library's `malloc` family is reached under its `__libc_*` names and the kernel by number, so nothing here
+//!   resolves a symbol inside `malloc` or calls itself.
+//! - `errno` is set on failure only.
+
+mod answer;
+mod heap;
+mod locking;
+mod mapping;
+mod range;
+mod signals;
+
+use hanare::far;
+use hanare::settings::Settings;
+
+/// Runs before the program's `main` and before the constructors of its libraries.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    heap::resolve();
+    signals::resolve();
+    if std::env::var_os("HANARE_LOCAL").is_none() {
+        return;
+    }
+    let settings = match Settings::from_env() {
+        Ok(settings) => settings,
+        Err(error) => refuse(&error),
+    };
+    // SAFETY: the handlers are plain functions that live as long as this library, which is never unloaded.
+    let registered = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    if registered != 0 {
+        refuse(&std::io::Error::from_raw_os_error(registered));
+    }
+    if let Err(error) = far::start(&settings) {
+        refuse(&error);
+    }
+}
+
+extern "C" fn in_forked_child() {
+    far::forked_child();
+}
+
+/// Ends the process before the program ran a single line: half-started it would run in near memory, over its budget.
+fn refuse(error: &dyn std::fmt::Display) -> ! {
+    answer::say(format_args!("hanare: {error}\n"));
+    // SAFETY: ends the process at once; 125 is Hanare's own error before the program ran.
+    unsafe { libc::_exit(125) }
+}

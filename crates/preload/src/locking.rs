@@ -1,0 +1,67 @@
+//! `mlock` and its kin. Pinning far memory would defeat the budget, which rules: on far pages the calls succeed and pin
+//! nothing. What a program locks memory for (never to wait for a page) Hanare cannot give; that its secrets are not
+//! written to a disk in clear is the private server's and the link's business.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use hanare::far;
+
+use crate::answer::{kernel, status};
+use crate::range::Range;
+
+/// Does `number` to the near parts of the range, and nothing to the far one.
+///
+/// # Safety
+/// `number` is mlock, mlock2 or munlock.
+unsafe fn near_parts(
+    number: libc::c_long,
+    addr: usize,
+    len: usize,
+    flags: usize,
+) -> Result<(), c_int> {
+    let cut = if far::active() {
+        Range::covering(addr, len).map(Range::cut)
+    } else {
+        None
+    };
+    let Some(parts) = cut.filter(|parts| !parts.far.is_empty()) else {
+        // SAFETY: these calls change no memory's contents or place, whatever the arguments.
+        return unsafe { kernel(number, [addr, len, flags, 0, 0, 0]) }.map(drop);
+    };
+    for part in [parts.before, parts.after] {
+        if !part.is_empty() {
+            // SAFETY: as above.
+            unsafe { kernel(number, [part.start, part.len(), flags, 0, 0, 0]) }?;
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: the number is one of the three.
+    status(unsafe { near_parts(libc::SYS_mlock, addr as usize, len, 0) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { near_parts(libc::SYS_mlock2, addr as usize, len, flags as usize) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { near_parts(libc::SYS_munlock, addr as usize, len, 0) })
+}
+
+/// Under Hanare nothing is pinned: the kernel would fill the whole far reservation, and evicting from locked memory
+/// fails.
+#[unsafe(no_mangle)]
+extern "C" fn mlockall(flags: c_int) -> c_int {
+    if far::active() {
+        return 0;
+    }
+    // SAFETY: changes no memory's contents or place.
+    status(unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }.map(drop))
+}
