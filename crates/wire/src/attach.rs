@@ -88,8 +88,9 @@ impl Attachment {
         }
     }
 
-    /// Asks for `n_slots` more slots; the runs hold exactly as many. When so many are not left, the answer is
-    /// [`LinkError::Full`] and nothing is granted: ask for fewer. Waits for the server's answer.
+    /// Asks for `n_slots` more slots and waits for the answer. The runs hold at least one slot and at most as many as
+    /// asked for (fewer when the server runs short or its free runs are many and small); [`LinkError::Full`] when none
+    /// is left. Granted slots read as zeroes until written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
         let mut runs = [Grant {
             place: Place::Memory,
@@ -128,7 +129,7 @@ impl Attachment {
             slots += u64::from(into.count);
             count += 1;
         }
-        if slots == u64::from(n_slots) {
+        if (1..=u64::from(n_slots)).contains(&slots) {
             Ok(count)
         } else {
             Err(garbage())

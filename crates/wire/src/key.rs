@@ -6,10 +6,7 @@ use std::path::Path;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// The shortest key accepted, in bytes.
-pub const KEY_MIN: usize = 16;
-/// The longest key accepted, in bytes.
-pub const KEY_MAX: usize = 4096;
+use crate::limits::{KEY_MAX, KEY_MIN};
 
 /// A pre-shared secret. It is never printed.
 #[derive(Clone)]

@@ -18,6 +18,12 @@ pub const TEXT_MAX: usize = 80;
 pub const REASON_MAX: usize = 512;
 /// The longest payload of a frame that carries neither a page nor a text.
 pub const CONTROL_MAX: usize = 4096;
+/// The most pieces a page may be written from in one call.
+pub const PARTS_MAX: usize = 256;
+/// The shortest key accepted, in bytes.
+pub const KEY_MIN: usize = 16;
+/// The longest key accepted, in bytes.
+pub const KEY_MAX: usize = 4096;
 /// The most runs one GRANT may carry.
 pub const GRANT_RUNS_MAX: usize = 256;
 /// What an [`crate::inbox::Inbox`] holds: a header and a small page together, with room for the next headers.

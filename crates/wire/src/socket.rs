@@ -169,6 +169,26 @@ impl Socket {
         }
     }
 
+    /// Ends this side's sending and, for at most `patience`, throws away what the peer still sends. Closing a socket
+    /// with bytes unread would reset it, and the peer might never see the last frame.
+    pub fn finish(&self, patience: Duration) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+        let mut progress = Progress::until(patience);
+        let mut waste = [0; 4096];
+        loop {
+            match self.receive(&mut waste) {
+                Ok(Some(_)) if !progress.is_over() => {}
+                Ok(None) if progress.stalled(self, Direction::Receive).is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Ends the connection at once, both ways; threads that wait on it wake.
+    pub fn sever(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
     /// Sends a whole small frame and, along with it, files (at most two) over AF_UNIX.
     pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
@@ -325,6 +345,11 @@ impl Progress {
         if !self.fixed {
             self.end = None;
         }
+    }
+
+    /// Whether a fixed end has passed.
+    fn is_over(&self) -> bool {
+        self.fixed && self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     /// Nothing went through: wait a little and try again, or give up with [`LinkError::Silent`].

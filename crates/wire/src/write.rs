@@ -6,12 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::error::{ErrorCode, LinkError};
 use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
 use crate::inbox::Inbox;
-use crate::limits::{DISCARD_MAX, RANGE_MAX, range_is_valid};
+use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// The most pieces a page may be written from in one call.
-pub const PARTS_MAX: usize = 256;
 /// Pieces handed to the socket at a time, the header among them.
 const PARTS_AT_ONCE: usize = 32;
 
