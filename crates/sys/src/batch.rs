@@ -106,15 +106,21 @@ impl DontNeedBatch {
         let mut next = 0;
         while next < self.count {
             // SAFETY: the caller owns the contents of every pushed range.
-            let bytes = unsafe { self.drop_together(next) };
-            if bytes > 0 {
+            let together = unsafe { self.drop_together(next) };
+            if let Ok(bytes @ 1..) = together {
                 next += skip(&mut self.ranges[next..self.count], bytes);
                 continue;
             }
             let Range { addr, len } = self.ranges[next];
             // SAFETY: as above.
-            if let Err(errno) = unsafe { map::advise(addr, len, Advice::DontNeed) } {
-                first_error = first_error.or(Some(errno));
+            match (together, unsafe {
+                map::advise(addr, len, Advice::DontNeed)
+            }) {
+                // The range is at fault.
+                (_, Err(errno)) => first_error = first_error.or(Some(errno)),
+                (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
+                // The call is: unknown, forbidden, or (after a fork) the parent's. Never again.
+                (Err(_), Ok(())) => self.process = None,
             }
             next += 1;
         }
@@ -123,13 +129,13 @@ impl DontNeedBatch {
     }
 
     /// Drops ranges from index `next` on in one call, and returns how many bytes of them were done.
-    /// 0 means that the first of them has to go alone.
+    /// When that is none, the first of them has to go alone.
     ///
     /// # Safety
     /// As [`DontNeedBatch::flush`].
-    unsafe fn drop_together(&mut self, next: usize) -> usize {
+    unsafe fn drop_together(&self, next: usize) -> Result<usize, Errno> {
         let Some(process) = &self.process else {
-            return 0;
+            return Ok(0);
         };
         let ranges = &self.ranges[next..self.count];
         let advice = libc::MADV_DONTNEED as usize;
@@ -142,16 +148,7 @@ impl DontNeedBatch {
             0,
         ];
         // SAFETY: `ranges` are iovecs the kernel reads; the caller owns the contents they name.
-        match unsafe { raw::syscall(libc::SYS_process_madvise, args) } {
-            Ok(bytes) => bytes,
-            // The first range is at fault, not the call.
-            Err(Errno(libc::ENOMEM | libc::EINTR)) => 0,
-            Err(_) => {
-                // Unknown, forbidden, or (after a fork) the parent's: never again.
-                self.process = None;
-                0
-            }
-        }
+        unsafe { raw::syscall(libc::SYS_process_madvise, args) }
     }
 }
 

@@ -387,8 +387,8 @@ fn is_write(context: *mut c_void) -> Option<bool> {
     const WRITE_NOT_READ: u64 = 1 << 6;
     const CLASS_DATA_ABORT_USER: u64 = 0x24;
     const RECORDS_BYTES: usize = 4096;
-    // The records are the last field of mcontext_t, behind pstate and aligned to 16. SAFETY: the
-    // kernel passes a valid ucontext to an SA_SIGINFO handler; the address stays inside it.
+    // The records are the last field of mcontext_t, behind pstate and aligned to 16.
+    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler; the address stays in it.
     let records = unsafe {
         let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         ((&raw const (*machine).pstate).add(1) as usize).next_multiple_of(16)

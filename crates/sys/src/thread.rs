@@ -1,5 +1,6 @@
 //! Threads of this process: identity, CPUs, number.
 
+use crate::futex::LockCell;
 use crate::raw::Errno;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
@@ -13,11 +14,27 @@ pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
+/// The CPUs of the first thread that asked for a change, before that change: what the user (taskset,
+/// the batch system) allows this process.
+static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
+
+/// Answers the allowed CPUs and remembers them the first time.
+fn allowed() -> Result<CpuSet, Errno> {
+    let mut allowed = ALLOWED.lock();
+    if let Some(set) = *allowed {
+        return Ok(set);
+    }
+    let set = rustix::thread::sched_getaffinity(None)?;
+    *allowed = Some(set);
+    Ok(set)
+}
+
 /// Lets the calling thread run on these CPUs only.
 ///
 /// # Errors
 /// `EINVAL` when none of them is there, or one is beyond 1023.
 pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
+    allowed()?;
     let mut set = CpuSet::new();
     for &cpu in cpus {
         if cpu >= CpuSet::MAX_CPU {
@@ -28,16 +45,19 @@ pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &set).map_err(Errno::from)
 }
 
-/// Lets the calling thread run on every CPU this process may use at all.
+/// Lets the calling thread run on every CPU this process was allowed before this module changed
+/// anything; a user's taskset is kept.
 ///
 /// # Errors
 /// The kernel's.
 pub fn set_affinity_all() -> Result<(), Errno> {
-    let mut set = CpuSet::new();
-    for cpu in 0..CpuSet::MAX_CPU {
-        set.set(cpu);
-    }
-    rustix::thread::sched_setaffinity(None, &set).map_err(Errno::from)
+    rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
+}
+
+/// How many CPUs this process was allowed before this module changed anything; at least 1.
+#[must_use]
+pub fn cpus_allowed() -> usize {
+    allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
 /// The CPU the calling thread runs on at this moment.
@@ -123,5 +143,21 @@ pub fn set_name(name: &str) {
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
         // Only ever decoration: a refusal changes nothing.
         let _ = rustix::thread::set_name(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_name_with_spaces_and_parentheses_does_not_shift_fields() {
+        let mut line = String::from("77 (a) b (c) S");
+        for field in 4..=52 {
+            line.push_str(&format!(" {field}"));
+        }
+        assert_eq!(parse_stat_cpu(line.as_bytes()), Some(39));
+        assert_eq!(parse_stat_cpu(b"77 (short) S 1 2"), None);
+        assert_eq!(parse_stat_cpu(b""), None);
     }
 }

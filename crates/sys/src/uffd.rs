@@ -13,7 +13,9 @@
 //! - MOVE drops write protection and works on private anonymous memory only.
 
 use crate::raw::{self, Errno};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// Feature bits of `UFFDIO_API`.
 pub mod feature {
@@ -307,6 +309,15 @@ impl Event {
     }
 }
 
+/// What ended a [`Uffd::wait`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ready {
+    /// Events can be read.
+    pub events: bool,
+    /// The other descriptor is readable or has failed.
+    pub other: bool,
+}
+
 /// How many events one [`Uffd::read_events`] returns at most.
 pub const EVENTS_PER_READ: usize = 16;
 
@@ -515,6 +526,25 @@ impl Uffd {
             }
         }
         count
+    }
+
+    /// Sleeps until an event waits, `other` is readable, or the time is over. A signal may end it
+    /// early with nothing ready.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Ready {
+        let limit = timeout.and_then(|time| Timespec::try_from(time).ok());
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(other.unwrap_or(self.fd.as_fd()), PollFlags::IN),
+        ];
+        let used = if other.is_some() { 2 } else { 1 };
+        if rustix::event::poll(&mut fds[..used], limit.as_ref()).is_err() {
+            return Ready::default();
+        }
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        Ready {
+            events: ready(&fds[0]),
+            other: used == 2 && ready(&fds[1]),
+        }
     }
 
     /// # Safety

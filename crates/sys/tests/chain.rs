@@ -1,0 +1,206 @@
+//! What is not ours goes where it would have gone without us. Every case runs in a process of its
+//! own, which is this test program started again with the case's name in an environment variable.
+
+mod common;
+
+use common::*;
+use hanare_sys::map::{self, Mapping, Prot, page_size};
+use hanare_sys::signal::{self, FaultInfo, Verdict};
+use std::ffi::{c_int, c_void};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const CASE: &str = "HANARE_SYS_TEST_CASE";
+const NOT_MAPPED: usize = 0x10;
+
+static OWNED: AtomicUsize = AtomicUsize::new(0);
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+static AT_START: AtomicU64 = AtomicU64::new(0);
+
+/// Ours is one page; the rest is refused.
+fn ours(fault: FaultInfo) -> Verdict {
+    ASKED.fetch_add(1, Ordering::Relaxed);
+    let addr = fault.addr & !(page_size() - 1);
+    if addr != OWNED.load(Ordering::Relaxed) {
+        return Verdict::NotOurs;
+    }
+    // SAFETY: the page is the test's own.
+    unsafe { map::protect(addr, page_size(), Prot::READ_WRITE) }.unwrap();
+    Verdict::Handled
+}
+
+/// The program's handler: ends with 40 when it sees the fault as the kernel would have shown it.
+extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the chain passes on what the kernel gave.
+    let addr = unsafe { (*info).si_addr() } as usize;
+    let good = signal == libc::SIGSEGV && addr == NOT_MAPPED && !context.is_null();
+    // The mask must be the interrupted one, the action's and the signal itself, and no more.
+    let mask = blocked();
+    let expected =
+        AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(if good && mask == expected { 40 } else { 41 }) };
+}
+
+extern "C" fn programs_plain(signal: c_int) {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(if signal == libc::SIGSEGV { 50 } else { 51 }) };
+}
+
+fn blocked() -> u64 {
+    // SAFETY: reads the mask of this thread into a set that is valid as all zeroes.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set);
+        (1..65)
+            .filter(|signal| libc::sigismember(&raw const set, *signal) == 1)
+            .map(|s| 1 << (s - 1))
+            .sum()
+    }
+}
+
+fn action(handler: usize, flags: c_int) -> libc::sigaction {
+    // SAFETY: a zeroed sigaction is valid, and the set is its own.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR1);
+        action
+    }
+}
+
+fn set_kernel(action: &libc::sigaction) {
+    // SAFETY: a valid action for SIGSEGV.
+    let answer = unsafe { libc::sigaction(libc::SIGSEGV, action, std::ptr::null_mut()) };
+    assert_eq!(answer, 0);
+}
+
+/// A page that traps and is ours, to show that our handler works before the foreign fault.
+fn own_page() -> Mapping {
+    let page = near(page_size(), 1);
+    OWNED.store(page.addr(), Ordering::Relaxed);
+    // SAFETY: the page is the test's own.
+    unsafe { map::protect(page.addr(), page.len(), Prot::NONE) }.unwrap();
+    page
+}
+
+fn run_case(case: &str) {
+    AT_START.store(blocked(), Ordering::Relaxed);
+    let full = action(programs_full as *const () as usize, libc::SA_SIGINFO);
+    let plain = action(programs_plain as *const () as usize, 0);
+    let default = action(libc::SIG_DFL, 0);
+    let ignore = action(libc::SIG_IGN, 0);
+    set_kernel(if case == "before" { &full } else { &default });
+    signal::install(libc::SIGSEGV, ours).unwrap();
+    signal::install(libc::SIGSEGV, ours).unwrap();
+    let set = |action: &libc::sigaction| signal::set_chained(libc::SIGSEGV, *action).unwrap();
+    match case {
+        "before" => assert_eq!(
+            signal::chained(libc::SIGSEGV).unwrap().sa_sigaction,
+            full.sa_sigaction
+        ),
+        "after" => {
+            assert_eq!(set(&full).sa_sigaction, libc::SIG_DFL);
+            let old = set(&full);
+            assert_eq!(
+                (old.sa_sigaction, old.sa_flags),
+                (full.sa_sigaction, full.sa_flags)
+            );
+            // SAFETY: a valid set.
+            let member = unsafe { libc::sigismember(&raw const old.sa_mask, libc::SIGUSR1) };
+            assert_eq!(member, 1);
+        }
+        "plain" => drop(set(&plain)),
+        "ignored" | "ignored_sent" => drop(set(&ignore)),
+        "default" | "default_sent" => {}
+        "uninstalled" => {
+            set(&full);
+            signal::uninstall(libc::SIGSEGV).unwrap();
+        }
+        other => panic!("no case {other}"),
+    }
+    if case != "uninstalled" {
+        let page = own_page();
+        check(page.addr(), page.len(), 1);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+    }
+    if case.ends_with("_sent") {
+        // SAFETY: sends this thread a signal.
+        unsafe { libc::raise(libc::SIGSEGV) };
+        std::process::exit(if ASKED.load(Ordering::Relaxed) == 1 {
+            60
+        } else {
+            61
+        });
+    }
+    read(NOT_MAPPED);
+    std::process::exit(99);
+}
+
+/// The entry of the started process; nothing to do in the ordinary test run.
+#[test]
+fn child() {
+    if let Ok(case) = std::env::var(CASE) {
+        run_case(&case);
+    }
+}
+
+fn start(case: &str) -> ExitStatus {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(CASE, case)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("case {case} hung");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_handler_installed_before_ours_is_called() {
+    assert_eq!(start("before").code(), Some(40));
+}
+
+#[test]
+fn a_handler_the_program_set_later_is_called() {
+    assert_eq!(start("after").code(), Some(40));
+}
+
+#[test]
+fn a_plain_handler_is_called() {
+    assert_eq!(start("plain").code(), Some(50));
+}
+
+#[test]
+fn without_a_handler_the_process_dies_of_the_signal() {
+    assert_eq!(start("default").signal(), Some(libc::SIGSEGV));
+    assert_eq!(start("default_sent").signal(), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_fault_cannot_be_ignored_but_a_sent_signal_can() {
+    assert_eq!(start("ignored").signal(), Some(libc::SIGSEGV));
+    assert_eq!(
+        start("ignored_sent").code(),
+        Some(60),
+        "a sent signal never reaches our handler"
+    );
+}
+
+#[test]
+fn uninstalling_gives_the_signal_back() {
+    assert_eq!(start("uninstalled").code(), Some(40));
+}

@@ -1,0 +1,140 @@
+//! What the tests of this crate share: patterns in memory, bounded waits, skipping.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "every test file uses a part of it"
+)]
+
+use hanare_sys::features::{Disabled, Features};
+use hanare_sys::map::{Mapping, page_size};
+use hanare_sys::uffd::{EVENTS_PER_READ, Event, RegisterMode, Uffd};
+use std::time::{Duration, Instant};
+
+/// Longer than any sane delay: reaching it means the test failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const MISSING: RegisterMode = RegisterMode {
+    missing: true,
+    wp: false,
+    minor: false,
+};
+pub const MISSING_WP: RegisterMode = RegisterMode {
+    missing: true,
+    wp: true,
+    minor: false,
+};
+pub const WP: RegisterMode = RegisterMode {
+    missing: false,
+    wp: true,
+    minor: false,
+};
+
+pub fn features() -> Features {
+    Features::probe(&Disabled::default())
+}
+
+/// Ends the test as passed, saying why, when the machine lacks something.
+#[macro_export]
+macro_rules! need {
+    ($present:expr, $what:literal) => {
+        if !$present {
+            println!("skipped: this machine has no {}", $what);
+            return;
+        }
+    };
+}
+
+/// A region of missing pages that `uffd` traps.
+pub fn far(uffd: &Uffd, len: usize, mode: RegisterMode) -> Mapping {
+    let mapping = Mapping::reserve(len, page_size()).unwrap();
+    uffd.register(mapping.addr(), mapping.len(), mode).unwrap();
+    mapping
+}
+
+/// Ordinary memory filled with a pattern.
+pub fn near(len: usize, seed: u64) -> Mapping {
+    let mapping = Mapping::anonymous(len).unwrap();
+    fill(mapping.addr(), len, seed);
+    mapping
+}
+
+fn word(seed: u64, index: usize) -> u64 {
+    (seed << 32 ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Writes a pattern in which every word differs by place and seed.
+pub fn fill(addr: usize, len: usize, seed: u64) {
+    let words: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
+    for index in 0..len / 8 {
+        // SAFETY: the tests pass their own writable memory.
+        unsafe { words.add(index).write_volatile(word(seed, index)) };
+    }
+}
+
+/// Checks a pattern written by [`fill`].
+#[track_caller]
+pub fn check(addr: usize, len: usize, seed: u64) {
+    for index in 0..len / 8 {
+        assert_eq!(
+            read(addr + index * 8),
+            word(seed, index),
+            "word {index} of {len} bytes, seed {seed}"
+        );
+    }
+}
+
+#[track_caller]
+pub fn check_zero(addr: usize, len: usize) {
+    for index in 0..len / 8 {
+        assert_eq!(read(addr + index * 8), 0, "word {index} of {len} bytes");
+    }
+}
+
+pub fn read(addr: usize) -> u64 {
+    let word: *const u64 = std::ptr::with_exposed_provenance(addr);
+    // SAFETY: the tests pass their own readable memory, or memory whose trap they resolve.
+    unsafe { word.read_volatile() }
+}
+
+pub fn write(addr: usize, value: u64) {
+    let word: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: the tests pass their own writable memory, or memory whose trap they resolve.
+    unsafe { word.write_volatile(value) };
+}
+
+/// The next events; fails the test when none comes.
+#[track_caller]
+pub fn next_events(uffd: &Uffd) -> Vec<Event> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let mut events = [Event::EMPTY; EVENTS_PER_READ];
+        let count = uffd.read_events(&mut events);
+        if count > 0 {
+            return events[..count].to_vec();
+        }
+        uffd.wait(None, Some(Duration::from_millis(100)));
+    }
+    panic!("no event within {PATIENCE:?}");
+}
+
+/// Kilobytes of huge pages in the mapping that holds `addr`.
+pub fn huge_kib(addr: usize) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inside = false;
+    for line in smaps.lines() {
+        let range = line
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.split_once('-'));
+        if let Some((start, end)) = range {
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            if let (Some(start), Some(end)) = (number(start), number(end)) {
+                inside = (start..end).contains(&addr);
+            }
+        }
+        if let Some(value) = line.strip_prefix("AnonHugePages:").filter(|_| inside) {
+            return value.trim().trim_end_matches("kB").trim().parse().unwrap();
+        }
+    }
+    0
+}

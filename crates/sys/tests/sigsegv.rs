@@ -1,0 +1,92 @@
+//! SIGSEGV and mprotect: trapping with no privilege at all.
+
+mod common;
+
+use common::*;
+use hanare_sys::map::{self, Prot, page_size};
+use hanare_sys::signal::{self, FaultInfo, SignalError, SignalMask, Verdict};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+static READS: AtomicUsize = AtomicUsize::new(0);
+static WRITES: AtomicUsize = AtomicUsize::new(0);
+
+/// The first read opens a page for reading, the first write for writing.
+fn open_page(fault: FaultInfo) -> Verdict {
+    let addr = fault.addr & !(page_size() - 1);
+    if !(START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)).contains(&addr) {
+        return Verdict::NotOurs;
+    }
+    let (counter, prot) = match fault.write {
+        Some(false) => (&READS, Prot::READ),
+        Some(true) | None => (&WRITES, Prot::READ_WRITE),
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the mapping is the test's own.
+    match unsafe { map::protect(addr, page_size(), prot) } {
+        Ok(()) => Verdict::Handled,
+        Err(_) => Verdict::NotOurs,
+    }
+}
+
+fn blocked_mask() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:"))
+        .unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap()
+}
+
+#[test]
+fn protected_pages_open_on_touch() {
+    let page = page_size();
+    let mask = blocked_mask();
+    let memory = near(4 * page, 1);
+    START.store(memory.addr(), Ordering::Relaxed);
+    END.store(memory.end(), Ordering::Relaxed);
+    signal::install(libc::SIGSEGV, open_page).unwrap();
+    // SAFETY: the mapping is the test's own.
+    unsafe { map::protect(memory.addr(), memory.len(), Prot::NONE) }.unwrap();
+    check(memory.addr(), 2 * page, 1);
+    let traps = || {
+        (
+            READS.load(Ordering::Relaxed),
+            WRITES.load(Ordering::Relaxed),
+        )
+    };
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(traps(), (2, 0));
+        write(memory.addr(), 5);
+        assert_eq!(
+            traps(),
+            (2, 1),
+            "a write to a page opened for reading traps again"
+        );
+        write(memory.addr() + 2 * page, 6);
+        assert_eq!(traps(), (2, 2), "a write to a closed page traps once");
+    }
+    write(memory.addr(), 5);
+    write(memory.addr() + 2 * page, 6);
+    assert_eq!(read(memory.addr()), 5);
+    assert_eq!(read(memory.addr() + 2 * page), 6);
+    assert_eq!(
+        blocked_mask(),
+        mask,
+        "a handled fault leaves the signal mask as it was"
+    );
+
+    assert_eq!(
+        signal::install(libc::SIGTERM, open_page),
+        Err(SignalError::NotAFaultSignal(15))
+    );
+    {
+        let _outer = SignalMask::block_all();
+        let unblockable = 1u64 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+        assert_eq!(blocked_mask(), !unblockable);
+        drop(SignalMask::block_all());
+        assert_eq!(blocked_mask(), !unblockable, "guards nest");
+    }
+    assert_eq!(blocked_mask(), mask);
+}

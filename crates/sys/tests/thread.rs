@@ -1,0 +1,68 @@
+//! Threads: where they run and how many there are. One test only, as it counts the whole process.
+
+use hanare_sys::thread;
+use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+#[test]
+fn threads_are_counted_placed_and_named() {
+    let before = thread::count();
+    assert!(before >= 1);
+    let barrier = Arc::new(Barrier::new(4));
+    let others: Vec<_> = (0..3)
+        .map(|_| {
+            let barrier = Arc::clone(&barrier);
+            std::thread::spawn(move || {
+                barrier.wait();
+                barrier.wait();
+            })
+        })
+        .collect();
+    barrier.wait();
+    assert_eq!(thread::count(), before + 3);
+    barrier.wait();
+    for other in others {
+        other.join().unwrap();
+    }
+
+    let (sender, receiver) = mpsc::channel();
+    let pinned = std::thread::spawn(move || {
+        let allowed = thread::cpus_allowed();
+        let cpu = thread::current_cpu();
+        thread::set_name("a (strange) name that is too long");
+        thread::set_affinity(&[cpu]).unwrap();
+        assert_eq!(thread::current_cpu(), cpu);
+        assert_eq!(thread::cpu_of(thread::gettid()), Some(cpu));
+        let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        assert_eq!(name.trim_end(), "a (strange) nam");
+        assert!(thread::set_affinity(&[]).is_err());
+        assert!(thread::set_affinity(&[1 << 20]).is_err());
+        thread::set_affinity_all().unwrap();
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let cpus = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed:"))
+            .unwrap();
+        let bits: u32 = cpus
+            .chars()
+            .filter_map(|digit| digit.to_digit(16))
+            .map(u32::count_ones)
+            .sum();
+        sender
+            .send((thread::gettid(), bits as usize, allowed))
+            .unwrap();
+    });
+    pinned.join().unwrap();
+    let (gone, bits, allowed) = receiver.recv().unwrap();
+    assert_eq!(bits, allowed);
+    // The kernel lets join return a moment before the thread leaves /proc.
+    let start = Instant::now();
+    while thread::cpu_of(gone).is_some() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "a thread that has ended is still there"
+        );
+        std::thread::yield_now();
+    }
+}
