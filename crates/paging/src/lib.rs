@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The pager of Hanare as a pure state machine.
+//!
+//! This room decides which page is where and what must move; it never moves anything itself. It knows no operating
+//! system, no clock, no thread, no link and no address: it is told what happened ([`Event`]) and answers with what is
+//! to be done ([`Action`]). The same code runs in a live program, in the simulator, in trace replay and in the
+//! property tests beside it.
+//!
+//! Vocabulary: a *unit* is the smallest page of a region; a *page* is one unit or, where the page size is chosen
+//! automatically, a whole *block* of units (a *wide* page); a *frame* is local memory outside the program's view.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod event;
+mod frames;
+mod grain;
+pub mod limits;
+mod pager;
+mod placement;
+pub mod policy;
+pub mod prefetch;
+mod units;
+
+pub use config::{Class, Config, ConfigError, Counters, Progress, State};
+pub use event::{Action, Actions, Event, Source};
+pub use pager::Pager;
+pub use placement::Placement;
+pub use units::{FrameId, Geometry, PageId};

@@ -1,0 +1,1074 @@
+//! The pager: the only file that changes a page's state.
+//!
+//! ```text
+//!  untouched ──► fetching ──► resident ◄──► opening (first write)
+//!      ▲            ▲  │          │
+//!      │            │  ▼          ▼
+//!   discard      remote staged ◄─ taking out
+//!                   ▲    │  ▲ │
+//!                   └────┘  └─┴──► installing ──► resident
+//! ```
+//!
+//! Local memory is what is resident, staged or in flight, plus frames that are free but keep their memory; it never
+//! exceeds the budget. A page in transit belongs to the action that moves it, and nothing else is decided about it until
+//! that action's completion is told.
+
+use std::collections::VecDeque;
+
+use crate::config::{Class, Config, ConfigError, Counters, Progress, STATES, State};
+use crate::event::{Action, Actions, Event, Source};
+use crate::frames::Frames;
+use crate::grain::Grain;
+use crate::limits;
+use crate::policy::Policy;
+use crate::prefetch::{Prefetcher, Proposals, Touch};
+use crate::units::{FrameId, Geometry, PageId};
+
+/// The program may have written to it since the server last had it.
+const DIRTY: u8 = 1;
+/// The server holds bytes for it.
+const HELD: u8 = 2;
+/// A thread waits for it.
+const WANTED: u8 = 4;
+/// A thread waits to write to it; in flight into view: it arrives writable.
+const WRITE: u8 = 8;
+/// It leaves the view because it was discarded.
+const DISCARDED: u8 = 16;
+/// It was fetched before anyone asked.
+const PREFETCHED: u8 = 32;
+/// A write-back of it is under way.
+const WRITING: u8 = 64;
+/// That write-back's bytes are no longer the page's: release them when it ends.
+const STALE: u8 = 128;
+
+const NO_FRAME: u32 = u32::MAX;
+
+struct Pool {
+    class: Class,
+    frames: Frames,
+}
+
+/// The pager.
+pub struct Pager {
+    geometry: Geometry,
+    small: Pool,
+    wide: Pool,
+    direct: bool,
+    ahead_units: u32,
+    state: Vec<u8>,
+    flags: Vec<u8>,
+    frame: Vec<u32>,
+    is_wide: Vec<u8>,
+    in_memory: Vec<u16>,
+    remote: Vec<u16>,
+    policy: Box<dyn Policy>,
+    prefetcher: Box<dyn Prefetcher>,
+    grain: Grain,
+    budget: u32,
+    low: u32,
+    high: u32,
+    /// Units resident, staged or in flight.
+    used: u32,
+    /// Of those, units on their way to being free.
+    leaving: u32,
+    /// Of those, units that are free as soon as they are out of view.
+    leaving_clean: u32,
+    /// Units of free frames whose memory is being given back.
+    freeing: u32,
+    clean: u32,
+    starved: VecDeque<PageId>,
+    ahead: VecDeque<PageId>,
+    /// Pages being copied out of frames whose write-back has ended.
+    copied_from: Vec<(PageId, FrameId)>,
+    guarded: [PageId; 2],
+    counters: Counters,
+}
+
+impl Pager {
+    /// A pager in which nothing was touched yet.
+    ///
+    /// # Errors
+    /// When the configuration is outside its bounds.
+    pub fn new(config: &Config, policy: Box<dyn Policy>, prefetcher: Box<dyn Prefetcher>) -> Result<Self, ConfigError> {
+        let geometry = config.geometry;
+        if !geometry.is_valid() {
+            return Err(ConfigError::Geometry);
+        }
+        if config.budget_units < limits::BUDGET_PAGES_MIN {
+            return Err(ConfigError::Budget);
+        }
+        let needs_frames = config.small.moves || !config.direct;
+        if needs_frames && config.small.frames == 0 || geometry.block_units > 1 && config.wide.frames == 0 {
+            return Err(ConfigError::Frames);
+        }
+        let units = geometry.units as usize;
+        let blocks = if geometry.block_units > 1 { geometry.blocks() as usize } else { 0 };
+        let mut pager = Self {
+            geometry,
+            small: Pool { class: config.small, frames: Frames::new(config.small.frames) },
+            wide: Pool { class: config.wide, frames: Frames::new(config.wide.frames) },
+            direct: config.direct,
+            ahead_units: config.ahead_units,
+            state: vec![0; units],
+            flags: vec![0; units],
+            frame: vec![0; units],
+            is_wide: vec![0; blocks],
+            in_memory: vec![0; blocks],
+            remote: vec![0; blocks],
+            policy,
+            prefetcher,
+            grain: Grain::new(geometry.blocks()),
+            budget: 0,
+            low: 0,
+            high: 0,
+            used: 0,
+            leaving: 0,
+            leaving_clean: 0,
+            freeing: 0,
+            clean: 0,
+            starved: VecDeque::with_capacity(limits::STARVED_MAX),
+            ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
+            copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
+            guarded: [PageId(u32::MAX); 2],
+            counters: Counters::default(),
+        };
+        pager.set_budget(config.budget_units);
+        Ok(pager)
+    }
+
+    /// Takes an event and answers with what is to be done, appended to `actions`.
+    pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
+        let mut progress = Progress::Done;
+        match event {
+            Event::Fault { unit, write } => self.fault(unit, write, actions),
+            Event::Fetched { page, ok } => self.fetched(page, ok, actions),
+            Event::Arrived { page, count, certain, ok } => {
+                for index in 0..count {
+                    self.arrived(PageId(page.0 + index), certain, ok, actions);
+                }
+            }
+            Event::Opened { page } => self.opened(page),
+            Event::TakenOut { page, ok } => self.taken_out(page, ok, actions),
+            Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
+            Event::FrameFreed { frame } => {
+                self.freeing -= self.span_of(frame.wide);
+                self.pool(frame.wide).frames.put_empty(frame.index);
+            }
+            Event::Discard { first, end } => progress = self.discard(first, end, actions),
+            Event::WillNeed { first, end } => self.prefetch_range(first, end.saturating_sub(first), actions),
+            Event::Budget { units } => self.set_budget(units),
+        }
+        self.balance(actions);
+        self.counters.used_peak = self.counters.used_peak.max(u64::from(self.local_units()));
+        progress
+    }
+
+    /// Units of local memory in use now, free frames that keep their memory included.
+    #[must_use]
+    pub fn local_units(&self) -> u32 {
+        self.used + self.spare() + self.freeing
+    }
+
+    /// The budget in force, in units.
+    #[must_use]
+    pub fn budget_units(&self) -> u32 {
+        self.budget
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The page a unit belongs to and its length in units.
+    #[must_use]
+    pub fn page_of(&self, unit: u32) -> (PageId, u32) {
+        let page = self.head(unit);
+        (page, self.span(page))
+    }
+
+    /// The state of the page a unit belongs to.
+    #[must_use]
+    pub fn state_of(&self, unit: u32) -> State {
+        self.state(self.head(unit))
+    }
+
+    // ---- faults -----------------------------------------------------------------------------------------------------
+
+    fn fault(&mut self, unit: u32, write: bool, actions: &mut Actions) {
+        let mut page = self.head(unit);
+        match self.state(page) {
+            State::Resident if write && !self.has(page, DIRTY) => {
+                self.counters.faults_first_write += 1;
+                self.policy.referenced(page, true);
+                self.open(page, actions);
+            }
+            State::Resident => actions.push(Action::Wake { page }),
+            State::Fetching | State::Installing | State::Opening | State::TakingOut => self.wait_for(page, write),
+            State::Untouched | State::Remote if self.has(page, WANTED) => self.wait_for(page, write),
+            State::Staged => {
+                self.rescue(page, write, actions);
+                if self.pool_of(page).class.moves {
+                    self.read_ahead(page, actions);
+                }
+            }
+            State::Untouched | State::Remote => {
+                if self.geometry.block_units > 1 {
+                    self.choose_grain(unit);
+                    page = self.head(unit);
+                }
+                self.demand(page, write, actions);
+            }
+        }
+    }
+
+    fn wait_for(&mut self, page: PageId, write: bool) {
+        self.counters.faults_waited += 1;
+        self.set(page, WANTED);
+        // A page in flight into view was told whether to arrive writable: the wish is granted by opening it after.
+        if write {
+            self.set(page, WRITE);
+        }
+    }
+
+    fn demand(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        match (self.state(page), write) {
+            (State::Untouched, _) => self.counters.faults_zero += 1,
+            (_, true) => self.counters.faults_write += 1,
+            (_, false) => self.counters.faults_read += 1,
+        }
+        if self.span(page) > 1 {
+            self.grain.wide_fault();
+        }
+        let Some(frame) = self.admit(page, actions) else {
+            if self.geometry.block_units > 1 && self.span(page) == 1 {
+                self.grain.small_fault(self.geometry.block(page.0), 1);
+            }
+            return self.starve(page, write, actions);
+        };
+        let was_remote = self.state(page) == State::Remote;
+        let at = actions.as_slice().len();
+        self.launch(page, frame, write, true, actions);
+        let run = if was_remote { self.read_ahead(page, actions) } else { 0 };
+        if run > 0 {
+            actions.extend_run(at, run);
+        }
+        if self.geometry.block_units > 1 && self.span(page) == 1 {
+            self.grain.small_fault(self.geometry.block(page.0), 1 + run);
+        }
+    }
+
+    /// Queues a fault that has no room; it goes on as soon as there is some.
+    fn starve(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        if self.starved.len() == limits::STARVED_MAX {
+            return actions.push(Action::Wake { page });
+        }
+        self.set(page, WANTED);
+        if write {
+            self.set(page, WRITE);
+        }
+        self.starved.push_back(page);
+    }
+
+    /// Starts bringing in a page for which room and frame were had.
+    fn launch(&mut self, page: PageId, frame: Option<FrameId>, write: bool, demand: bool, actions: &mut Actions) {
+        let source = if self.state(page) == State::Remote { Source::Server } else { Source::Zero };
+        if source == Source::Server {
+            self.counters.fetched += u64::from(self.span(page));
+        }
+        match self.span(page) {
+            1 => self.counters.pages_small += 1,
+            _ => self.counters.pages_wide += 1,
+        }
+        self.used += self.span(page);
+        self.move_to(page, State::Fetching);
+        self.clear(page, WANTED | WRITE | PREFETCHED);
+        self.set(page, if demand { WANTED } else { PREFETCHED });
+        if write {
+            // A page fetched straight into view arrives writable; one in a frame is told when it is installed.
+            self.set(page, if frame.is_none() { DIRTY } else { WRITE });
+        }
+        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+        actions.push(Action::Fetch { page, count: 1, source, frame, writable: write, demand });
+    }
+
+    /// A touch of a page whose bytes wait in a frame.
+    fn rescue(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        if self.has(page, DISCARDED) || self.has(page, WRITING) && self.has(page, WANTED) {
+            return self.wait_for(page, write);
+        }
+        if self.has(page, WRITING) {
+            // The frame is being read by the link. A second copy is made rather than waiting for it.
+            let Some(frame) = self.admit(page, actions) else {
+                return self.starve(page, write, actions);
+            };
+            self.counters.faults_rescued += 1;
+            let from = self.frame_of(page);
+            self.leave_done(page);
+            self.used += self.span(page);
+            self.move_to(page, State::Fetching);
+            self.set(page, WANTED | DIRTY | WRITE);
+            self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+            let source = Source::Frame(from);
+            return actions.push(Action::Fetch { page, count: 1, source, frame, writable: true, demand: true });
+        }
+        if self.has(page, PREFETCHED) {
+            self.counters.prefetch_used += u64::from(self.span(page));
+            self.ahead.retain(|&other| other != page);
+        }
+        self.counters.faults_rescued += 1;
+        self.clear(page, PREFETCHED);
+        self.install(page, write, actions);
+    }
+
+    fn install(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        let writable = write || self.has(page, DIRTY);
+        if writable {
+            self.set(page, DIRTY);
+        }
+        self.clear(page, WRITE);
+        self.move_to(page, State::Installing);
+        actions.push(Action::Install { page, frame: self.frame_of(page), writable });
+    }
+
+    fn open(&mut self, page: PageId, actions: &mut Actions) {
+        self.set(page, DIRTY);
+        self.clean -= self.span(page);
+        self.move_to(page, State::Opening);
+        actions.push(Action::Open { page });
+    }
+
+    // ---- completions ------------------------------------------------------------------------------------------------
+
+    fn fetched(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
+        self.copy_done(page);
+        if !ok {
+            return self.refetch(page, actions);
+        }
+        if self.has(page, WANTED) {
+            let write = self.has(page, WRITE);
+            return self.install(page, write, actions);
+        }
+        self.move_to(page, State::Staged);
+        self.ahead.push_back(page);
+    }
+
+    /// A fetch brought nothing: asked again while someone waits for it, given up otherwise.
+    fn refetch(&mut self, page: PageId, actions: &mut Actions) {
+        let frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        let wanted = self.has(page, WANTED);
+        let write = self.has(page, WRITE) || frame.is_none() && self.has(page, DIRTY);
+        self.used -= self.span(page);
+        self.clear(page, WANTED | WRITE | DIRTY | PREFETCHED);
+        self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
+        if wanted {
+            self.launch(page, frame, write, true, actions);
+        } else if let Some(frame) = frame {
+            // Nobody knows how much of the frame was filled before the failure: its memory counts.
+            self.pool(frame.wide).frames.put_filled(frame.index);
+        }
+    }
+
+    fn arrived(&mut self, page: PageId, certain: bool, ok: bool, actions: &mut Actions) {
+        let installing = self.state(page) == State::Installing;
+        if !ok && installing {
+            let writable = self.has(page, DIRTY);
+            return actions.push(Action::Install { page, frame: self.frame_of(page), writable });
+        }
+        if !ok {
+            return self.refetch(page, actions);
+        }
+        self.copy_done(page);
+        if installing {
+            let frame = self.frame_of(page);
+            self.pool(frame.wide).frames.put_empty(frame.index);
+        }
+        self.move_to(page, State::Resident);
+        if !certain {
+            self.set(page, DIRTY);
+        }
+        self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
+        self.policy.inserted(page);
+        if self.has(page, WANTED) {
+            self.guarded = [page, self.guarded[0]];
+        }
+        let write = self.has(page, WRITE);
+        self.clear(page, WANTED | WRITE | PREFETCHED);
+        if write && !self.has(page, DIRTY) {
+            self.open(page, actions);
+        }
+    }
+
+    fn opened(&mut self, page: PageId) {
+        self.move_to(page, State::Resident);
+        self.clear(page, WANTED | WRITE);
+    }
+
+    fn taken_out(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
+        let dirty = self.has(page, DIRTY);
+        if !ok {
+            return self.still_in_view(page, actions);
+        }
+        let pool_frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        if self.has(page, DISCARDED) {
+            self.leave_done(page);
+            self.forget_frame(page, pool_frame);
+            self.used -= self.span(page);
+            return self.forget(page, actions);
+        }
+        match pool_frame {
+            Some(_) if self.pool_of(page).class.moves && self.has(page, WANTED) => {
+                self.leave_done(page);
+                self.counters.faults_rescued += 1;
+                let write = self.has(page, WRITE);
+                self.install(page, write, actions);
+            }
+            Some(frame) if dirty => {
+                if !self.pool_of(page).class.moves {
+                    self.leave_done(page);
+                    self.used -= self.span(page);
+                }
+                self.move_to(page, State::Staged);
+                self.write_back(page, frame, actions);
+                if self.has(page, WANTED) {
+                    let write = self.has(page, WRITE);
+                    self.clear(page, WANTED | WRITE);
+                    self.rescue(page, write, actions);
+                }
+            }
+            _ => self.gone(page, pool_frame, dirty, actions),
+        }
+    }
+
+    /// The page could not be taken out: it is as before, and at the end of its policy's order.
+    fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
+        let frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        if self.has(page, DISCARDED) {
+            return actions.push(Action::TakeOut { page, frame, dirty: false });
+        }
+        if let Some(frame) = frame {
+            self.pool(frame.wide).frames.put_empty(frame.index);
+        }
+        self.leave_done(page);
+        self.move_to(page, State::Resident);
+        self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
+        self.policy.inserted(page);
+        let write = self.has(page, WRITE) && !self.has(page, DIRTY);
+        if self.has(page, WANTED) {
+            actions.push(Action::Wake { page });
+        }
+        self.clear(page, WANTED | WRITE);
+        if write {
+            self.open(page, actions);
+        }
+    }
+
+    /// The page is out of view and its bytes are nowhere but on the server.
+    fn gone(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
+        self.leave_done(page);
+        self.forget_frame(page, frame);
+        self.used -= self.span(page);
+        if dirty {
+            self.set(page, HELD);
+            self.counters.written_back += u64::from(self.span(page));
+        } else {
+            self.counters.dropped_clean += u64::from(self.span(page));
+        }
+        self.clear(page, DIRTY);
+        self.settle(page, actions);
+    }
+
+    /// A page without local memory comes to rest, or goes back at once when a thread waits for it.
+    fn settle(&mut self, page: PageId, actions: &mut Actions) {
+        self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
+        if self.has(page, WANTED) {
+            let write = self.has(page, WRITE);
+            self.clear(page, WANTED | WRITE);
+            self.demand(page, write, actions);
+        }
+    }
+
+    fn write_back(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
+        self.set(page, WRITING);
+        actions.push(Action::WriteBack { page, frame });
+    }
+
+    fn written_back(&mut self, page: PageId, frame: FrameId, ok: bool, actions: &mut Actions) {
+        let moves = self.pool(frame.wide).class.moves;
+        if self.state(page) != State::Staged {
+            // The page was rescued or discarded meanwhile: the frame is all that is left of this write.
+            self.clear(page, WRITING);
+            if self.state(page) == State::Fetching {
+                // It is being copied out of this very frame: the copy's completion frees it.
+                self.copied_from.push((page, frame));
+            } else {
+                self.free_written(frame);
+            }
+            if self.has(page, STALE) {
+                actions.push(Action::Release { unit: page.0, count: self.span_of(frame.wide) });
+                self.clear(page, STALE);
+            } else if ok {
+                self.set(page, HELD);
+            }
+            return;
+        }
+        if !ok && !self.has(page, DISCARDED) {
+            return actions.push(Action::WriteBack { page, frame });
+        }
+        self.clear(page, WRITING | DIRTY);
+        self.set(page, HELD);
+        if moves {
+            self.leave_done(page);
+        }
+        if self.has(page, DISCARDED) {
+            self.give_frame(frame, moves);
+            self.used -= self.span(page) * u32::from(moves);
+            return self.forget(page, actions);
+        }
+        self.counters.written_back += u64::from(self.span(page));
+        if moves && self.has(page, WANTED) {
+            self.counters.faults_rescued += 1;
+            let write = self.has(page, WRITE);
+            return self.install(page, write, actions);
+        }
+        self.give_frame(frame, moves);
+        self.used -= self.span(page) * u32::from(moves);
+        self.settle(page, actions);
+    }
+
+    /// Frees a frame whose page has gone on without it.
+    fn free_written(&mut self, frame: FrameId) {
+        let moves = self.pool(frame.wide).class.moves;
+        self.give_frame(frame, moves);
+        self.used -= self.span_of(frame.wide) * u32::from(moves);
+    }
+
+    /// A copy out of a frame ended: the frame is free if its write-back ended before.
+    fn copy_done(&mut self, page: PageId) {
+        if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {
+            let (_, frame) = self.copied_from.swap_remove(index);
+            self.free_written(frame);
+        }
+    }
+
+    // ---- discarding -------------------------------------------------------------------------------------------------
+
+    fn discard(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
+        let end = end.min(self.geometry.units);
+        let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
+        let mut unit = first;
+        while unit < stop {
+            let page = self.head(unit);
+            let span = self.span(page);
+            let whole = page.0 >= first && page.0 + span <= end;
+            if !whole && self.state(page) != State::Untouched && !self.split(page) {
+                return Progress::Busy(unit);
+            }
+            if whole && !self.discard_page(page, actions) {
+                return Progress::Busy(unit);
+            }
+            // A split page is gone through again, unit by unit; an untouched one has nothing to discard.
+            if whole || self.span(page) == span {
+                unit = page.0 + span;
+            }
+        }
+        if unit < end { Progress::Continue(unit) } else { Progress::Done }
+    }
+
+    /// Discards one page; false when it is in transit.
+    fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        match self.state(page) {
+            State::Untouched => return true,
+            State::Remote => self.forget(page, actions),
+            State::Resident => {
+                self.policy.removed(page);
+                self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
+                self.clear(page, DIRTY);
+                self.set(page, DISCARDED);
+                let frame = if self.pool_of(page).class.moves { self.empty_frame(page) } else { None };
+                self.leave(page, frame, false, actions);
+            }
+            State::Staged if self.has(page, WRITING) => self.set(page, DISCARDED),
+            State::Staged => {
+                self.ahead.retain(|&other| other != page);
+                self.counters.prefetch_wasted += u64::from(self.span(page));
+                let frame = self.frame_of(page);
+                self.forget_frame(page, Some(frame));
+                self.used -= self.span(page);
+                self.forget(page, actions);
+            }
+            State::Fetching | State::Installing | State::Opening | State::TakingOut => {
+                return false;
+            }
+        }
+        self.counters.discarded += u64::from(self.span(page));
+        true
+    }
+
+    /// Makes a page untouched; the server forgets it too.
+    fn forget(&mut self, page: PageId, actions: &mut Actions) {
+        if self.has(page, WRITING) {
+            self.set(page, STALE);
+        } else if self.has(page, HELD) {
+            actions.push(Action::Release { unit: page.0, count: self.span(page) });
+        }
+        self.clear(page, HELD | DIRTY | DISCARDED | PREFETCHED);
+        self.settle_untouched(page, actions);
+    }
+
+    fn settle_untouched(&mut self, page: PageId, actions: &mut Actions) {
+        let queued = matches!(self.state(page), State::Remote | State::Untouched);
+        self.move_to(page, State::Untouched);
+        if self.has(page, WANTED) && !queued {
+            let write = self.has(page, WRITE);
+            self.clear(page, WANTED | WRITE);
+            self.demand(page, write, actions);
+        }
+    }
+
+    /// Turns a wide page at rest into small ones; false when it is in transit.
+    fn split(&mut self, page: PageId) -> bool {
+        let state = self.state(page);
+        let span = self.span(page);
+        let at_rest = matches!(state, State::Untouched | State::Remote | State::Resident);
+        if span == 1 || !at_rest || self.has(page, WRITING | WANTED) {
+            return false;
+        }
+        let flags = self.flags[page.0 as usize] & (DIRTY | HELD);
+        if state == State::Resident {
+            self.policy.removed(page);
+        }
+        self.is_wide[self.geometry.block(page.0) as usize] = 0;
+        let range = page.0 as usize..(page.0 + span) as usize;
+        self.state[range.clone()].fill(state as u8);
+        self.flags[range.clone()].fill(flags);
+        if state == State::Resident {
+            range.for_each(|unit| self.policy.inserted(PageId(unit as u32)));
+        }
+        true
+    }
+
+    // ---- page size --------------------------------------------------------------------------------------------------
+
+    /// Decides whether a unit's block comes in small or wide, where it is free to change.
+    fn choose_grain(&mut self, unit: u32) {
+        let block = self.geometry.block(unit);
+        if !self.block_is_away(block) {
+            return;
+        }
+        let affordable = self.budget >= 8 * self.geometry.block_units;
+        let wide = affordable && self.grain.decide(block);
+        self.set_grain(block, wide);
+    }
+
+    /// Whether nothing of a block is in memory, and all of it is in the same place.
+    fn block_is_away(&self, block: u32) -> bool {
+        let span = self.geometry.block_units;
+        let remote = u32::from(self.remote[block as usize]);
+        if self.in_memory[block as usize] != 0 || (remote != 0 && remote != span) {
+            return false;
+        }
+        let first = (block * span) as usize;
+        let flags = &self.flags[first..first + span as usize];
+        flags.iter().fold(0, |all, flags| all | flags) & (WRITING | WANTED | STALE) == 0
+    }
+
+    fn set_grain(&mut self, block: u32, wide: bool) {
+        if (self.is_wide[block as usize] != 0) == wide {
+            return;
+        }
+        let first = (block * self.geometry.block_units) as usize;
+        let range = first..first + self.geometry.block_units as usize;
+        // All units are alike, so the first one speaks for the block in both directions.
+        let (state, flags) = (self.state[first], self.flags[first] & HELD);
+        self.is_wide[block as usize] = u8::from(wide);
+        self.state[range.clone()].fill(state);
+        self.flags[range].fill(flags);
+    }
+
+    // ---- prefetching ------------------------------------------------------------------------------------------------
+
+    /// Fetches what the prefetcher proposes after a touch; returns how many units directly behind the page come with it.
+    fn read_ahead(&mut self, page: PageId, actions: &mut Actions) -> u32 {
+        let span = self.span(page);
+        let copied = !self.pool_of(page).class.moves;
+        let window_max = if copied { limits::RUN_UNITS_MAX } else { self.ahead_units };
+        let mut proposals = Proposals::default();
+        self.prefetcher.touched(Touch { unit: page.0, span, window_max }, &mut proposals);
+        if copied {
+            self.counters.prefetch_used += u64::from(proposals.confirmed());
+        }
+        let mut run = 0;
+        for &(first, count) in proposals.as_slice() {
+            if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
+                run = self.join_run(first, count.min(limits::RUN_UNITS_MAX - 1));
+            } else {
+                self.prefetch_range(first, count, actions);
+            }
+        }
+        run
+    }
+
+    /// Lets the units from `first` on travel with a page fetched straight into view, as far as they are alike.
+    fn join_run(&mut self, first: u32, count: u32) -> u32 {
+        let mut run = 0;
+        while run < count && first + run < self.geometry.units {
+            let page = PageId(first + run);
+            if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
+                break;
+            }
+            self.used += 1;
+            self.counters.fetched += 1;
+            self.counters.prefetched += 1;
+            self.counters.pages_small += 1;
+            self.move_to(page, State::Fetching);
+            self.clear(page, WANTED | WRITE);
+            self.frame[page.0 as usize] = NO_FRAME;
+            self.set(page, PREFETCHED);
+            run += 1;
+        }
+        run
+    }
+
+    fn may_prefetch(&self, page: PageId) -> bool {
+        let room = self.budget.saturating_sub(self.used + self.spare() + self.freeing);
+        let copied = !self.pool_of(page).class.moves;
+        let spare = if copied { room } else { self.budget.saturating_sub(self.used) };
+        self.state(page) == State::Remote
+            && !self.has(page, WANTED)
+            && self.starved.is_empty()
+            && spare >= self.span(page) + self.low / 2
+    }
+
+    /// Fetches remote pages of a range ahead of their use, while there is room to spare.
+    fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
+        let end = first.saturating_add(count).min(self.geometry.units);
+        let mut unit = first;
+        let mut units_left = limits::PREFETCH_UNITS_MAX.max(self.ahead_units);
+        while unit < end && units_left > 0 {
+            if self.geometry.block_units > 1 && self.block_is_away(self.geometry.block(unit)) {
+                let block = self.geometry.block(unit);
+                let wide = self.budget >= 8 * self.geometry.block_units && self.grain.leans_wide(block);
+                self.set_grain(block, wide);
+            }
+            let page = self.head(unit);
+            let span = self.span(page);
+            units_left = units_left.saturating_sub(span);
+            let quota = self.budget / 4;
+            let moves = self.pool_of(page).class.moves;
+            if self.may_prefetch(page) && !(moves && self.ahead.len() as u32 * span >= quota) {
+                let Some(frame) = self.admit(page, actions) else {
+                    return;
+                };
+                self.counters.prefetched += u64::from(span);
+                self.launch(page, frame, false, false, actions);
+            }
+            unit = page.0 + span;
+        }
+    }
+
+    // ---- room -------------------------------------------------------------------------------------------------------
+
+    fn set_budget(&mut self, units: u32) {
+        self.budget = units.max(limits::BUDGET_PAGES_MIN);
+        let block = self.geometry.block_units;
+        let (low, batch) = match (block, self.small.class.moves) {
+            (1, true) => (4, 2),
+            (1, false) => (32, 64),
+            _ => (block, block),
+        };
+        self.low = low.min(self.budget / 16);
+        self.high = self.low + batch.min(self.budget / 16);
+    }
+
+    /// Room and, where its class needs one, a frame for a page.
+    fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
+        let (span, wide) = (self.span(page), self.span(page) > 1);
+        if !self.pool(wide).class.moves {
+            return self.has_room(span, actions).then_some(None);
+        }
+        if self.used + span <= self.budget
+            && let Some(index) = self.pool(wide).frames.take_filled()
+        {
+            return Some(Some(FrameId { wide, index }));
+        }
+        if !self.pool(wide).frames.has_empty() || !self.has_room(span, actions) {
+            return None;
+        }
+        self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
+    }
+
+    /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, and
+    /// the room is there once that is done.
+    fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
+        let mut over = (self.local_units() + span).saturating_sub(self.budget);
+        if over == 0 {
+            return true;
+        }
+        over = over.saturating_sub(self.freeing);
+        for wide in [true, false] {
+            let size = self.span_of(wide);
+            while over > 0 && self.pool(wide).class.moves {
+                let Some(index) = self.pool(wide).frames.take_filled() else {
+                    break;
+                };
+                self.freeing += size;
+                over = over.saturating_sub(size);
+                actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
+            }
+        }
+        false
+    }
+
+    /// Lets starved faults go on, then keeps the room between the watermarks.
+    fn balance(&mut self, actions: &mut Actions) {
+        while let Some(&page) = self.starved.front() {
+            if !self.resume(page, actions) {
+                break;
+            }
+            self.starved.pop_front();
+        }
+        let need = self.starved.front().map_or(0, |&page| self.span(page));
+        if self.expected() < i64::from(self.low.max(need)) {
+            let target = i64::from(self.high.max(need));
+            let mut victims = 0;
+            while self.expected() < target && victims < limits::VICTIMS_MAX {
+                if !(self.evict(false, actions) || need > 0 && self.drop_prefetched()) {
+                    break;
+                }
+                victims += 1;
+            }
+        }
+        self.help_starved(need, actions);
+    }
+
+    /// Units that are free or will be without further doing; negative when the budget shrank below what is in use.
+    fn expected(&self) -> i64 {
+        i64::from(self.budget) - i64::from(self.used) + i64::from(self.leaving)
+    }
+
+    /// A starved fault does not wait for write-backs while a clean page could make room for it.
+    fn help_starved(&mut self, need: u32, actions: &mut Actions) {
+        if need == 0 {
+            return;
+        }
+        let mut tries = 0;
+        let free = |pager: &Self| pager.budget.saturating_sub(pager.used) + pager.leaving_clean;
+        while free(self) < need && tries < limits::VICTIMS_MAX {
+            if !(self.clean > 0 && self.evict(true, actions) || self.drop_prefetched()) {
+                break;
+            }
+            tries += 1;
+        }
+        // Room that dropping made at once is used at once.
+        while let Some(&page) = self.starved.front() {
+            if !self.resume(page, actions) {
+                break;
+            }
+            self.starved.pop_front();
+        }
+    }
+
+    /// Tries to go on with a starved fault; true when it no longer waits for room.
+    fn resume(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        if !self.has(page, WANTED) {
+            return true;
+        }
+        let write = self.has(page, WRITE);
+        match self.state(page) {
+            State::Untouched | State::Remote => {
+                let Some(frame) = self.admit(page, actions) else {
+                    return false;
+                };
+                self.launch(page, frame, write, true, actions);
+            }
+            State::Staged if self.has(page, WRITING) && !self.has(page, DISCARDED) => {
+                if self.budget.saturating_sub(self.local_units()) < self.span(page) && self.spare() == 0 {
+                    return false;
+                }
+                self.clear(page, WANTED | WRITE);
+                let waiting = self.starved.len();
+                self.rescue(page, write, actions);
+                // It starved again: the entry at the back replaces this one.
+                if self.starved.len() > waiting {
+                    self.starved.pop_back();
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Takes the policy's next victim out of view; false when there is none.
+    fn evict(&mut self, clean_only: bool, actions: &mut Actions) -> bool {
+        let guard = self.budget / self.span_of(self.geometry.block_units > 1).max(1) > 4;
+        let dirty_small = self.may_take_dirty(false) && !clean_only;
+        let dirty_wide = self.may_take_dirty(true) && !clean_only;
+        let Self { policy, state, flags, is_wide, geometry, guarded, .. } = self;
+        let accept = |page: PageId| {
+            let flags = flags[page.0 as usize];
+            let wide = is_wide.get(geometry.block(page.0) as usize).is_some_and(|&wide| wide != 0);
+            state[page.0 as usize] == State::Resident as u8
+                && flags & WRITING == 0
+                && !(guard && guarded.contains(&page))
+                && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
+        };
+        let Some(page) = policy.victim(&accept) else {
+            return false;
+        };
+        let pool = self.pool_of(page);
+        let dirty = self.has(page, DIRTY);
+        let wants_frame = pool.class.moves || (dirty && !self.direct);
+        let frame = if wants_frame { self.empty_frame(page) } else { None };
+        if wants_frame && frame.is_none() && dirty {
+            return false;
+        }
+        self.policy.removed(page);
+        self.clean -= if dirty { 0 } else { self.span(page) };
+        self.leave(page, frame, dirty, actions);
+        true
+    }
+
+    fn may_take_dirty(&self, wide: bool) -> bool {
+        let pool = if wide { &self.wide } else { &self.small };
+        pool.frames.has_empty() || (self.direct && !pool.class.moves)
+    }
+
+    /// Gives up the oldest page that was prefetched and not used; false when there is none.
+    fn drop_prefetched(&mut self) -> bool {
+        let Some(page) = self.ahead.pop_front() else {
+            return false;
+        };
+        let frame = self.frame_of(page);
+        self.counters.prefetch_wasted += u64::from(self.span(page));
+        self.forget_frame(page, Some(frame));
+        self.used -= self.span(page);
+        self.clear(page, PREFETCHED);
+        self.move_to(page, State::Remote);
+        true
+    }
+
+    // ---- leaving the view -------------------------------------------------------------------------------------------
+
+    fn leave(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
+        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+        self.move_to(page, State::TakingOut);
+        self.leaving += self.span(page);
+        self.leaving_clean += if self.frees_at_once(page) { self.span(page) } else { 0 };
+        actions.push(Action::TakeOut { page, frame, dirty });
+    }
+
+    /// The page no longer counts as leaving, whatever came of it.
+    fn leave_done(&mut self, page: PageId) {
+        match self.state(page) {
+            State::TakingOut => {
+                self.leaving -= self.span(page);
+                self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
+            }
+            // Of the staged pages only those that hold budget while being written were counted as leaving.
+            State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
+            _ => {}
+        }
+    }
+
+    /// Whether a page's memory is free as soon as it is out of view.
+    fn frees_at_once(&self, page: PageId) -> bool {
+        !self.has(page, DIRTY) || !self.pool_of(page).class.moves
+    }
+
+    fn forget_frame(&mut self, page: PageId, frame: Option<FrameId>) {
+        if let Some(frame) = frame {
+            let moves = self.pool_of(page).class.moves;
+            self.give_frame(frame, moves);
+        }
+    }
+
+    fn give_frame(&mut self, frame: FrameId, filled: bool) {
+        match filled {
+            true => self.pool(frame.wide).frames.put_filled(frame.index),
+            false => self.pool(frame.wide).frames.put_empty(frame.index),
+        }
+    }
+
+    fn empty_frame(&mut self, page: PageId) -> Option<FrameId> {
+        let wide = self.span(page) > 1;
+        self.pool(wide).frames.take_empty().map(|index| FrameId { wide, index })
+    }
+
+    // ---- small things -----------------------------------------------------------------------------------------------
+
+    fn head(&self, unit: u32) -> PageId {
+        match self.is_wide.get(self.geometry.block(unit) as usize) {
+            Some(&wide) if wide != 0 => PageId(self.geometry.block_start(unit)),
+            _ => PageId(unit),
+        }
+    }
+
+    fn span(&self, page: PageId) -> u32 {
+        match self.is_wide.get(self.geometry.block(page.0) as usize) {
+            Some(&wide) if wide != 0 => self.geometry.block_units,
+            _ => 1,
+        }
+    }
+
+    fn span_of(&self, wide: bool) -> u32 {
+        if wide { self.geometry.block_units } else { 1 }
+    }
+
+    fn pool(&mut self, wide: bool) -> &mut Pool {
+        if wide { &mut self.wide } else { &mut self.small }
+    }
+
+    fn pool_of(&self, page: PageId) -> &Pool {
+        if self.span(page) > 1 { &self.wide } else { &self.small }
+    }
+
+    fn frame_of(&self, page: PageId) -> FrameId {
+        FrameId { wide: self.span(page) > 1, index: self.frame[page.0 as usize] }
+    }
+
+    /// Units of free frames that keep their memory.
+    fn spare(&self) -> u32 {
+        let of = |pool: &Pool, span| {
+            if pool.class.moves { pool.frames.filled() * span } else { 0 }
+        };
+        of(&self.small, 1) + of(&self.wide, self.geometry.block_units)
+    }
+
+    fn state(&self, page: PageId) -> State {
+        STATES[self.state[page.0 as usize] as usize]
+    }
+
+    fn move_to(&mut self, page: PageId, to: State) {
+        let from = self.state(page);
+        self.state[page.0 as usize] = to as u8;
+        if self.geometry.block_units == 1 {
+            return;
+        }
+        let (block, span) = (self.geometry.block(page.0) as usize, self.span(page) as u16);
+        match from {
+            State::Untouched => {}
+            State::Remote => self.remote[block] -= span,
+            _ => self.in_memory[block] -= span,
+        }
+        match to {
+            State::Untouched => {}
+            State::Remote => self.remote[block] += span,
+            _ => self.in_memory[block] += span,
+        }
+    }
+
+    fn has(&self, page: PageId, flags: u8) -> bool {
+        self.flags[page.0 as usize] & flags != 0
+    }
+
+    fn set(&mut self, page: PageId, flags: u8) {
+        self.flags[page.0 as usize] |= flags;
+    }
+
+    fn clear(&mut self, page: PageId, flags: u8) {
+        self.flags[page.0 as usize] &= !flags;
+    }
+}

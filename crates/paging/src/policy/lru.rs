@@ -1,0 +1,55 @@
+//! LRU over what traps show: the page whose last seen reference is oldest leaves first.
+
+use super::Policy;
+use super::list::List;
+use crate::units::PageId;
+
+/// State: two links a unit.
+#[derive(Debug)]
+pub(super) struct Lru {
+    order: List,
+}
+
+impl Lru {
+    pub(super) fn new(units: u32) -> Self {
+        Self { order: List::new(units) }
+    }
+}
+
+impl Policy for Lru {
+    fn inserted(&mut self, page: PageId) {
+        self.order.push_back(page);
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        self.order.remove(page);
+        self.order.push_back(page);
+    }
+
+    fn removed(&mut self, page: PageId) {
+        self.order.remove(page);
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        self.order.first(accept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_moves_a_page_behind_all_others() {
+        let mut lru = Lru::new(8);
+        for page in [0, 1, 2] {
+            lru.inserted(PageId(page));
+        }
+        lru.referenced(PageId(0), false);
+        assert_eq!(lru.victim(&|_| true), Some(PageId(1)));
+        lru.removed(PageId(1));
+        assert_eq!(lru.victim(&|_| true), Some(PageId(2)));
+        lru.removed(PageId(2));
+        assert_eq!(lru.victim(&|_| true), Some(PageId(0)));
+    }
+}

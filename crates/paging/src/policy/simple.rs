@@ -1,0 +1,103 @@
+//! Simple: walk the far space from where the last victim stood and take the first resident page (paper 1, the policy
+//! DLM shipped with).
+
+use super::Policy;
+use crate::limits;
+use crate::units::PageId;
+
+/// State: a bit a unit, and a bit a word of those, so that a walk passes 4,096 absent units a step.
+#[derive(Debug)]
+pub(super) struct Simple {
+    resident: Vec<u64>,
+    occupied: Vec<u64>,
+    hand: u32,
+    units: u32,
+}
+
+impl Simple {
+    pub(super) fn new(units: u32) -> Self {
+        let words = (units as usize).div_ceil(64);
+        Self { resident: vec![0; words], occupied: vec![0; words.div_ceil(64)], hand: 0, units }
+    }
+
+    /// The first resident page at or after `from`.
+    fn next_resident(&self, from: u32) -> Option<u32> {
+        if from >= self.units {
+            return None;
+        }
+        let word = from as usize / 64;
+        let bits = self.resident[word] & (!0 << (from % 64));
+        if bits != 0 {
+            return Some(word as u32 * 64 + bits.trailing_zeros());
+        }
+        let word = self.next_occupied(word + 1)?;
+        Some(word as u32 * 64 + self.resident[word].trailing_zeros())
+    }
+
+    fn next_occupied(&self, from: usize) -> Option<usize> {
+        let mut index = from / 64;
+        let mut bits = self.occupied.get(index)? & (!0 << (from % 64));
+        while bits == 0 {
+            index += 1;
+            bits = *self.occupied.get(index)?;
+        }
+        Some(index * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+impl Policy for Simple {
+    fn inserted(&mut self, page: PageId) {
+        let word = page.0 as usize / 64;
+        self.resident[word] |= 1 << (page.0 % 64);
+        self.occupied[word / 64] |= 1 << (word % 64);
+    }
+
+    fn referenced(&mut self, _page: PageId, _write: bool) {}
+
+    fn removed(&mut self, page: PageId) {
+        let word = page.0 as usize / 64;
+        self.resident[word] &= !(1 << (page.0 % 64));
+        if self.resident[word] == 0 {
+            self.occupied[word / 64] &= !(1 << (word % 64));
+        }
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let mut from = self.hand;
+        let mut wrapped = false;
+        for _ in 0..limits::VICTIM_SCAN_MAX {
+            match self.next_resident(from) {
+                Some(page) if wrapped && page >= self.hand => return None,
+                Some(page) if accept(PageId(page)) => {
+                    self.hand = page + 1;
+                    return Some(PageId(page));
+                }
+                Some(page) => from = page + 1,
+                None if wrapped => return None,
+                None => (from, wrapped) = (0, true),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_walk_goes_on_from_the_last_victim_and_wraps() {
+        let mut simple = Simple::new(100_000);
+        for page in [5, 70, 99_999] {
+            simple.inserted(PageId(page));
+        }
+        assert_eq!(simple.victim(&|_| true), Some(PageId(5)));
+        assert_eq!(simple.victim(&|_| true), Some(PageId(70)));
+        simple.removed(PageId(70));
+        assert_eq!(simple.victim(&|_| true), Some(PageId(99_999)));
+        assert_eq!(simple.victim(&|page| page.0 != 5), Some(PageId(99_999)));
+        simple.removed(PageId(5));
+        simple.removed(PageId(99_999));
+        assert_eq!(simple.victim(&|_| true), None);
+    }
+}

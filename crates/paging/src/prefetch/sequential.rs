@@ -1,0 +1,101 @@
+//! Sequential read-ahead: a fault that continues a stream doubles what is fetched ahead of it. One page of history a
+//! stream, several streams at once, the least recently used one replaced.
+
+use super::{Prefetcher, Proposals, Touch};
+
+const STREAMS: usize = 32;
+
+/// State: 32 streams of four words.
+#[derive(Debug, Default)]
+pub(super) struct Sequential {
+    streams: [Stream; STREAMS],
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// Where the last touch of this stream was.
+    last: u32,
+    /// The first unit not yet asked for.
+    next: u32,
+    /// Units to have ahead; 0 until the stream has shown itself.
+    window: u32,
+    /// Units of the page that touch brought.
+    span: u32,
+    used: u64,
+}
+
+impl Prefetcher for Sequential {
+    fn touched(&mut self, touch: Touch, proposals: &mut Proposals) {
+        self.clock += 1;
+        let end = touch.unit + touch.span;
+        let found = self.streams.iter_mut().find(|s| s.used > 0 && touch.unit > s.last && touch.unit <= s.next);
+        let Some(stream) = found else {
+            let oldest = self.streams.iter_mut().min_by_key(|s| s.used);
+            if let Some(stream) = oldest {
+                *stream = Stream { last: touch.unit, next: end, window: 0, span: touch.span, used: self.clock };
+            }
+            return;
+        };
+        // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
+        if touch.unit == stream.next {
+            stream.window = (stream.window * 2).max(2 * touch.span).min(touch.window_max.max(touch.span));
+            proposals.confirm(touch.unit - stream.last - stream.span);
+        }
+        let target = end.saturating_add(stream.window);
+        let from = stream.next.max(end);
+        proposals.push(from, target.saturating_sub(from));
+        *stream = Stream {
+            last: touch.unit,
+            next: target.max(stream.next),
+            window: stream.window,
+            span: touch.span,
+            used: self.clock,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
+        let mut proposals = Proposals::default();
+        prefetcher.touched(Touch { unit, span: 1, window_max: 16 }, &mut proposals);
+        proposals.as_slice().to_vec()
+    }
+
+    #[test]
+    fn a_stream_doubles_its_window_up_to_the_bound() {
+        let mut s = Sequential::default();
+        assert_eq!(touch(&mut s, 10), []);
+        assert_eq!(touch(&mut s, 11), [(12, 2)]);
+        assert_eq!(touch(&mut s, 14), [(15, 4)]);
+        assert_eq!(touch(&mut s, 19), [(20, 8)]);
+        assert_eq!(touch(&mut s, 28), [(29, 16)]);
+        assert_eq!(touch(&mut s, 45), [(46, 16)]);
+    }
+
+    #[test]
+    fn a_touch_inside_the_window_keeps_the_distance() {
+        let mut s = Sequential::default();
+        touch(&mut s, 0);
+        assert_eq!(touch(&mut s, 1), [(2, 2)]);
+        assert_eq!(touch(&mut s, 2), [(4, 1)]);
+        assert_eq!(touch(&mut s, 3), [(5, 1)]);
+    }
+
+    #[test]
+    fn streams_do_not_disturb_each_other_and_random_touches_ask_for_nothing() {
+        let mut s = Sequential::default();
+        for i in 0..3 {
+            let a = touch(&mut s, 1000 + i);
+            let b = touch(&mut s, 5000 + i);
+            assert_eq!(a.is_empty(), i == 0);
+            assert_eq!(b.is_empty(), i == 0);
+        }
+        for unit in [70, 900_000, 33, 120_000] {
+            assert_eq!(touch(&mut s, unit), []);
+        }
+    }
+}

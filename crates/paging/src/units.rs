@@ -1,0 +1,59 @@
+//! Names for pages and frames, and the arithmetic between units, blocks and bytes.
+
+use crate::limits;
+
+/// A page, named by its first unit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageId(pub u32);
+
+/// A frame of local memory outside the program's view, within the pool of its class.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FrameId {
+    /// Whether the frame holds a wide page.
+    pub wide: bool,
+    /// Index within the class's pool.
+    pub index: u32,
+}
+
+/// Shape of the far space: how many units, how large, how many to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Number of units.
+    pub units: u32,
+    /// Bytes of one unit, a power of two.
+    pub unit_bytes: u32,
+    /// Units of one block, a power of two; 1 when the page size is fixed.
+    pub block_units: u32,
+}
+
+impl Geometry {
+    /// Whether the shape lies within [`limits`].
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.unit_bytes.is_power_of_two()
+            && self.unit_bytes >= limits::UNIT_BYTES_MIN
+            && self.block_units.is_power_of_two()
+            && u64::from(self.unit_bytes) * u64::from(self.block_units) <= u64::from(limits::PAGE_BYTES_MAX)
+            && self.units > 0
+            && self.units <= limits::UNITS_MAX
+            && self.units.is_multiple_of(self.block_units)
+    }
+
+    /// The block a unit lies in.
+    #[must_use]
+    pub fn block(&self, unit: u32) -> u32 {
+        unit / self.block_units
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.units / self.block_units
+    }
+
+    /// First unit of the block a unit lies in.
+    #[must_use]
+    pub fn block_start(&self, unit: u32) -> u32 {
+        unit & !(self.block_units - 1)
+    }
+}
