@@ -1,0 +1,99 @@
+/* What the checking workloads share: sizes, a value for every word, and how a failure is told. They know nothing of
+ * Hanare: natively and under `hanare run` they are the same programs and must say the same. */
+#ifndef HANARE_WORKLOADS_CHECK_H
+#define HANARE_WORKLOADS_CHECK_H
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE ((size_t)4096)
+#define MIB ((size_t)1 << 20)
+
+/* Says what was wrong and ends with 1. `_Exit`: after a wrong byte nothing else of the program is to be trusted. */
+__attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("wrong: ", stdout);
+    vprintf(format, args);
+    fputc('\n', stdout);
+    va_end(args);
+    fflush(stdout);
+    _Exit(1);
+}
+
+#define REQUIRE(condition, ...)                                                                                        \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            fail(__VA_ARGS__);                                                                                         \
+    } while (0)
+
+/* A call that must not fail. */
+#define CALL(expression)                                                                                               \
+    do {                                                                                                               \
+        if (!(expression))                                                                                             \
+            fail("%s:%d: %s: %s", __FILE__, __LINE__, #expression, strerror(errno));                                   \
+    } while (0)
+
+/* The value word `index` has in round `round` (splitmix64): no two words are alike, so a page in the wrong place, a
+ * stale page and a torn one all show. Never 0, which is what a lost page reads as. */
+static inline uint64_t word(uint64_t seed, uint64_t round, uint64_t index) {
+    uint64_t x = seed + 0x9e3779b97f4a7c15u * (index + 1) + 0xd1342543de82ef95u * round;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (x ^ (x >> 31)) | 1;
+}
+
+static inline void fill_words(uint64_t *words, size_t count, uint64_t seed, uint64_t first) {
+    for (size_t i = 0; i < count; i++)
+        words[i] = word(seed, 0, first + i);
+}
+
+static inline void check_words(const uint64_t *words, size_t count, uint64_t seed, uint64_t first, const char *when) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t want = word(seed, 0, first + i), found = words[i];
+        REQUIRE(found == want, "%s: word %zu at %p is %#llx, not %#llx", when, i, (const void *)&words[i],
+                (unsigned long long)found, (unsigned long long)want);
+    }
+}
+
+static inline void check_zero(const void *start, size_t len, const char *when) {
+    const unsigned char *bytes = (const unsigned char *)start;
+    for (size_t i = 0; i < len; i++)
+        REQUIRE(bytes[i] == 0, "%s: byte %zu at %p is %#x, not 0", when, i, (const void *)&bytes[i], bytes[i]);
+}
+
+/* 64K, 1G, 4096; ends with 2 on anything else. */
+static inline size_t parse_size(const char *text) {
+    char *rest;
+    errno = 0;
+    unsigned long long number = strtoull(text, &rest, 10);
+    unsigned shift = 0;
+    switch (*rest) {
+    case 'K': shift = 10; rest++; break;
+    case 'M': shift = 20; rest++; break;
+    case 'G': shift = 30; rest++; break;
+    case 'T': shift = 40; rest++; break;
+    }
+    if (errno || rest == text || *rest || text[0] == '-' || number == 0 || number > (SIZE_MAX >> 1 >> shift)) {
+        fprintf(stderr, "not a size: %s\n", text);
+        exit(2);
+    }
+    return (size_t)number << shift;
+}
+
+/* The value after option `name` at argv[*at], or NULL when argv[*at] is something else. */
+static inline const char *option(char **argv, int *at, const char *name) {
+    if (strcmp(argv[*at], name) != 0)
+        return NULL;
+    if (!argv[*at + 1]) {
+        fprintf(stderr, "%s wants a value\n", name);
+        exit(2);
+    }
+    return argv[++*at];
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* touch SIZE [--passes N] [--random] [--seed S]
+ *
+ * Writes every word of one array, then reads and checks every word, N times over (1), front to back or its pages in
+ * random order. Every pass writes other values, so a page that comes back stale is seen. */
+#include "check.h"
+
+/* Visits 0..count-1 once each in a scrambled order: a full-period generator over the next power of two. */
+struct order {
+    uint64_t at, mask, count;
+    int random;
+};
+
+static struct order start_order(uint64_t count, int random, uint64_t seed) {
+    uint64_t mask = 1;
+    while (mask < count)
+        mask <<= 1;
+    mask--;
+    return (struct order){.at = random ? seed & mask : 0, .mask = mask, .count = count, .random = random};
+}
+
+static uint64_t next(struct order *order) {
+    if (!order->random)
+        return order->at++;
+    do
+        order->at = (order->at * 0x5851f42d4c957f2du + 0x14057b7ef767814fu) & order->mask;
+    while (order->at >= order->count);
+    return order->at;
+}
+
+static size_t words_of_page(size_t total, uint64_t page, size_t *first) {
+    size_t per_page = PAGE / sizeof(uint64_t);
+    *first = page * per_page;
+    return total - *first < per_page ? total - *first : per_page;
+}
+
+int main(int argc, char **argv) {
+    size_t size = 0, passes = 1;
+    uint64_t seed = 1;
+    int random = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        if ((value = option(argv, &i, "--passes")))
+            passes = parse_size(value);
+        else if ((value = option(argv, &i, "--seed")))
+            seed = strtoull(value, NULL, 10);
+        else if (strcmp(argv[i], "--random") == 0)
+            random = 1;
+        else
+            size = parse_size(argv[i]);
+    }
+    if (size < sizeof(uint64_t)) {
+        fprintf(stderr, "usage: touch SIZE [--passes N] [--random] [--seed S]\n");
+        return 2;
+    }
+    size_t total = size / sizeof(uint64_t), pages = (total * sizeof(uint64_t) + PAGE - 1) / PAGE, first;
+    uint64_t *words = malloc(size);
+    CALL(words != NULL);
+    for (size_t pass = 0; pass < passes; pass++) {
+        struct order order = start_order(pages, random, seed + pass);
+        for (size_t n = 0; n < pages; n++)
+            for (size_t count = words_of_page(total, next(&order), &first), i = 0; i < count; i++)
+                words[first + i] = word(seed, pass, first + i);
+        order = start_order(pages, random, seed ^ pass);
+        for (size_t n = 0; n < pages; n++)
+            for (size_t count = words_of_page(total, next(&order), &first), i = 0; i < count; i++) {
+                uint64_t want = word(seed, pass, first + i), found = words[first + i];
+                REQUIRE(found == want, "pass %zu: word %zu at %p is %#llx, not %#llx", pass, first + i,
+                        (void *)&words[first + i], (unsigned long long)found, (unsigned long long)want);
+            }
+    }
+    free(words);
+    printf("ok touch: %zu bytes, %zu passes, %s\n", size, passes, random ? "random" : "sequential");
+    return 0;
+}
