@@ -1,1 +1,26 @@
-//! Placeholder.
+//! The Hanare memory server as a library: it holds the far pages of programs in memory and, past a limit, in a spill
+//! file.
+//!
+//! It knows frames (`hanare-wire`) and slots, and nothing of pages, policies or programs. A thread serves a
+//! connection; a session owns its slots and ends with its last connection.
+//!
+//! - `memory`: the budget and the 2 MiB blocks that slots are carved from; `spill`: the files behind them.
+//! - `table`: which slot holds which part of a session's far space; `session`, `registry`: who owns a table.
+//! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link.
+//! - `listen`, `greeting`: being reached, and by whom.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod extents;
+mod greeting;
+mod host;
+mod listen;
+mod memory;
+mod registry;
+mod session;
+mod shared;
+mod spill;
+mod table;
+mod transfer;
+
+pub use listen::{Server, ServerConfig, ServerError, StopHandle};

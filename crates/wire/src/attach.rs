@@ -11,9 +11,7 @@ use crate::error::{ErrorCode, LinkError};
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::handshake::{Welcomed, Wish, connect, send_control};
 use crate::inbox::Inbox;
-use crate::limits::{
-    CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_DEFAULT, slot_size_is_valid,
-};
+use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_DEFAULT, slot_size_is_valid};
 use crate::payload::{Grant, Place, Role};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
@@ -43,9 +41,7 @@ impl Attachment {
     /// Opens a same-host session with the server that listens on the AF_UNIX socket `path`.
     pub fn open(path: &Path, slot_size: u32) -> Result<Attachment, LinkError> {
         if !slot_size_is_valid(slot_size) {
-            return Err(LinkError::Misuse {
-                what: "a slot is a power of two from 4 KiB to 2 MiB",
-            });
+            return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
         let wish = Wish {
             role: Role::Attach,
@@ -56,35 +52,17 @@ impl Attachment {
             connect_timeout: CONNECT_DEFAULT,
             silent_timeout: SILENT_DEFAULT,
         };
-        let Welcomed {
-            socket,
-            inbox,
-            welcome,
-        } = connect(&Endpoint::Unix(path.to_owned()), &wish)?;
+        let Welcomed { socket, inbox, welcome } = connect(&Endpoint::Unix(path.to_owned()), &wish)?;
         send_control(&socket, Kind::Attach, 0, &[])?;
         let mut raw = [0; HEADER_BYTES];
-        let [memfd, spill] =
-            socket.receive_files(&mut raw, &mut Progress::until(CONNECT_DEFAULT))?;
+        let [memfd, spill] = socket.receive_files(&mut raw, &mut Progress::until(CONNECT_DEFAULT))?;
         let header = Header::decode(&raw)?;
         match memfd {
-            Some(memfd)
-                if header.kind == Kind::Attached
-                    && (header.code & ATTACHED_SPILL != 0) == spill.is_some() =>
-            {
+            Some(memfd) if header.kind == Kind::Attached && (header.code & ATTACHED_SPILL != 0) == spill.is_some() => {
                 let capacity_bytes = welcome.capacity_bytes;
-                Ok(Attachment {
-                    memfd,
-                    spill,
-                    slot_size,
-                    capacity_bytes,
-                    control: socket,
-                    inbox,
-                    tag: 0,
-                })
+                Ok(Attachment { memfd, spill, slot_size, capacity_bytes, control: socket, inbox, tag: 0 })
             }
-            _ => Err(LinkError::Garbage {
-                what: "an answer to ATTACH without its files",
-            }),
+            _ => Err(LinkError::Garbage { what: "an answer to ATTACH without its files" }),
         }
     }
 
@@ -92,65 +70,30 @@ impl Attachment {
     /// asked for (fewer when the server runs short or its free runs are many and small); [`LinkError::Full`] when none
     /// is left. Granted slots read as zeroes until written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
-        let mut runs = [Grant {
-            place: Place::Memory,
-            first_slot: 0,
-            count: 0,
-        }; GRANT_RUNS_MAX];
+        let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; GRANT_RUNS_MAX];
         let count = self.grant_into(n_slots, &mut runs)?;
         Ok(runs[..count].to_vec())
     }
 
     /// Like [`Attachment::grant`], without allocating: fills `runs` and says how many there are.
-    pub fn grant_into(
-        &mut self,
-        n_slots: u32,
-        runs: &mut [Grant; GRANT_RUNS_MAX],
-    ) -> Result<usize, LinkError> {
+    pub fn grant_into(&mut self, n_slots: u32, runs: &mut [Grant; GRANT_RUNS_MAX]) -> Result<usize, LinkError> {
         let mut payload = [0; CONTROL_MAX];
-        let length = self.ask(
-            Kind::GrantRequest,
-            Kind::Grant,
-            &n_slots.to_le_bytes(),
-            &mut payload,
-        )?;
-        let garbage = || LinkError::Garbage {
-            what: "a grant that makes no sense",
-        };
+        let length = self.ask(Kind::GrantRequest, Kind::Grant, &n_slots.to_le_bytes(), &mut payload)?;
+        let garbage = || LinkError::Garbage { what: "a grant that makes no sense" };
         let mut count = 0;
         let mut slots = 0;
-        for (into, run) in runs
-            .iter_mut()
-            .zip(Grant::decode_runs(&payload[..length]).ok_or_else(garbage)?)
-        {
-            *into = run
-                .filter(|run| run.place == Place::Memory || self.spill.is_some())
-                .ok_or_else(garbage)?;
+        for (into, run) in runs.iter_mut().zip(Grant::decode_runs(&payload[..length]).ok_or_else(garbage)?) {
+            *into = run.filter(|run| run.place == Place::Memory || self.spill.is_some()).ok_or_else(garbage)?;
             slots += u64::from(into.count);
             count += 1;
         }
-        if (1..=u64::from(n_slots)).contains(&slots) {
-            Ok(count)
-        } else {
-            Err(garbage())
-        }
+        if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
     }
 
     /// Gives a run of granted slots back; their bytes are gone. Waits for the server's answer.
-    pub fn give_back(
-        &mut self,
-        first_slot: u32,
-        count: u32,
-        place: Place,
-    ) -> Result<(), LinkError> {
-        let run = Grant {
-            place,
-            first_slot,
-            count,
-        }
-        .encode();
-        self.ask(Kind::Return, Kind::Done, &run, &mut [])
-            .map(|_| ())
+    pub fn give_back(&mut self, first_slot: u32, count: u32, place: Place) -> Result<(), LinkError> {
+        let run = Grant { place, first_slot, count }.encode();
+        self.ask(Kind::Return, Kind::Done, &run, &mut []).map(|_| ())
     }
 
     /// Whether the server still runs; asks the kernel only.
@@ -158,13 +101,7 @@ impl Attachment {
         self.control.is_open()
     }
 
-    fn ask(
-        &mut self,
-        request: Kind,
-        answer: Kind,
-        payload: &[u8],
-        into: &mut [u8],
-    ) -> Result<usize, LinkError> {
+    fn ask(&mut self, request: Kind, answer: Kind, payload: &[u8], into: &mut [u8]) -> Result<usize, LinkError> {
         self.tag += 1;
         send_control(&self.control, request, self.tag, payload)?;
         let mut progress = Progress::of(&self.control);
@@ -178,27 +115,17 @@ impl Attachment {
             }
         };
         match header.kind {
-            Kind::Error => Err(
-                match server_error(&header, &mut self.inbox, &self.control) {
-                    LinkError::Server {
-                        code: ErrorCode::Full,
-                        ..
-                    } => LinkError::Full,
-                    error => error,
-                },
-            ),
-            kind if kind == answer
-                && header.tag == self.tag
-                && header.payload_bytes() <= into.len() =>
-            {
+            Kind::Error => Err(match server_error(&header, &mut self.inbox, &self.control) {
+                LinkError::Server { code: ErrorCode::Full, .. } => LinkError::Full,
+                error => error,
+            }),
+            kind if kind == answer && header.tag == self.tag && header.payload_bytes() <= into.len() => {
                 let into = &mut into[..header.payload_bytes()];
                 self.inbox.receive_all(&self.control, into, &mut progress)?;
                 crate::inbox::check_payload(&header, into)?;
                 Ok(into.len())
             }
-            _ => Err(LinkError::Garbage {
-                what: "a frame that answers no request of this link",
-            }),
+            _ => Err(LinkError::Garbage { what: "a frame that answers no request of this link" }),
         }
     }
 }

@@ -20,9 +20,7 @@ pub enum Endpoint {
 
 /// A text that names no endpoint.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "\"{text}\" is not a server address ({why}); write HOST:PORT, HOST, [IPV6]:PORT or a socket's path"
-)]
+#[error("\"{text}\" is not a server address ({why}); write HOST:PORT, HOST, [IPV6]:PORT or a socket's path")]
 pub struct EndpointError {
     text: String,
     why: &'static str,
@@ -32,18 +30,9 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Endpoint, EndpointError> {
-        let refuse = |why| {
-            Err(EndpointError {
-                text: text.to_owned(),
-                why,
-            })
-        };
+        let refuse = |why| Err(EndpointError { text: text.to_owned(), why });
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                refuse("the path is empty")
-            } else {
-                Ok(Endpoint::Unix(path.into()))
-            };
+            return if path.is_empty() { refuse("the path is empty") } else { Ok(Endpoint::Unix(path.into())) };
         }
         if text.contains('/') {
             return Ok(Endpoint::Unix(text.into()));
@@ -79,9 +68,7 @@ fn split_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     }
     match text.matches(':').count() {
         0 => Ok((text, None)),
-        1 => Ok(text
-            .split_once(':')
-            .map_or((text, None), |(host, port)| (host, Some(port)))),
+        1 => Ok(text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))),
         _ => Err("an IPv6 address needs brackets"),
     }
 }
@@ -134,20 +121,7 @@ mod tests {
 
     #[test]
     fn bad_addresses_are_refused_with_the_reason() {
-        for text in [
-            "",
-            " ",
-            "a b",
-            ":80",
-            "host:",
-            "host:99999",
-            "host:x",
-            "::1",
-            "[::1",
-            "[::1]x",
-            "unix:",
-            "[]:1",
-        ] {
+        for text in ["", " ", "a b", ":80", "host:", "host:99999", "host:x", "::1", "[::1", "[::1]x", "unix:", "[]:1"] {
             let error = text.parse::<Endpoint>().expect_err(text).to_string();
             assert!(error.contains("HOST:PORT"), "{error}");
         }
@@ -156,9 +130,7 @@ mod tests {
     #[test]
     fn only_this_host_is_local() {
         let local = |text: &str| text.parse::<Endpoint>().expect(text).is_local();
-        assert!(
-            local("127.0.0.1") && local("[::1]:1") && local("/x") && local("[::ffff:127.0.0.1]:1")
-        );
+        assert!(local("127.0.0.1") && local("[::1]:1") && local("/x") && local("[::ffff:127.0.0.1]:1"));
         assert!(!local("0.0.0.0") && !local("192.0.2.1:1") && !local("[::]:1"));
     }
 }

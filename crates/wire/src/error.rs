@@ -20,10 +20,7 @@ impl Text {
         }
         let mut bytes = [0; TEXT_MAX];
         bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
-        Text {
-            length: length as u8,
-            bytes,
-        }
+        Text { length: length as u8, bytes }
     }
 
     /// A text from a peer: its valid beginning, control characters replaced by `?`.
@@ -86,11 +83,9 @@ impl ErrorCode {
     /// The code on the wire as a code of this version.
     pub fn from_wire(code: u32) -> Option<ErrorCode> {
         use ErrorCode::*;
-        [
-            NotHeld, Full, BadRange, BadFrame, Checksum, Spill, Stopping, NotAllowed,
-        ]
-        .into_iter()
-        .find(|known| *known as u32 == code)
+        [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, Stopping, NotAllowed]
+            .into_iter()
+            .find(|known| *known as u32 == code)
     }
 }
 
@@ -148,22 +143,16 @@ pub enum LinkError {
         what: &'static str,
     },
     /// Nothing came, and nothing could be sent, for too long.
-    #[error(
-        "the memory server has been silent for {seconds} s; check that it still runs and the network to it"
-    )]
+    #[error("the memory server has been silent for {seconds} s; check that it still runs and the network to it")]
     Silent {
         /// How long this side waited.
         seconds: u32,
     },
     /// The peer closed the connection or died.
-    #[error(
-        "the memory server closed the connection; look at its log for the reason and start it again"
-    )]
+    #[error("the memory server closed the connection; look at its log for the reason and start it again")]
     Closed,
     /// No memory and no spill space left.
-    #[error(
-        "the memory server is full; give it more --memory or a --spill directory, or name a further server"
-    )]
+    #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]
     Full,
     /// The server answered a request with an error.
     #[error("the memory server cannot serve request {tag}: {code} ({text}); look at its log")]
@@ -196,15 +185,8 @@ impl LinkError {
         use rustix::io::Errno;
         match errno {
             // A reset, and a TCP_USER_TIMEOUT that ran out, both mean that nobody is there any more.
-            Errno::CONNRESET
-            | Errno::PIPE
-            | Errno::TIMEDOUT
-            | Errno::NOTCONN
-            | Errno::CONNABORTED => LinkError::Closed,
-            _ => LinkError::Io {
-                what,
-                source: errno.into(),
-            },
+            Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT | Errno::NOTCONN | Errno::CONNABORTED => LinkError::Closed,
+            _ => LinkError::Io { what, source: errno.into() },
         }
     }
 }

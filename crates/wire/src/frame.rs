@@ -110,9 +110,7 @@ impl Kind {
             Kind::Data | Kind::Write => Shape::Range,
             Kind::Error => Shape::Payload(TEXT_MAX),
             Kind::Refused => Shape::Payload(REASON_MAX),
-            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Attach | Kind::Attached => {
-                Shape::Bare
-            }
+            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Attach | Kind::Attached => Shape::Bare,
             Kind::Hello
             | Kind::Challenge
             | Kind::Proof
@@ -167,19 +165,10 @@ pub enum FrameError {
 impl From<FrameError> for LinkError {
     fn from(e: FrameError) -> LinkError {
         match e {
-            FrameError::Version(theirs) => LinkError::Version {
-                theirs,
-                ours: VERSION,
-            },
-            FrameError::Magic => LinkError::Garbage {
-                what: "no frame begins with its bytes",
-            },
-            FrameError::Checksum => LinkError::Garbage {
-                what: "a header does not match its checksum",
-            },
-            FrameError::Kind(_) => LinkError::Garbage {
-                what: "a frame of an unknown kind",
-            },
+            FrameError::Version(theirs) => LinkError::Version { theirs, ours: VERSION },
+            FrameError::Magic => LinkError::Garbage { what: "no frame begins with its bytes" },
+            FrameError::Checksum => LinkError::Garbage { what: "a header does not match its checksum" },
+            FrameError::Kind(_) => LinkError::Garbage { what: "a frame of an unknown kind" },
             FrameError::Field(what) => LinkError::Garbage { what },
         }
     }
@@ -188,24 +177,12 @@ impl From<FrameError> for LinkError {
 impl Header {
     /// A frame without payload, range or code.
     pub fn bare(kind: Kind, tag: u64) -> Header {
-        Header {
-            kind,
-            flags: 0,
-            tag,
-            offset: 0,
-            length: 0,
-            payload_crc: 0,
-            code: 0,
-        }
+        Header { kind, flags: 0, tag, offset: 0, length: 0, payload_crc: 0, code: 0 }
     }
 
     /// A frame about the range of `length` bytes at `offset`.
     pub fn range(kind: Kind, tag: u64, offset: u64, length: u32) -> Header {
-        Header {
-            offset,
-            length,
-            ..Header::bare(kind, tag)
-        }
+        Header { offset, length, ..Header::bare(kind, tag) }
     }
 
     /// The bytes of payload that follow this header.
@@ -265,9 +242,7 @@ impl Header {
         }
         match bytes.get(4..6) {
             Some(version) if *version != VERSION.to_le_bytes() => {
-                Err(FrameError::Version(u16::from_le_bytes([
-                    version[0], version[1],
-                ])))
+                Err(FrameError::Version(u16::from_le_bytes([version[0], version[1]])))
             }
             _ => Ok(()),
         }
@@ -284,13 +259,7 @@ impl Header {
             // A request's range is the server's to judge: it is answered, and the connection goes on.
             Shape::Names(_) => true,
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(FrameError::Field(
-                "a frame with an impossible length or offset",
-            ))
-        }
+        if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }
     }
 
     /// Whether the range of a READ or DISCARD is within the limits.

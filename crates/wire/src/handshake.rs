@@ -45,44 +45,29 @@ pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     // Up to 256 bytes are never cut short once the system's pool is ready, which is what the call waits for.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
-        Ok(_) => Err(LinkError::Misuse {
-            what: "too many random bytes asked for at once",
-        }),
+        Ok(_) => Err(LinkError::Misuse { what: "too many random bytes asked for at once" }),
         Err(e) => Err(LinkError::io("getting random bytes", e)),
     }
 }
 
 /// Connects to `endpoint` and gets welcomed.
 pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
-    let unreachable = |source| LinkError::Unreachable {
-        endpoint: endpoint.to_string(),
-        source,
-    };
+    let unreachable = |source| LinkError::Unreachable { endpoint: endpoint.to_string(), source };
     let fd = match endpoint {
-        Endpoint::Tcp(address) => {
-            connect_tcp(address, wish.connect_timeout).map_err(unreachable)?
-        }
-        Endpoint::Unix(path) => UnixStream::connect(path)
-            .map(OwnedFd::from)
-            .map_err(unreachable)?,
+        Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
+        Endpoint::Unix(path) => UnixStream::connect(path).map(OwnedFd::from).map_err(unreachable)?,
     };
     let socket = Socket::new(fd, wish.silent_timeout)?;
     let mut inbox = Inbox::default();
     let welcome = greet(&socket, &mut inbox, wish)?;
-    Ok(Welcomed {
-        socket,
-        inbox,
-        welcome,
-    })
+    Ok(Welcomed { socket, inbox, welcome })
 }
 
 fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     let end = Instant::now() + timeout;
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
-        let left = end
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => return Ok(stream.into()),
             Err(e) => error = e,
@@ -115,21 +100,13 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
                     return Err(refused("it asks for a key; give the server's --key FILE"));
                 };
                 let nonce: [u8; NONCE_BYTES] =
-                    payload.try_into().map_err(|_| LinkError::Garbage {
-                        what: "a challenge of the wrong size",
-                    })?;
-                send_control(
-                    socket,
-                    Kind::Proof,
-                    0,
-                    &key.prove(CLIENT_PROOF, &[&hello, &nonce]),
-                )?;
+                    payload.try_into().map_err(|_| LinkError::Garbage { what: "a challenge of the wrong size" })?;
+                send_control(socket, Kind::Proof, 0, &key.prove(CLIENT_PROOF, &[&hello, &nonce]))?;
                 challenge = Some(nonce);
             }
             Kind::Welcome => {
-                let welcome = Welcome::decode(payload).ok_or(LinkError::Garbage {
-                    what: "a welcome that makes no sense",
-                })?;
+                let welcome =
+                    Welcome::decode(payload).ok_or(LinkError::Garbage { what: "a welcome that makes no sense" })?;
                 return judge(wish, &hello, challenge, welcome);
             }
             Kind::Refused => {
@@ -137,18 +114,14 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
                 return Err(refused(&reason.replace(|c: char| c.is_control(), "?")));
             }
             _ => {
-                return Err(LinkError::Garbage {
-                    what: "a frame that answers no HELLO",
-                });
+                return Err(LinkError::Garbage { what: "a frame that answers no HELLO" });
             }
         }
     }
 }
 
 fn refused(reason: &str) -> LinkError {
-    LinkError::Refused {
-        reason: reason.to_owned(),
-    }
+    LinkError::Refused { reason: reason.to_owned() }
 }
 
 /// Checks that the welcome is what was wished for, from a server that holds the key.
@@ -165,48 +138,23 @@ fn judge(
             ));
         };
         if !key.verify(SERVER_PROOF, &[hello, &nonce], &welcome.proof) {
-            return Err(refused(
-                "it could not prove that it holds the key; check that both sides use the same file",
-            ));
+            return Err(refused("it could not prove that it holds the key; check that both sides use the same file"));
         }
     }
     let as_wished = welcome.slot_size == wish.slot_size
         && welcome.payload_crc == wish.payload_crc
-        && wish
-            .join
-            .is_none_or(|(session, _)| session == welcome.session);
-    if as_wished {
-        Ok(welcome)
-    } else {
-        Err(LinkError::Garbage {
-            what: "a welcome to another session",
-        })
-    }
+        && wish.join.is_none_or(|(session, _)| session == welcome.session);
+    if as_wished { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
 /// Sends a frame with a small payload, checksummed whatever was agreed.
-pub fn send_control(
-    socket: &Socket,
-    kind: Kind,
-    tag: u64,
-    payload: &[u8],
-) -> Result<(), LinkError> {
+pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Result<(), LinkError> {
     send_coded(socket, kind, tag, 0, payload)
 }
 
 /// Sends a frame with a code and a small payload, checksummed whatever was agreed.
-pub fn send_coded(
-    socket: &Socket,
-    kind: Kind,
-    tag: u64,
-    code: u32,
-    payload: &[u8],
-) -> Result<(), LinkError> {
-    let mut header = Header {
-        length: payload.len() as u32,
-        code,
-        ..Header::bare(kind, tag)
-    };
+pub fn send_coded(socket: &Socket, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
+    let mut header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
     if !payload.is_empty() {
         header.flags = crate::frame::FLAG_PAYLOAD_CRC;
         header.payload_crc = crc32fast::hash(payload);

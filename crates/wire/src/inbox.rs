@@ -18,11 +18,7 @@ pub struct Inbox {
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox {
-            bytes: vec![0; INBOX_BYTES].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
+        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0 }
     }
 }
 
@@ -66,11 +62,7 @@ impl Inbox {
 
     /// Takes what is here and then, without waiting, receives straight into the rest of `into`; bytes beyond it are
     /// kept here. Says how many bytes of `into` were filled, `None` when nothing was to be had.
-    pub fn receive(
-        &mut self,
-        socket: &Socket,
-        into: &mut [u8],
-    ) -> Result<Option<usize>, LinkError> {
+    pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
             return Ok(Some(taken));
@@ -85,12 +77,7 @@ impl Inbox {
     }
 
     /// Fills all of `into`, as long as the peer sends something now and then.
-    pub fn receive_all(
-        &mut self,
-        socket: &Socket,
-        into: &mut [u8],
-        progress: &mut Progress,
-    ) -> Result<(), LinkError> {
+    pub fn receive_all(&mut self, socket: &Socket, into: &mut [u8], progress: &mut Progress) -> Result<(), LinkError> {
         let mut done = 0;
         while done < into.len() {
             match self.receive(socket, &mut into[done..])? {
@@ -122,9 +109,7 @@ impl Inbox {
         };
         let length = header.payload_bytes();
         let Some(payload) = payload.get_mut(..length) else {
-            return Err(LinkError::Garbage {
-                what: "a frame too long for this moment",
-            });
+            return Err(LinkError::Garbage { what: "a frame too long for this moment" });
         };
         self.receive_all(socket, payload, progress)?;
         check_payload(&header, payload)?;
@@ -143,9 +128,7 @@ impl Inbox {
 /// Checks a payload against its header's checksum, when there is one.
 pub fn check_payload(header: &Header, payload: &[u8]) -> Result<(), LinkError> {
     if header.has_payload_crc() && crc32fast::hash(payload) != header.payload_crc {
-        return Err(LinkError::Garbage {
-            what: "a payload does not match its checksum",
-        });
+        return Err(LinkError::Garbage { what: "a payload does not match its checksum" });
     }
     Ok(())
 }

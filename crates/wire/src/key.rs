@@ -44,21 +44,15 @@ impl Key {
 
     /// The bytes of a file; line ends at its end do not belong to the key.
     pub fn from_file(path: &Path) -> Result<Key, KeyError> {
-        let text = std::fs::read(path).map_err(|source| KeyError::Unreadable {
-            path: path.display().to_string(),
-            source,
-        })?;
-        let length = text
-            .iter()
-            .rposition(|b| !matches!(b, b'\n' | b'\r'))
-            .map_or(0, |last| last + 1);
+        let text =
+            std::fs::read(path).map_err(|source| KeyError::Unreadable { path: path.display().to_string(), source })?;
+        let length = text.iter().rposition(|b| !matches!(b, b'\n' | b'\r')).map_or(0, |last| last + 1);
         Key::new(&text[..length])
     }
 
     fn mac(&self, role: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
         // HMAC takes keys of any length, so this constructor cannot fail.
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(role);
         for part in parts {
             mac.update(&(part.len() as u64).to_le_bytes());
@@ -96,10 +90,7 @@ mod tests {
         assert!(key.verify(b"client", &[b"ab", b"c"], &proof));
         assert!(!other.verify(b"client", &[b"ab", b"c"], &proof));
         assert!(!key.verify(b"server", &[b"ab", b"c"], &proof));
-        assert!(
-            !key.verify(b"client", &[b"a", b"bc"], &proof),
-            "the parts' borders are part of the proof"
-        );
+        assert!(!key.verify(b"client", &[b"a", b"bc"], &proof), "the parts' borders are part of the proof");
     }
 
     #[test]
@@ -108,19 +99,9 @@ mod tests {
         let path = dir.path().join("key");
         std::fs::write(&path, b"0123456789abcdef\r\n").expect("write");
         let proof = Key::from_file(&path).expect("key").prove(b"r", &[]);
-        assert!(
-            Key::new(b"0123456789abcdef")
-                .expect("key")
-                .verify(b"r", &[], &proof)
-        );
+        assert!(Key::new(b"0123456789abcdef").expect("key").verify(b"r", &[], &proof));
         std::fs::write(&path, b"short\n").expect("write");
-        assert!(matches!(
-            Key::from_file(&path),
-            Err(KeyError::Length { length: 5 })
-        ));
-        assert!(matches!(
-            Key::from_file(&dir.path().join("none")),
-            Err(KeyError::Unreadable { .. })
-        ));
+        assert!(matches!(Key::from_file(&path), Err(KeyError::Length { length: 5 })));
+        assert!(matches!(Key::from_file(&dir.path().join("none")), Err(KeyError::Unreadable { .. })));
     }
 }

@@ -38,7 +38,7 @@ pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 pub const SPINS_BEFORE_SLEEP: u32 = 100;
 
 const _: () = {
-    assert!(RANGE_MAX % RANGE_UNIT == 0 && DISCARD_MAX % RANGE_UNIT == 0);
+    assert!(RANGE_MAX.is_multiple_of(RANGE_UNIT) && DISCARD_MAX.is_multiple_of(RANGE_UNIT));
     assert!(SLOT_MIN.is_power_of_two() && SLOT_MAX.is_power_of_two() && SLOT_MIN >= RANGE_UNIT);
     assert!(INBOX_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES);
     assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
@@ -53,9 +53,9 @@ pub fn slot_size_is_valid(slot_size: u32) -> bool {
 /// Whether a range of whole units, from one unit up to `length_max`, that ends within 64 bits.
 pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
     let unit = u64::from(RANGE_UNIT);
-    offset % unit == 0
+    offset.is_multiple_of(unit)
         && length != 0
-        && length % RANGE_UNIT == 0
+        && length.is_multiple_of(RANGE_UNIT)
         && length <= length_max
         && offset.checked_add(u64::from(length)).is_some()
 }

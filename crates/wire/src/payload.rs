@@ -48,11 +48,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = self.role as u8;
-        bytes[1] = if self.payload_crc {
-            HELLO_PAYLOAD_CRC
-        } else {
-            0
-        };
+        bytes[1] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
         bytes[4..8].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.token);
@@ -70,11 +66,7 @@ impl Hello {
             _ => return None,
         };
         let slot_size = u32::from_le_bytes(part(bytes, 4));
-        let slot_fits = if role == Role::Control {
-            slot_size == 0
-        } else {
-            slot_size_is_valid(slot_size)
-        };
+        let slot_fits = if role == Role::Control { slot_size == 0 } else { slot_size_is_valid(slot_size) };
         if bytes[1] & !HELLO_PAYLOAD_CRC != 0 || bytes[2..4] != [0, 0] || !slot_fits {
             return None;
         }
@@ -117,11 +109,7 @@ impl Welcome {
         bytes[8..24].copy_from_slice(&self.token);
         bytes[24..32].copy_from_slice(&self.capacity_bytes.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot_size.to_le_bytes());
-        bytes[36] = if self.payload_crc {
-            HELLO_PAYLOAD_CRC
-        } else {
-            0
-        };
+        bytes[36] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
         bytes[40..72].copy_from_slice(&self.proof);
         bytes
     }
@@ -256,22 +244,13 @@ impl Grant {
         let first_slot = u32::from_le_bytes(part(bytes, 4));
         let count = u32::from_le_bytes(part(bytes, 8));
         first_slot.checked_add(count)?;
-        if count == 0 {
-            None
-        } else {
-            Some(Grant {
-                place,
-                first_slot,
-                count,
-            })
-        }
+        if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
     /// Reads a GRANT's payload run by run; `None` when its size is not a whole number of runs or there are too many.
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
-        let fits = !bytes.is_empty()
-            && bytes.len() % GRANT_BYTES == 0
-            && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
+        let fits =
+            !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
         fits.then(|| bytes.chunks_exact(GRANT_BYTES).map(Grant::decode))
     }
 }

@@ -41,24 +41,10 @@ pub struct ReplyHeader {
     pub len: u32,
 }
 
-pub(crate) fn halves(
-    socket: Socket,
-    inbox: Inbox,
-    payload_crc: bool,
-) -> (ReadRequests, ReadReplies) {
+pub(crate) fn halves(socket: Socket, inbox: Inbox, payload_crc: bool) -> (ReadRequests, ReadReplies) {
     let socket = Arc::new(socket);
-    let requests = ReadRequests {
-        socket: Arc::clone(&socket),
-    };
-    (
-        requests,
-        ReadReplies {
-            socket,
-            inbox,
-            payload_crc,
-            pending: None,
-        },
-    )
+    let requests = ReadRequests { socket: Arc::clone(&socket) };
+    (requests, ReadReplies { socket, inbox, payload_crc, pending: None })
 }
 
 impl ReadRequests {
@@ -76,8 +62,7 @@ impl ReadRequests {
             for (into, (tag, offset, len)) in frames.chunks_exact_mut(HEADER_BYTES).zip(batch) {
                 into.copy_from_slice(&read_frame(*tag, *offset, *len)?);
             }
-            self.socket
-                .send_all(&[IoSlice::new(&frames[..batch.len() * HEADER_BYTES])])?;
+            self.socket.send_all(&[IoSlice::new(&frames[..batch.len() * HEADER_BYTES])])?;
         }
         Ok(())
     }
@@ -85,9 +70,7 @@ impl ReadRequests {
 
 fn read_frame(tag: u64, offset: u64, len: u32) -> Result<[u8; HEADER_BYTES], LinkError> {
     if !range_is_valid(offset, len, RANGE_MAX) {
-        return Err(LinkError::Misuse {
-            what: "a READ takes whole 4 KiB units, at most 4 MiB",
-        });
+        return Err(LinkError::Misuse { what: "a READ takes whole 4 KiB units, at most 4 MiB" });
     }
     Ok(Header::range(Kind::Read, tag, offset, len).encode())
 }
@@ -111,9 +94,7 @@ impl ReadReplies {
     /// Bytes may lie in the buffer of this half, so poll(2) on its descriptor only after this has said `None`.
     pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
         if self.pending.is_some() {
-            return Err(LinkError::Misuse {
-                what: "the last reply's payload was not taken",
-            });
+            return Err(LinkError::Misuse { what: "the last reply's payload was not taken" });
         }
         let mut waiting = Waiting::new(wait);
         loop {
@@ -128,16 +109,10 @@ impl ReadReplies {
 
     /// Receives the payload of the reply just seen into `into`, which must be just as long.
     pub fn receive_payload(&mut self, into: &mut [u8]) -> Result<(), LinkError> {
-        let Some(header) = self
-            .pending
-            .filter(|header| header.payload_bytes() == into.len())
-        else {
-            return Err(LinkError::Misuse {
-                what: "a payload is taken once, into a buffer of its length",
-            });
+        let Some(header) = self.pending.filter(|header| header.payload_bytes() == into.len()) else {
+            return Err(LinkError::Misuse { what: "a payload is taken once, into a buffer of its length" });
         };
-        self.inbox
-            .receive_all(&self.socket, into, &mut Progress::of(&self.socket))?;
+        self.inbox.receive_all(&self.socket, into, &mut Progress::of(&self.socket))?;
         self.pending = None;
         check_payload(&header, into)
     }
@@ -145,22 +120,14 @@ impl ReadReplies {
     fn accept(&mut self, header: Header) -> Result<ReplyHeader, LinkError> {
         match header.kind {
             Kind::Data if self.payload_crc && !header.has_payload_crc() => {
-                Err(LinkError::Garbage {
-                    what: "a page without the checksum that was agreed",
-                })
+                Err(LinkError::Garbage { what: "a page without the checksum that was agreed" })
             }
             Kind::Data => {
                 self.pending = Some(header);
-                Ok(ReplyHeader {
-                    tag: header.tag,
-                    offset: header.offset,
-                    len: header.length,
-                })
+                Ok(ReplyHeader { tag: header.tag, offset: header.offset, len: header.length })
             }
             Kind::Error => Err(server_error(&header, &mut self.inbox, &self.socket)),
-            _ => Err(LinkError::Garbage {
-                what: "a frame that answers no READ",
-            }),
+            _ => Err(LinkError::Garbage { what: "a frame that answers no READ" }),
         }
     }
 }
@@ -169,18 +136,10 @@ impl ReadReplies {
 pub(crate) fn server_error(header: &Header, inbox: &mut Inbox, socket: &Socket) -> LinkError {
     let mut raw = [0; TEXT_MAX];
     let text = &mut raw[..header.payload_bytes().min(TEXT_MAX)];
-    let taken = inbox
-        .receive_all(socket, text, &mut Progress::of(socket))
-        .and_then(|()| check_payload(header, text));
+    let taken = inbox.receive_all(socket, text, &mut Progress::of(socket)).and_then(|()| check_payload(header, text));
     match (taken, ErrorCode::from_wire(header.code)) {
         (Err(e), _) => e,
-        (Ok(()), Some(code)) => LinkError::Server {
-            tag: header.tag,
-            code,
-            text: Text::from_peer(text),
-        },
-        (Ok(()), None) => LinkError::Garbage {
-            what: "an error code that does not exist",
-        },
+        (Ok(()), Some(code)) => LinkError::Server { tag: header.tag, code, text: Text::from_peer(text) },
+        (Ok(()), None) => LinkError::Garbage { what: "an error code that does not exist" },
     }
 }

@@ -68,9 +68,7 @@ impl Session {
     /// Opens a new session.
     pub fn open(endpoint: &Endpoint, options: &SessionOptions) -> Result<Session, LinkError> {
         if !slot_size_is_valid(options.slot_size) {
-            return Err(LinkError::Misuse {
-                what: "a slot is a power of two from 4 KiB to 2 MiB",
-            });
+            return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
         let mut wish = Wish {
             role: Role::Session,
@@ -81,11 +79,7 @@ impl Session {
             connect_timeout: options.connect_timeout,
             silent_timeout: options.silent_timeout,
         };
-        let Welcomed {
-            socket,
-            inbox,
-            welcome,
-        } = connect(endpoint, &wish)?;
+        let Welcomed { socket, inbox, welcome } = connect(endpoint, &wish)?;
         wish.join = Some((welcome.session, welcome.token));
         let writing = connect(endpoint, &wish)?;
         let (requests, replies) = halves(socket, inbox, options.payload_checksum);
@@ -97,12 +91,7 @@ impl Session {
             payload_checksum: options.payload_checksum,
         };
         let writer = Writer::new(writing.socket, writing.inbox, options.payload_checksum);
-        Ok(Session {
-            requests,
-            replies,
-            writer,
-            info,
-        })
+        Ok(Session { requests, replies, writer, info })
     }
 
     /// The parts, each usable from a thread of its own.

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt,
 };
 
 use crate::error::LinkError;
@@ -72,8 +71,7 @@ impl Socket {
     /// Makes `fd` nonblocking and sets what helps a link: no delay, large buffers, probes of an idle peer (the latter
     /// two as far as the system allows). `silent` is how long a transfer may stand still.
     pub fn new(fd: OwnedFd, silent: Duration) -> Result<Socket, LinkError> {
-        rustix::io::ioctl_fionbio(&fd, true)
-            .map_err(|e| LinkError::io("making a socket nonblocking", e))?;
+        rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd);
         Ok(Socket { fd, silent })
     }
@@ -86,18 +84,11 @@ impl Socket {
     /// Receives what is there, without waiting; `None` when nothing is.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
-        received(
-            rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n),
-            wanted,
-        )
+        received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
     /// Receives what is there into `first`, and then into `second`.
-    pub fn receive_two(
-        &self,
-        first: &mut [u8],
-        second: &mut [u8],
-    ) -> Result<Option<usize>, LinkError> {
+    pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = first.len() + second.len();
         let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
@@ -144,10 +135,7 @@ impl Socket {
             Direction::Receive => PollFlags::IN,
             Direction::Send => PollFlags::OUT,
         };
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&timeout)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(false),
@@ -158,11 +146,7 @@ impl Socket {
     /// Whether the peer's end is still open, without waiting and without taking any byte.
     pub fn is_open(&self) -> bool {
         let mut byte = [0];
-        match rustix::net::recv(
-            &self.fd,
-            &mut byte[..],
-            RecvFlags::PEEK | RecvFlags::DONTWAIT,
-        ) {
+        match rustix::net::recv(&self.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((n, _)) => n > 0,
             Err(Errno::AGAIN | Errno::INTR) => true,
             Err(_) => false,
@@ -194,20 +178,11 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if files.len() > FILES_MAX || !control.push(SendAncillaryMessage::ScmRights(files)) {
-            return Err(LinkError::Misuse {
-                what: "at most two files go with one frame",
-            });
+            return Err(LinkError::Misuse { what: "at most two files go with one frame" });
         }
-        match rustix::net::sendmsg(
-            &self.fd,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        ) {
+        match rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Ok(n) if n == bytes.len() => Ok(()),
-            Ok(_) => Err(LinkError::Garbage {
-                what: "a frame with files was cut in two",
-            }),
+            Ok(_) => Err(LinkError::Garbage { what: "a frame with files was cut in two" }),
             Err(e) => Err(LinkError::io("passing files", e)),
         }
     }
@@ -223,15 +198,12 @@ impl Socket {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            let result =
-                rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(into)], &mut control, flags);
+            let result = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(into)], &mut control, flags);
             match received(result.map(|message| message.bytes), wanted)? {
                 None => progress.stalled(self, Direction::Receive)?,
                 Some(n) if n == wanted => return Ok(take_files(control)),
                 Some(_) => {
-                    return Err(LinkError::Garbage {
-                        what: "a frame with files came in pieces",
-                    });
+                    return Err(LinkError::Garbage { what: "a frame with files came in pieces" });
                 }
             }
         }
@@ -260,11 +232,7 @@ fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>
 }
 
 /// Fills `window` with what is left of `pieces` after their first `skip` bytes; says how many pieces that are.
-fn window_from<'a>(
-    pieces: &'a [IoSlice<'a>],
-    mut skip: usize,
-    window: &mut [IoSlice<'a>; PIECES_MAX],
-) -> usize {
+fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut count = 0;
     for piece in pieces {
         let bytes: &'a [u8] = piece;
@@ -287,12 +255,8 @@ fn window_from<'a>(
 fn set_options(fd: &OwnedFd) {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
     // For TCP a fixed buffer switches the kernel's own growing off, so it is set only where it is not cut smaller.
-    let allowed = |file: &str| {
-        std::fs::read_to_string(file)
-            .ok()
-            .and_then(|text| text.trim().parse::<usize>().ok())
-            .unwrap_or(0)
-    };
+    let allowed =
+        |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
         let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
     }
@@ -321,22 +285,12 @@ pub struct Progress {
 impl Progress {
     /// Patience that every byte renews.
     pub fn of(socket: &Socket) -> Progress {
-        Progress {
-            patience: socket.silent,
-            spins: SPINS_BEFORE_SLEEP,
-            end: None,
-            fixed: false,
-        }
+        Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }
 
     /// Patience that ends after `timeout`, whatever comes.
     pub fn until(timeout: Duration) -> Progress {
-        Progress {
-            patience: timeout,
-            spins: SPINS_BEFORE_SLEEP,
-            end: Some(Instant::now() + timeout),
-            fixed: true,
-        }
+        Progress { patience: timeout, spins: SPINS_BEFORE_SLEEP, end: Some(Instant::now() + timeout), fixed: true }
     }
 
     /// Something went through.
@@ -362,9 +316,7 @@ impl Progress {
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + self.patience);
         if now >= end {
-            return Err(LinkError::Silent {
-                seconds: self.patience.as_secs().max(1) as u32,
-            });
+            return Err(LinkError::Silent { seconds: self.patience.as_secs().max(1) as u32 });
         }
         socket.wait(direction, end - now).map(|_| ())
     }

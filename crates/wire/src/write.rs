@@ -47,11 +47,7 @@ impl AsFd for Writer {
 
 impl Writer {
     pub(crate) fn new(socket: Socket, inbox: Inbox, payload_crc: bool) -> Writer {
-        Writer {
-            socket,
-            inbox,
-            payload_crc,
-        }
+        Writer { socket, inbox, payload_crc }
     }
 
     /// Sends the bytes of `parts`, one after the other, to be kept at `offset`: whole 4 KiB units, at most
@@ -62,9 +58,7 @@ impl Writer {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         if !range_is_valid(offset, length, RANGE_MAX) || parts.len() > PARTS_MAX {
-            return Err(LinkError::Misuse {
-                what: "a WRITE takes whole 4 KiB units, at most 4 MiB in 256 parts",
-            });
+            return Err(LinkError::Misuse { what: "a WRITE takes whole 4 KiB units, at most 4 MiB in 256 parts" });
         }
         let mut header = Header::range(Kind::Write, tag, offset, length);
         if self.payload_crc {
@@ -88,9 +82,7 @@ impl Writer {
     /// frees the slots that lie wholly within.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
-            return Err(LinkError::Misuse {
-                what: "a DISCARD takes whole 4 KiB units, at most 1 GiB",
-            });
+            return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
         }
         let frame = Header::range(Kind::Discard, tag, offset, len).encode();
         self.socket.send_all(&[IoSlice::new(&frame)])
@@ -98,8 +90,7 @@ impl Writer {
 
     /// Asks for a sign of life; it comes as an [`Ack`], after those of everything sent before.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
-        self.socket
-            .send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
+        self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
     }
 
     /// Looks for the next acknowledgement; `None` when none came within `wait`.
@@ -117,24 +108,12 @@ impl Writer {
 
     fn accept(&mut self, header: &Header) -> Result<Ack, LinkError> {
         match header.kind {
-            Kind::Done | Kind::Pong => Ok(Ack {
-                tag: header.tag,
-                status: AckStatus::Done,
-            }),
+            Kind::Done | Kind::Pong => Ok(Ack { tag: header.tag, status: AckStatus::Done }),
             Kind::Error => match server_error(header, &mut self.inbox, &self.socket) {
-                LinkError::Server {
-                    tag,
-                    code: ErrorCode::Full,
-                    ..
-                } => Ok(Ack {
-                    tag,
-                    status: AckStatus::Full,
-                }),
+                LinkError::Server { tag, code: ErrorCode::Full, .. } => Ok(Ack { tag, status: AckStatus::Full }),
                 error => Err(error),
             },
-            _ => Err(LinkError::Garbage {
-                what: "a frame that acknowledges nothing",
-            }),
+            _ => Err(LinkError::Garbage { what: "a frame that acknowledges nothing" }),
         }
     }
 }

@@ -1,0 +1,101 @@
+//! A set of numbers kept as runs: which slots of a same-host session are free, and which are granted.
+
+use std::collections::BTreeMap;
+
+/// Disjoint runs, none touching the next, by their first number.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    runs: BTreeMap<u32, u32>,
+}
+
+impl Extents {
+    /// How many numbers are in the set.
+    pub(crate) fn total(&self) -> u64 {
+        self.runs.values().map(|count| u64::from(*count)).sum()
+    }
+
+    /// Adds a run that is not in the set, joining it with its neighbours.
+    pub(crate) fn insert(&mut self, first: u32, count: u32) {
+        let (mut first, mut count) = (first, count);
+        let before = self.runs.range(..first).next_back().map(|(start, n)| (*start, *n));
+        if let Some((start, n)) = before.filter(|(start, n)| start + n == first) {
+            self.runs.remove(&start);
+            first = start;
+            count += n;
+        }
+        if let Some(n) = self.runs.remove(&(first + count)) {
+            count += n;
+        }
+        self.runs.insert(first, count);
+    }
+
+    /// Removes a run if all of it is in the set; says whether it was.
+    pub(crate) fn remove(&mut self, first: u32, count: u32) -> bool {
+        let Some((&start, &n)) = self.runs.range(..=first).next_back() else { return false };
+        let (end, run_end) = (u64::from(first) + u64::from(count), u64::from(start) + u64::from(n));
+        if count == 0 || end > run_end {
+            return false;
+        }
+        self.runs.remove(&start);
+        if start < first {
+            self.runs.insert(start, first - start);
+        }
+        if end < run_end {
+            self.runs.insert(end as u32, (run_end - end) as u32);
+        }
+        true
+    }
+
+    /// Removes and returns the lowest run, cut to `count_max`.
+    pub(crate) fn take(&mut self, count_max: u32) -> Option<(u32, u32)> {
+        let (&first, &n) = self.runs.iter().next().filter(|_| count_max > 0)?;
+        let count = n.min(count_max);
+        self.remove(first, count);
+        Some((first, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set(steps in prop::collection::vec((0u8..3, 0u32..60, 1u32..8), 0..200)) {
+            let mut extents = Extents::default();
+            let mut model = BTreeSet::new();
+            for (step, first, count) in steps {
+                let run = first..first + count;
+                match step {
+                    0 => if run.clone().all(|n| !model.contains(&n)) {
+                        extents.insert(first, count);
+                        model.extend(run);
+                    },
+                    1 => {
+                        let held = run.clone().all(|n| model.contains(&n));
+                        prop_assert_eq!(extents.remove(first, count), held);
+                        if held {
+                            run.for_each(|n| { model.remove(&n); });
+                        }
+                    }
+                    _ => match extents.take(count) {
+                        None => prop_assert!(model.is_empty()),
+                        Some((first, n)) => {
+                            prop_assert_eq!(Some(&first), model.first());
+                            prop_assert!(n <= count);
+                            (first..first + n).for_each(|n| assert!(model.remove(&n)));
+                        }
+                    },
+                }
+                prop_assert_eq!(extents.total(), model.len() as u64);
+                let mut end = None;
+                for (&first, &n) in &extents.runs {
+                    prop_assert!(n > 0 && end < Some(first), "runs that touch must be one");
+                    end = Some(first + n);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The server's side of welcoming a connection: who may use it, and for what.
+
+use std::sync::Arc;
+
+use hanare_wire::frame::Kind;
+use hanare_wire::handshake::{CLIENT_PROOF, SERVER_PROOF, random, send_control};
+use hanare_wire::inbox::Inbox;
+use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX};
+use hanare_wire::payload::{HELLO_BYTES, Hello, NONCE_BYTES, Role, Welcome};
+use hanare_wire::socket::{Progress, Socket};
+use hanare_wire::{Key, LinkError};
+
+use crate::host::HostSession;
+use crate::registry::{Membership, Registry};
+use crate::shared::Store;
+
+/// What a welcomed connection is for.
+pub(crate) enum Guest {
+    /// Far space.
+    Session { membership: Membership, payload_crc: bool },
+    /// STATUS.
+    Control,
+    /// The same-host link.
+    Host(Box<HostSession>),
+}
+
+/// What is needed to judge a newcomer.
+pub(crate) struct Host<'a> {
+    pub(crate) key: Option<&'a Key>,
+    pub(crate) store: &'a Arc<Store>,
+    pub(crate) registry: &'a Arc<Registry>,
+    /// Whether the connection came by AF_UNIX, so that files can be passed.
+    pub(crate) is_unix: bool,
+}
+
+/// Why there is no guest.
+pub(crate) enum NoGuest {
+    /// The newcomer was told why.
+    Refused(String),
+    /// The connection failed.
+    Link(LinkError),
+}
+
+impl From<LinkError> for NoGuest {
+    fn from(e: LinkError) -> NoGuest {
+        NoGuest::Link(e)
+    }
+}
+
+fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
+    Err(NoGuest::Refused(reason.into()))
+}
+
+/// Welcomes or refuses a newcomer, within a few seconds.
+pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
+    let result = try_greet(socket, inbox, host);
+    let reason = match &result {
+        Ok(_) => return result,
+        Err(NoGuest::Refused(reason)) => reason.clone(),
+        // A newcomer of another version can read this much, and learns our version from the header.
+        Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
+        Err(NoGuest::Link(_)) => return result,
+    };
+    if send_control(socket, Kind::Refused, 0, cut(&reason, REASON_MAX).as_bytes()).is_ok() {
+        socket.finish(FAREWELL);
+    }
+    result
+}
+
+/// How long a connection that ends with bad news is kept, so that the news arrives.
+pub(crate) const FAREWELL: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// The beginning of `text` that fits, cut at a character's edge.
+fn cut(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
+    let mut progress = Progress::until(CONNECT_DEFAULT);
+    let mut payload = [0; CONTROL_MAX];
+    let (header, length) = inbox.receive_frame(socket, &mut payload, &mut progress)?;
+    let mut raw = [0; HELLO_BYTES];
+    if header.kind != Kind::Hello || length != HELLO_BYTES {
+        return no("the first frame must be a HELLO");
+    }
+    raw.copy_from_slice(&payload[..HELLO_BYTES]);
+    let Some(hello) = Hello::decode(&raw) else {
+        return no("the HELLO makes no sense: check the role, the flags and the slot size (4 KiB to 2 MiB)");
+    };
+    let proof = match host.key {
+        Some(key) => check_key(socket, inbox, key, &raw, &mut progress)?,
+        None => [0; 32],
+    };
+    let guest = admit(&hello, host)?;
+    let (session, token) = match &guest {
+        Guest::Session { membership, .. } => (membership.session().id, membership.session().token),
+        Guest::Host(session) => (session.id(), [0; 16]),
+        Guest::Control => (0, [0; 16]),
+    };
+    let welcome = Welcome {
+        session,
+        token,
+        capacity_bytes: host.store.capacity_bytes(),
+        slot_size: hello.slot_size,
+        payload_crc: hello.payload_crc,
+        proof,
+    };
+    send_control(socket, Kind::Welcome, 0, &welcome.encode())?;
+    Ok(guest)
+}
+
+/// Has the newcomer prove that it holds the key, and makes the server's own proof.
+fn check_key(
+    socket: &Socket,
+    inbox: &mut Inbox,
+    key: &Key,
+    hello: &[u8; HELLO_BYTES],
+    progress: &mut Progress,
+) -> Result<[u8; 32], NoGuest> {
+    let nonce = random::<NONCE_BYTES>()?;
+    send_control(socket, Kind::Challenge, 0, &nonce)?;
+    let mut proof = [0; 32];
+    let (header, length) = inbox.receive_frame(socket, &mut proof, progress)?;
+    if header.kind != Kind::Proof || length != proof.len() || !key.verify(CLIENT_PROOF, &[hello, &nonce], &proof) {
+        return no("the key is not the server's; give the same --key file on both sides");
+    }
+    Ok(key.prove(SERVER_PROOF, &[hello, &nonce]))
+}
+
+fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
+    match hello.role {
+        Role::Control => Ok(Guest::Control),
+        Role::Session if hello.session == 0 => {
+            let membership = host.registry.open(hello.slot_size, host.store)?;
+            Ok(Guest::Session { membership, payload_crc: hello.payload_crc })
+        }
+        Role::Session => match host.registry.join(hello.session, &hello.token, hello.slot_size) {
+            Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
+            None => no("there is no such session to join; it may have ended with its last connection"),
+        },
+        Role::Attach if !host.is_unix => no("the same-host link needs an AF_UNIX socket"),
+        Role::Attach => match HostSession::open(hello.slot_size, host.store, host.registry) {
+            Ok(session) => Ok(Guest::Host(Box::new(session))),
+            Err(e) => no(format!("the session's files could not be made: {e}")),
+        },
+    }
+}

@@ -1,0 +1,350 @@
+//! Being reached: listening sockets, a thread a connection, and the way down.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hanare_wire::inbox::Inbox;
+use hanare_wire::limits::SILENT_DEFAULT;
+use hanare_wire::socket::Socket;
+use hanare_wire::{Endpoint, Key};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::connection::{House, serve};
+use crate::greeting::{Host, NoGuest, greet};
+use crate::memory::BLOCK_BYTES;
+use crate::shared::{Spinners, Stop, Store};
+use crate::spill::SpillDir;
+
+/// How long a stopping server waits for its connections before it cuts them.
+const DRAIN: Duration = Duration::from_secs(4);
+/// How often a stopping server looks whether they are gone.
+const DRAIN_STEP: Duration = Duration::from_millis(5);
+/// Pause after an accept that failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Receives the server's log, line by line.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a server is to do.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Where to listen: TCP addresses (port 0 takes a free one) and AF_UNIX paths.
+    pub listen: Vec<Endpoint>,
+    /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
+    pub memory: u64,
+    /// Where pages go when the memory is used up.
+    pub spill: Option<PathBuf>,
+    /// Bytes of the spill directory's disk to leave free.
+    pub spill_margin: u64,
+    /// The key that clients must hold; needed to listen beyond loopback.
+    pub key: Option<Key>,
+    /// How long a connection looks for the next request before it sleeps.
+    pub spin: Duration,
+    /// How long a transfer may stand still before its connection is cut.
+    pub silent_timeout: Duration,
+    /// The most connections at a time.
+    pub connections_max: usize,
+    /// Where the log goes.
+    pub log: Log,
+}
+
+impl ServerConfig {
+    /// The defaults: no spill, no key, 1 GiB of disk left free, no log.
+    pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
+        ServerConfig {
+            listen,
+            memory,
+            spill: None,
+            spill_margin: 1 << 30,
+            key: None,
+            spin: Duration::from_micros(80),
+            silent_timeout: SILENT_DEFAULT,
+            connections_max: 1024,
+            log: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Why a server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Nothing to listen on.
+    #[error("no address to listen on; give --listen ADDRESS")]
+    NoAddress,
+    /// The address cannot be listened on.
+    #[error("cannot listen on {endpoint}: {source}; choose another address or end what uses it")]
+    Listen {
+        /// The address.
+        endpoint: Endpoint,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anyone on the network could use the server.
+    #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
+    NoKey {
+        /// The address beyond loopback.
+        endpoint: Endpoint,
+    },
+    /// The memory limit holds no block, and there is nowhere to spill.
+    #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
+    NoMemory {
+        /// The limit.
+        memory: u64,
+    },
+    /// The spill directory cannot be used.
+    #[error("cannot spill to {path}: {source}; give --spill a directory on a disk that can be written")]
+    Spill {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system failed.
+    #[error("{what} failed: {source}")]
+    Io {
+        /// The call.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Stops a running server, from any thread.
+#[derive(Clone)]
+pub struct StopHandle(Arc<Stop>);
+
+impl StopHandle {
+    /// Has the server answer what has arrived, close its connections and return; within 5 s.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<(OwnedFd, String)> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, peer)| (stream.into(), peer.to_string())),
+            Listener::Unix(listener, path) => {
+                listener.accept().map(|(stream, _)| (stream.into(), format!("unix:{}", path.display())))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            // Nothing depends on the name any more; a next server replaces what is left of it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A memory server that listens.
+pub struct Server {
+    listeners: Vec<Listener>,
+    house: Arc<House>,
+    key: Option<Key>,
+    silent_timeout: Duration,
+    connections_max: usize,
+    log: Log,
+}
+
+/// A connection's thread, and its socket to cut it by.
+struct Running {
+    socket: Arc<Socket>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens on every address. Memory is taken only as clients need it.
+    pub fn bind(config: ServerConfig) -> Result<Server, ServerError> {
+        if config.listen.is_empty() {
+            return Err(ServerError::NoAddress);
+        }
+        if config.memory < BLOCK_BYTES as u64 && config.spill.is_none() {
+            return Err(ServerError::NoMemory { memory: config.memory });
+        }
+        let spill = match config.spill {
+            Some(path) => Some(
+                SpillDir::new(&path, config.spill_margin)
+                    .map_err(|source| ServerError::Spill { path: path.clone(), source })?,
+            ),
+            None => None,
+        };
+        let mut listeners = Vec::new();
+        for endpoint in &config.listen {
+            listeners.push(listen(endpoint, config.key.is_some())?);
+        }
+        let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
+        let house = House {
+            store: Store::new(config.memory, spill),
+            registry: Arc::default(),
+            stop: Arc::new(stop),
+            spinners: Spinners::new(),
+            spin: config.spin,
+        };
+        Ok(Server {
+            listeners,
+            house: Arc::new(house),
+            key: config.key,
+            silent_timeout: config.silent_timeout,
+            connections_max: config.connections_max,
+            log: config.log,
+        })
+    }
+
+    /// The addresses it listens on, with the ports it was given.
+    pub fn local_addrs(&self) -> Vec<Endpoint> {
+        let address = |listener: &Listener| match listener {
+            Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
+            Listener::Unix(_, path) => Some(Endpoint::Unix(path.clone())),
+        };
+        self.listeners.iter().filter_map(address).collect()
+    }
+
+    /// What stops it.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.house.stop))
+    }
+
+    /// Serves until it is stopped.
+    pub fn run(self) -> Result<(), ServerError> {
+        let mut running: Vec<Running> = Vec::new();
+        let result = self.accept_until_stopped(&mut running);
+        let Server { listeners, house, .. } = self;
+        drop(listeners);
+        // An accept loop that failed ends the connections, too.
+        house.stop.stop();
+        drain(running);
+        result
+    }
+
+    fn accept_until_stopped(&self, running: &mut Vec<Running>) -> Result<(), ServerError> {
+        while !self.house.stop.is_stopping() {
+            let mut ready: Vec<PollFd<'_>> =
+                self.listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)).collect();
+            ready.push(PollFd::from_borrowed_fd(self.house.stop.as_fd(), PollFlags::IN));
+            match rustix::event::poll(&mut ready, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(ServerError::Io { what: "waiting for connections", source: e.into() }),
+            }
+            running.retain(|connection| !connection.thread.is_finished());
+            for listener in &self.listeners {
+                match listener.accept() {
+                    Ok((fd, peer)) => self.admit(fd, peer, matches!(listener, Listener::Unix(..)), running),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) => {
+                        (self.log)(&format!("a connection could not be accepted: {e}"));
+                        std::thread::sleep(ACCEPT_PAUSE);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(&self, fd: OwnedFd, peer: String, is_unix: bool, running: &mut Vec<Running>) {
+        if running.len() >= self.connections_max {
+            (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
+            return;
+        }
+        let socket = match Socket::new(fd, self.silent_timeout) {
+            Ok(socket) => Arc::new(socket),
+            Err(e) => return (self.log)(&format!("{peer}: {e}")),
+        };
+        let (house, key, log) = (Arc::clone(&self.house), self.key.clone(), Arc::clone(&self.log));
+        let theirs = Arc::clone(&socket);
+        let life = move || {
+            if let Err(e) = connection_life(&house, key.as_ref(), &theirs, is_unix) {
+                log(&format!("{peer}: {e}"));
+            }
+            // The peer is to see the end now, not when the accepting thread drops its handle.
+            theirs.sever();
+        };
+        match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
+            Ok(thread) => running.push(Running { socket, thread }),
+            Err(e) => (self.log)(&format!("no thread for a connection: {e}")),
+        }
+    }
+}
+
+/// From the greeting to the end; the text of an error is for the log.
+fn connection_life(house: &House, key: Option<&Key>, socket: &Socket, is_unix: bool) -> Result<(), String> {
+    let mut inbox = Inbox::default();
+    let host = Host { key, store: &house.store, registry: &house.registry, is_unix };
+    match greet(socket, &mut inbox, &host) {
+        Ok(guest) => serve(house, socket, inbox, guest).map_err(|e| e.to_string()),
+        Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
+        Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
+    }
+}
+
+/// Waits for the connections to end by themselves, then cuts those that are left.
+fn drain(mut running: Vec<Running>) {
+    let end = Instant::now() + DRAIN;
+    while !running.is_empty() && Instant::now() < end {
+        running.retain(|connection| !connection.thread.is_finished());
+        std::thread::sleep(DRAIN_STEP);
+    }
+    for connection in running {
+        connection.socket.sever();
+        // A panic in it has been reported on stderr and concerns nobody else.
+        let _ = connection.thread.join();
+    }
+}
+
+fn listen(endpoint: &Endpoint, has_key: bool) -> Result<Listener, ServerError> {
+    let failed = |source| ServerError::Listen { endpoint: endpoint.clone(), source };
+    match endpoint {
+        Endpoint::Unix(path) => listen_unix(path).map_err(failed),
+        Endpoint::Tcp(address) => {
+            let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+            if !has_key && !addresses.iter().all(|address| address.ip().to_canonical().is_loopback()) {
+                return Err(ServerError::NoKey { endpoint: endpoint.clone() });
+            }
+            let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+            listener.set_nonblocking(true).map_err(failed)?;
+            Ok(Listener::Tcp(listener))
+        }
+    }
+}
+
+/// Listens on a path for this user alone; replaces a socket that nobody listens on any more.
+fn listen_unix(path: &Path) -> io::Result<Listener> {
+    let listener = match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        other => other?,
+    };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(Listener::Unix(listener, path.to_owned()))
+}
+
+fn is_stale(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}

@@ -1,0 +1,135 @@
+//! The memory budget of the whole server, and the blocks that slots are carved from.
+//!
+//! A block given back is kept mapped for the next session that needs one. Its old bytes stay in it: whoever takes it
+//! is told so, and must never show them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memmap2::MmapMut;
+
+/// The bytes of a block: what the kernel can back with one huge page.
+pub(crate) const BLOCK_BYTES: usize = 2 << 20;
+
+/// 2 MiB of memory. The lock is held only while bytes are copied, never while waiting for a peer.
+pub(crate) struct Block {
+    bytes: Mutex<MmapMut>,
+}
+
+impl Block {
+    /// The block's bytes, for as long as it takes to copy.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MmapMut> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A block handed to a session, and whether all its bytes are known to be zero.
+pub(crate) struct Lease {
+    pub(crate) block: Arc<Block>,
+    pub(crate) zeroed: bool,
+}
+
+/// The budget. Everything counted against it is either in a session or in the list of free blocks.
+pub(crate) struct Memory {
+    limit_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    used_bytes: u64,
+    free: Vec<Arc<Block>>,
+}
+
+impl Memory {
+    pub(crate) fn new(limit_bytes: u64) -> Memory {
+        Memory { limit_bytes, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    /// Bytes counted against the limit, and those of them in free blocks.
+    pub(crate) fn used_and_free_bytes(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.used_bytes, (state.free.len() * BLOCK_BYTES) as u64)
+    }
+
+    /// A free block if there is one, else a new one within the limit.
+    pub(crate) fn take_block(&self) -> Option<Lease> {
+        let mut state = self.state();
+        if let Some(block) = state.free.pop() {
+            return Some(Lease { block, zeroed: false });
+        }
+        let used_bytes = state.used_bytes + BLOCK_BYTES as u64;
+        if used_bytes > self.limit_bytes {
+            return None;
+        }
+        let bytes = MmapMut::map_anon(BLOCK_BYTES).ok()?;
+        // Huge pages make copies faster; without them (an old kernel, a policy) everything works the same.
+        let _ = bytes.advise(memmap2::Advice::HugePage);
+        state.used_bytes = used_bytes;
+        Some(Lease { block: Arc::new(Block { bytes: Mutex::new(bytes) }), zeroed: true })
+    }
+
+    /// Takes a block back, to be kept for reuse.
+    pub(crate) fn give_block(&self, block: Arc<Block>) {
+        self.state().free.push(block);
+    }
+
+    /// Counts bytes that the same-host link hands out, as many whole `unit`s as fit, up to `wanted_bytes`; unmaps free
+    /// blocks to make room. Says how many bytes it counted.
+    pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
+        let mut state = self.state();
+        while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop().is_some() {
+            state.used_bytes -= BLOCK_BYTES as u64;
+        }
+        let room = self.limit_bytes.saturating_sub(state.used_bytes).min(wanted_bytes);
+        let granted = room - room % unit;
+        state.used_bytes += granted;
+        granted
+    }
+
+    /// Uncounts bytes that [`Memory::reserve`] counted.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.state().used_bytes -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    #[test]
+    fn blocks_are_bounded_and_reused_without_being_zeroed() {
+        let memory = Memory::new(2 * BLOCK + 5);
+        let first = memory.take_block().expect("a first block");
+        let _second = memory.take_block().expect("a second block");
+        assert!(first.zeroed && memory.take_block().is_none());
+        first.block.lock()[7] = 7;
+        memory.give_block(first.block);
+        assert_eq!(memory.used_and_free_bytes(), (2 * BLOCK, BLOCK));
+        let again = memory.take_block().expect("the block given back");
+        assert!(!again.zeroed && again.block.lock()[7] == 7);
+    }
+
+    #[test]
+    fn grants_and_blocks_share_the_limit() {
+        let memory = Memory::new(2 * BLOCK);
+        let lease = memory.take_block().expect("a block");
+        memory.give_block(lease.block);
+        assert_eq!(memory.reserve(4096, 4096), 4096, "fits beside the free block");
+        assert_eq!(memory.used_and_free_bytes(), (BLOCK + 4096, BLOCK));
+        assert_eq!(memory.reserve(3 * BLOCK, 4096), 2 * BLOCK - 4096, "the free block makes room");
+        assert!(memory.take_block().is_none());
+        assert_eq!(memory.reserve(4096, 4096), 0);
+        memory.release(2 * BLOCK);
+        assert_eq!(memory.used_and_free_bytes(), (0, 0));
+    }
+}

@@ -1,0 +1,117 @@
+//! What the threads of a server share: the store, its counters, the bound on spinning, and the signal to stop.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+use hanare_wire::Status;
+
+use crate::memory::Memory;
+use crate::spill::SpillDir;
+
+/// Where slots come from, and the counters of what is held.
+pub(crate) struct Store {
+    pub(crate) memory: Memory,
+    pub(crate) spill: Option<Arc<SpillDir>>,
+    pub(crate) stats: Stats,
+}
+
+/// Counters; their meanings are those of [`Status`].
+#[derive(Default)]
+pub(crate) struct Stats {
+    pub(crate) slots: AtomicU64,
+    pub(crate) slots_free: AtomicU64,
+    pub(crate) slots_reused: AtomicU64,
+    pub(crate) spill_bytes: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+}
+
+impl Store {
+    pub(crate) fn new(memory_limit_bytes: u64, spill: Option<SpillDir>) -> Arc<Store> {
+        let memory = Memory::new(memory_limit_bytes);
+        Arc::new(Store { memory, spill: spill.map(Arc::new), stats: Stats::default() })
+    }
+
+    /// Bytes that could still be stored.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        let (used, free) = self.memory.used_and_free_bytes();
+        (self.memory.limit_bytes() - used + free).saturating_add(self.spill_free_bytes())
+    }
+
+    fn spill_free_bytes(&self) -> u64 {
+        self.spill.as_ref().map_or(0, |dir| dir.free_bytes())
+    }
+
+    pub(crate) fn status(&self, sessions: u64) -> Status {
+        let (memory_bytes, memory_free_bytes) = self.memory.used_and_free_bytes();
+        Status {
+            sessions,
+            slots: self.stats.slots.load(Relaxed),
+            slots_free: self.stats.slots_free.load(Relaxed),
+            slots_reused: self.stats.slots_reused.load(Relaxed),
+            memory_limit_bytes: self.memory.limit_bytes(),
+            memory_bytes,
+            memory_free_bytes,
+            spill_bytes: self.stats.spill_bytes.load(Relaxed),
+            spill_free_bytes: self.spill_free_bytes(),
+            read_bytes: self.stats.read_bytes.load(Relaxed),
+            write_bytes: self.stats.write_bytes.load(Relaxed),
+        }
+    }
+}
+
+/// Keeps the threads that spin fewer than the CPUs, or they would stand in the way of those with work.
+pub(crate) struct Spinners {
+    now: AtomicUsize,
+    max: usize,
+}
+
+impl Spinners {
+    pub(crate) fn new() -> Spinners {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Spinners { now: AtomicUsize::new(0), max: cpus - 1 }
+    }
+
+    /// Runs `spin` unless enough threads spin already.
+    pub(crate) fn run<T: Default>(&self, spin: impl FnOnce() -> T) -> T {
+        let more = |now: usize| (now < self.max).then_some(now + 1);
+        if self.now.fetch_update(AcqRel, Relaxed, more).is_err() {
+            return T::default();
+        }
+        let result = spin();
+        self.now.fetch_sub(1, AcqRel);
+        result
+    }
+}
+
+/// Tells every thread of the server to come to an end. The descriptor becomes readable and stays so.
+pub(crate) struct Stop {
+    flag: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Stop {
+    pub(crate) fn new() -> rustix::io::Result<Stop> {
+        use rustix::event::EventfdFlags;
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Stop { flag: AtomicBool::new(false), event })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.flag.store(true, Release);
+        // The only failure is an overflow after 2^64 - 2 calls, and then the descriptor is readable anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.flag.load(Acquire)
+    }
+}
+
+impl AsFd for Stop {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

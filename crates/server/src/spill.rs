@@ -1,0 +1,177 @@
+//! The spill directory and the files in it: where slots go when memory is used up.
+//!
+//! A file has no name from the start (or loses it at once), so that nothing is left behind however the server ends.
+//! Space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+/// A file grows by at least this much at a time.
+const GROWTH_BYTES: u64 = 16 << 20;
+
+/// A directory on the disk to spill to.
+pub(crate) struct SpillDir {
+    path: PathBuf,
+    margin_bytes: u64,
+    /// Two files must not both claim the same free space.
+    claim: Mutex<()>,
+}
+
+impl SpillDir {
+    /// Checks that files can be made in the directory.
+    pub(crate) fn new(path: &Path, margin_bytes: u64) -> io::Result<SpillDir> {
+        let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()) };
+        dir.open_file().map(|_| dir)
+    }
+
+    /// A new file without a name.
+    pub(crate) fn open_file(&self) -> io::Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true).mode(0o600);
+        let unnamed = options.clone().custom_flags(OFlags::TMPFILE.bits() as i32).open(&self.path);
+        match unnamed.as_ref().map_err(Errno::from_io_error) {
+            // A file system or kernel that has no unnamed files.
+            Err(Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => self.open_and_unlink(&options),
+            _ => unnamed,
+        }
+    }
+
+    fn open_and_unlink(&self, options: &std::fs::OpenOptions) -> io::Result<File> {
+        let random = hanare_wire::handshake::random::<8>().map_err(|e| io::Error::other(e.to_string()))?;
+        let path = self.path.join(format!(".hanare-spill-{:016x}", u64::from_le_bytes(random)));
+        let file = options.clone().create_new(true).open(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(file)
+    }
+
+    /// Bytes that could still be spilled.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let Ok(disk) = rustix::fs::statvfs(&self.path) else { return 0 };
+        disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes)
+    }
+
+    /// Claims the disk's space for a part of `file`, which then reads as zeroes where nothing was written.
+    pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
+        let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.free_bytes() < bytes {
+            return false;
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes) {
+            Ok(()) => true,
+            // No way to claim space here: the check above has to do.
+            Err(Errno::OPNOTSUPP) => match file.metadata() {
+                Ok(data) => file.set_len(data.len().max(at + bytes)).is_ok(),
+                Err(_) => false,
+            },
+            Err(_) => false,
+        }
+    }
+}
+
+/// A run of slots of a spill file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpillRun {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    /// Whether the slots were used before and hold old bytes.
+    pub(crate) reused: bool,
+}
+
+/// One session's spill file, a slot every `slot_size` bytes.
+pub(crate) struct SpillFile {
+    dir: Arc<SpillDir>,
+    file: Arc<File>,
+    slot_size: u32,
+    /// Slots below this number were handed out once.
+    carved: u32,
+    /// Slots below this number have disk space.
+    claimed: u32,
+    free: Vec<u32>,
+}
+
+impl SpillFile {
+    pub(crate) fn open(dir: &Arc<SpillDir>, slot_size: u32) -> io::Result<SpillFile> {
+        let file = Arc::new(dir.open_file()?);
+        Ok(SpillFile { dir: Arc::clone(dir), file, slot_size, carved: 0, claimed: 0, free: Vec::new() })
+    }
+
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    pub(crate) fn free_slots(&self) -> u64 {
+        self.free.len() as u64
+    }
+
+    /// A freed slot, or up to `count` new ones in a row; `None` when the disk has no room.
+    pub(crate) fn take(&mut self, count: u32) -> Option<SpillRun> {
+        if let Some(first) = self.free.pop() {
+            return Some(SpillRun { first, count: 1, reused: true });
+        }
+        if self.carved == self.claimed {
+            self.grow()?;
+        }
+        let run = SpillRun { first: self.carved, count: count.min(self.claimed - self.carved), reused: false };
+        self.carved += run.count;
+        Some(run)
+    }
+
+    pub(crate) fn give(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Claims space for many slots, or, near the disk's end, for one.
+    fn grow(&mut self) -> Option<()> {
+        let slot = u64::from(self.slot_size);
+        for slots in [(GROWTH_BYTES / slot).max(1) as u32, 1] {
+            let Some(claimed) = self.claimed.checked_add(slots) else { continue };
+            if self.dir.claim(&self.file, u64::from(self.claimed) * slot, u64::from(slots) * slot) {
+                self.claimed = claimed;
+                return Some(());
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn files_have_no_name_and_slots_are_reused() {
+        let temporary = tempfile::tempdir().expect("temporary directory");
+        let dir = Arc::new(SpillDir::new(temporary.path(), 0).expect("a usable directory"));
+        let mut spill = SpillFile::open(&dir, 4096).expect("a file");
+        let fresh = spill.take(3).expect("room");
+        assert_eq!(fresh, SpillRun { first: 0, count: 3, reused: false });
+        spill.give(1);
+        assert_eq!(spill.take(3).expect("a freed slot"), SpillRun { first: 1, count: 1, reused: true });
+        assert_eq!(spill.take(1).expect("room").first, 3);
+        let mut byte = [1];
+        spill.file().read_exact_at(&mut byte, GROWTH_BYTES - 1).expect("the claimed space is in the file");
+        assert_eq!(byte, [0]);
+        assert_eq!(std::fs::read_dir(temporary.path()).expect("list").count(), 0);
+    }
+
+    #[test]
+    fn a_margin_beyond_the_disk_means_no_room() {
+        let temporary = tempfile::tempdir().expect("temporary directory");
+        let dir = Arc::new(SpillDir::new(temporary.path(), u64::MAX).expect("a usable directory"));
+        assert_eq!(dir.free_bytes(), 0);
+        assert_eq!(SpillFile::open(&dir, 4096).expect("a file").take(1), None);
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        let temporary = tempfile::tempdir().expect("temporary directory");
+        assert!(SpillDir::new(&temporary.path().join("none"), 0).is_err());
+    }
+}
