@@ -7,14 +7,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use hanare_paging::policy::POLICIES;
+use hanare_paging::prefetch::PREFETCHERS;
 use hanare_sys::features::{Disabled, FeaturesError};
 use thiserror::Error;
 
 mod values;
 
 pub use values::{
-    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_size,
-    parse_name, parse_size,
+    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_size, parse_name, parse_size,
 };
 use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers, parse_threshold};
 
@@ -57,13 +58,21 @@ pub enum SettingsError {
         /// Page size in bytes.
         page: u64,
     },
+    /// No policy or prefetcher has the name.
+    #[error("there is no {what} '{name}'; give one of {known}")]
+    Unknown {
+        /// What was named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// `HANARE_DISABLE` holds a word that is no feature.
     #[error(transparent)]
     Disable(#[from] FeaturesError),
     /// Pages have nowhere to go.
-    #[error(
-        "no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'"
-    )]
+    #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
 }
 
@@ -124,71 +133,43 @@ impl Settings {
     /// # Errors
     /// The first variable that is missing or malformed, a budget below two pages, or no server at all.
     pub fn from_env() -> Result<Self, SettingsError> {
-        Self::from_lookup(std::env::var_os)
+        let settings = Self::from_lookup(std::env::var_os)?;
+        settings.validate()?;
+        Ok(settings)
     }
 
-    /// As [`Settings::from_env`], from any source of variables.
+    /// Reads the settings from any source of variables. What [`Settings::validate`] checks is left to the caller, who
+    /// may have more to add.
     ///
     /// # Errors
-    /// As [`Settings::from_env`].
-    pub fn from_lookup(
-        lookup: impl Fn(&'static str) -> Option<OsString>,
-    ) -> Result<Self, SettingsError> {
+    /// The first variable that is missing or malformed.
+    pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let vars = Variables(lookup);
-        let local = vars
-            .value("HANARE_LOCAL", Local::from_str)?
-            .ok_or(SettingsError::Missing("HANARE_LOCAL"))?;
+        let local = vars.value("HANARE_LOCAL", Local::from_str)?.ok_or(SettingsError::Missing("HANARE_LOCAL"))?;
         let mut settings = Settings::new(local);
         settings.private = vars.path("HANARE_PRIVATE");
         settings.key_file = vars.path("HANARE_KEY_FILE");
-        settings.servers = vars
-            .value("HANARE_SERVERS", parse_servers)?
-            .unwrap_or_default();
-        set(
-            &mut settings.page_size,
-            vars.value("HANARE_PAGE_SIZE", PageSize::from_str)?,
-        );
-        set(
-            &mut settings.policy,
-            vars.value("HANARE_POLICY", parse_name)?,
-        );
-        set(
-            &mut settings.prefetch,
-            vars.value("HANARE_PREFETCH", parse_name)?,
-        );
-        set(
-            &mut settings.mode,
-            vars.value("HANARE_MODE", Mode::from_str)?,
-        );
+        settings.servers = vars.value("HANARE_SERVERS", parse_servers)?.unwrap_or_default();
+        set(&mut settings.page_size, vars.value("HANARE_PAGE_SIZE", PageSize::from_str)?);
+        set(&mut settings.policy, vars.value("HANARE_POLICY", parse_name)?);
+        set(&mut settings.prefetch, vars.value("HANARE_PREFETCH", parse_name)?);
+        set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
-        set(
-            &mut settings.threshold,
-            vars.value("HANARE_THRESHOLD", parse_threshold)?,
-        );
-        set(
-            &mut settings.reserve,
-            vars.value("HANARE_RESERVE", parse_reserve)?,
-        );
-        settings.stats_fd = vars
-            .value("HANARE_STATS_FD", |text| {
-                parse_number(text, 0, i32::MAX as u64)
-            })?
-            .map(|n| n as i32);
+        set(&mut settings.threshold, vars.value("HANARE_THRESHOLD", parse_threshold)?);
+        set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
+        settings.stats_fd =
+            vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
         set(
             &mut settings.timeout_s,
-            vars.value("HANARE_TIMEOUT", |text| {
-                parse_number(text, 1, u64::from(TIMEOUT_MAX_S))
-            })?
-            .map(|n| n as u32),
+            vars.value("HANARE_TIMEOUT", |text| parse_number(text, 1, u64::from(TIMEOUT_MAX_S)))?.map(|n| n as u32),
         );
-        settings.validate()?;
         Ok(settings)
     }
 
     /// Checks what no single value shows: the budget against the page size, and that pages have somewhere to go.
     ///
     /// # Errors
-    /// A budget below two pages, an unknown feature to disable, or no server at all.
+    /// A budget below two pages, an unknown policy, prefetcher or feature to disable, or no server at all.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.validate_values()?;
         if self.private.is_none() && self.servers.is_empty() {
@@ -200,9 +181,11 @@ impl Settings {
     /// The part of [`Settings::validate`] that can be judged before a private server has been started.
     ///
     /// # Errors
-    /// A budget below two pages, or an unknown feature to disable.
+    /// A budget below two pages, an unknown policy, prefetcher or feature to disable.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
+        known("replacement policy", &self.policy, POLICIES)?;
+        known("prefetcher", &self.prefetch, PREFETCHERS)?;
         let page = u64::from(self.page_size.smallest());
         match self.local {
             Local::Bytes(given) if given < 2 * page => Err(SettingsError::Budget { given, page }),
@@ -241,17 +224,12 @@ impl Settings {
         if let Some(fd) = self.stats_fd {
             vars.push(("HANARE_STATS_FD", fd.to_string()));
         }
-        for (name, path) in [
-            ("HANARE_PRIVATE", &self.private),
-            ("HANARE_KEY_FILE", &self.key_file),
-        ] {
+        for (name, path) in [("HANARE_PRIVATE", &self.private), ("HANARE_KEY_FILE", &self.key_file)] {
             if let Some(path) = path {
                 vars.push((name, path.to_string_lossy().into_owned()));
             }
         }
-        vars.into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+        vars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
@@ -272,6 +250,14 @@ impl Settings {
     ];
 }
 
+fn known(what: &'static str, name: &str, all: &[(&str, &str)]) -> Result<(), SettingsError> {
+    if all.iter().any(|(known, _)| *known == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
+    Err(SettingsError::Unknown { what, name: name.to_owned(), known: names.join(", ") })
+}
+
 fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
@@ -283,19 +269,14 @@ struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     fn path(&self, name: &'static str) -> Option<PathBuf> {
-        (self.0)(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        (self.0)(name).filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 
     fn text(&self, name: &'static str) -> Result<Option<String>, SettingsError> {
         let Some(value) = (self.0)(name).filter(|value| !value.is_empty()) else {
             return Ok(None);
         };
-        value
-            .into_string()
-            .map(Some)
-            .map_err(|_| SettingsError::NotText(name))
+        value.into_string().map(Some).map_err(|_| SettingsError::NotText(name))
     }
 
     fn value<T>(
@@ -306,9 +287,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
         let Some(text) = self.text(variable)? else {
             return Ok(None);
         };
-        parse(&text)
-            .map(Some)
-            .map_err(|source| SettingsError::Value { variable, source })
+        parse(&text).map(Some).map_err(|source| SettingsError::Value { variable, source })
     }
 }
 
@@ -318,15 +297,14 @@ mod tests {
     use hanare_wire::Endpoint;
     use proptest::prelude::*;
 
-    fn lookup<'a>(
-        pairs: &'a [(&'a str, &'a str)],
-    ) -> impl Fn(&'static str) -> Option<OsString> + 'a {
-        move |name| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| OsString::from(value))
-        }
+    fn checked(pairs: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        let settings = Settings::from_lookup(lookup(pairs))?;
+        settings.validate()?;
+        Ok(settings)
+    }
+
+    fn lookup<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&'static str) -> Option<OsString> + 'a {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
     }
 
     #[test]
@@ -345,45 +323,33 @@ mod tests {
             ("HANARE_TIMEOUT", "0"),
             ("HANARE_DISABLE", "mvoe"),
         ] {
-            let error =
-                Settings::from_lookup(lookup(&[base, ("HANARE_PRIVATE", "/s"), (name, value)]))
-                    .unwrap_err();
+            let error = checked(&[base, ("HANARE_PRIVATE", "/s"), (name, value)]).unwrap_err();
             assert!(error.to_string().starts_with(name), "{error}");
             assert!(!error.to_string().contains('\n'));
         }
-        assert_eq!(
-            Settings::from_lookup(lookup(&[])),
-            Err(SettingsError::Missing("HANARE_LOCAL"))
-        );
-        assert_eq!(
-            Settings::from_lookup(lookup(&[base])),
-            Err(SettingsError::NoServer)
-        );
+        assert_eq!(checked(&[]), Err(SettingsError::Missing("HANARE_LOCAL")));
+        assert_eq!(checked(&[base]), Err(SettingsError::NoServer));
+    }
+
+    #[test]
+    fn an_unknown_policy_or_prefetcher_is_named_with_the_known_ones() {
+        for (variable, name) in [("HANARE_POLICY", "nonsense"), ("HANARE_PREFETCH", "psychic")] {
+            let error = checked(&[("HANARE_LOCAL", "64M"), ("HANARE_PRIVATE", "/s"), (variable, name)]).unwrap_err();
+            let message = error.to_string();
+            assert!(message.contains(name), "{message}");
+            assert!(message.contains("lru") || message.contains("sequential"), "{message}");
+        }
+        let defaults = Settings::new(Local::Bytes(1 << 20));
+        assert_eq!(defaults.validate_values(), Ok(()), "the defaults must exist");
     }
 
     #[test]
     fn a_budget_below_two_pages_is_refused() {
         let budget = |local: &str, page: &str| {
-            Settings::from_lookup(lookup(&[
-                ("HANARE_LOCAL", local),
-                ("HANARE_PAGE_SIZE", page),
-                ("HANARE_PRIVATE", "/s"),
-            ]))
+            checked(&[("HANARE_LOCAL", local), ("HANARE_PAGE_SIZE", page), ("HANARE_PRIVATE", "/s")])
         };
-        assert_eq!(
-            budget("0", "auto"),
-            Err(SettingsError::Budget {
-                given: 0,
-                page: 4096
-            })
-        );
-        assert_eq!(
-            budget("8191", "auto"),
-            Err(SettingsError::Budget {
-                given: 8191,
-                page: 4096
-            })
-        );
+        assert_eq!(budget("0", "auto"), Err(SettingsError::Budget { given: 0, page: 4096 }));
+        assert_eq!(budget("8191", "auto"), Err(SettingsError::Budget { given: 8191, page: 4096 }));
         assert!(budget("8K", "auto").is_ok());
         assert!(budget("2M", "2M").is_err());
         assert!(budget("4M", "2M").is_ok());
@@ -398,15 +364,8 @@ mod tests {
         settings.servers = vec!["a:1=1G".parse().unwrap()];
         settings.disable = "move".to_owned();
         settings.stats_fd = Some(100);
-        let mut written: Vec<String> = settings
-            .to_env()
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect();
-        let mut listed: Vec<String> = Settings::VARIABLES
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let mut written: Vec<String> = settings.to_env().into_iter().map(|(name, _)| name).collect();
+        let mut listed: Vec<String> = Settings::VARIABLES.iter().map(ToString::to_string).collect();
         written.sort();
         listed.sort();
         assert_eq!(written, listed);
@@ -436,7 +395,7 @@ mod tests {
             ];
             let vars = settings.to_env();
             let pairs: Vec<(&str, &str)> = vars.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-            prop_assert_eq!(Settings::from_lookup(lookup(&pairs)), Ok(settings));
+            prop_assert_eq!(checked(&pairs), Ok(settings));
         }
     }
 }

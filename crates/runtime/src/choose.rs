@@ -1,0 +1,103 @@
+//! Which trap mode a run uses, from what the machine allows and what the user asked for.
+//!
+//! A pure function of plain data, so that `hanare doctor` names the very mode the engine will choose.
+
+use hanare_sys::features::Features;
+use hanare_sys::uffd::UffdAccess;
+use thiserror::Error;
+
+use crate::settings::Mode;
+
+/// Why the mode asked for cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("trap mode {mode} does not work here: {reason}; use --mode auto, and see 'hanare doctor' for how to get it")]
+pub struct ChooseError {
+    /// The mode asked for.
+    pub mode: Mode,
+    /// What it lacks.
+    pub reason: &'static str,
+}
+
+/// What keeps a mode from working here; `None` when it works. `Auto` always works: the last resort needs nothing.
+#[must_use]
+pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
+    match mode {
+        Mode::Auto | Mode::Sigsegv => None,
+        Mode::Thread | Mode::Sigbus if features.access == UffdAccess::None => Some("userfaultfd cannot be opened"),
+        Mode::Thread | Mode::Sigbus if !features.missing => Some("userfaultfd cannot resolve missing pages"),
+        Mode::Thread => None,
+        Mode::Sigbus if !features.sigbus => Some("userfaultfd cannot answer with SIGBUS"),
+        Mode::Sigbus => None,
+    }
+}
+
+/// Whether system calls on far pages (read, write, futex) work in `mode`: only where the kernel's own touches trap.
+#[must_use]
+pub fn system_calls_work(mode: Mode, features: &Features) -> bool {
+    mode == Mode::Thread && matches!(features.access, UffdAccess::Syscall | UffdAccess::Device)
+}
+
+/// The mode to use: the one asked for if it works here. `Auto` takes *thread* where system calls work in it, since a
+/// program may make any; else the fastest that works.
+///
+/// # Errors
+/// The mode asked for does not work here.
+pub fn choose(asked: Mode, features: &Features) -> Result<Mode, ChooseError> {
+    if asked != Mode::Auto {
+        return match obstacle(asked, features) {
+            None => Ok(asked),
+            Some(reason) => Err(ChooseError { mode: asked, reason }),
+        };
+    }
+    if system_calls_work(Mode::Thread, features) && obstacle(Mode::Thread, features).is_none() {
+        return Ok(Mode::Thread);
+    }
+    let fastest_first = [Mode::Sigbus, Mode::Thread];
+    Ok(fastest_first.into_iter().find(|mode| obstacle(*mode, features).is_none()).unwrap_or(Mode::Sigsegv))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_sys::features::Disabled;
+
+    /// A machine that allows nothing, with what `change` adds.
+    fn machine(change: impl FnOnce(&mut Features)) -> Features {
+        let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
+        let mut features = Features::probe(&nothing);
+        change(&mut features);
+        features
+    }
+
+    fn with(access: UffdAccess, sigbus: bool) -> Features {
+        machine(|features| {
+            features.access = access;
+            features.missing = true;
+            features.sigbus = sigbus;
+        })
+    }
+
+    #[test]
+    fn auto_takes_the_best_that_works() {
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Syscall, true)), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Device, false)), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, true)), Ok(Mode::Sigbus));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, false)), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &machine(|_| {})), Ok(Mode::Sigsegv));
+        assert_eq!(choose(Mode::Auto, &machine(|f| f.access = UffdAccess::Syscall)), Ok(Mode::Sigsegv));
+    }
+
+    #[test]
+    fn a_mode_asked_for_is_taken_or_refused_with_the_reason() {
+        let full = with(UffdAccess::Syscall, true);
+        for mode in [Mode::Thread, Mode::Sigbus, Mode::Sigsegv] {
+            assert_eq!(choose(mode, &full), Ok(mode));
+        }
+        assert_eq!(choose(Mode::Sigsegv, &machine(|_| {})), Ok(Mode::Sigsegv));
+        for mode in [Mode::Thread, Mode::Sigbus] {
+            let message = choose(mode, &machine(|_| {})).unwrap_err().to_string();
+            assert!(message.contains(&mode.to_string()) && message.contains("hanare doctor"), "{message}");
+        }
+        assert!(choose(Mode::Sigbus, &with(UffdAccess::Syscall, false)).is_err());
+    }
+}
