@@ -1,2 +1,84 @@
-//! The `hanare` command.
-fn main() {}
+//! The `hanare` command: runs programs in detached memory, lends memory, and says what this machine allows.
+//!
+//! This room parses flags, starts and ends processes and words their outcome. It moves no page and knows no frame: the
+//! engine in the program does the one, `hanare-server` and `hanare-wire` the other.
+#![forbid(unsafe_code)]
+
+mod doctor;
+mod library;
+mod message;
+mod private;
+mod program;
+mod report;
+mod run;
+mod serve;
+mod signals;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::message::say;
+
+/// Exit code of everything that went wrong in Hanare before a program ran.
+pub(crate) const EXIT_OWN: u8 = 125;
+
+const EXIT_CODES: &str = "\
+Exit codes of 'hanare run': the program's own; 128+n when signal n killed it; 125 Hanare could not start it (bad flags, \
+budget, server, trap mode); 126 found but not runnable under Hanare; 127 not found; 120 a memory server was lost, lied \
+or fell silent; 121 memory servers and spill space are full.";
+
+/// Memory beyond one machine for programs as they are.
+#[derive(Parser)]
+#[command(name = "hanare", version, after_help = EXIT_CODES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Serve(serve::ServeArgs),
+    Doctor(doctor::DoctorArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(&args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err((code, message)) => {
+            say(&message);
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Help and version go to stdout as asked for; everything else is one line on stderr and exit code 125.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that left early (`hanare --help | head`) is no failure.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            say("no command is given; see 'hanare --help'");
+            ExitCode::from(EXIT_OWN)
+        }
+        _ => {
+            say(&message::of_usage(&error.render().to_string()));
+            ExitCode::from(EXIT_OWN)
+        }
+    }
+}

@@ -50,9 +50,7 @@ pub enum HostfileError {
         file: String,
     },
     /// No host but the compute node.
-    #[error(
-        "{file}: no memory server is named after the compute node {compute}; add a 'HOST MEGABYTES' line"
-    )]
+    #[error("{file}: no memory server is named after the compute node {compute}; add a 'HOST MEGABYTES' line")]
     NoServer {
         /// The file's name.
         file: String,
@@ -60,9 +58,7 @@ pub enum HostfileError {
         compute: String,
     },
     /// `-n` fits no run of this file.
-    #[error(
-        "-n {count} does not fit {file}, which names {hosts} hosts; give 2 to {hosts} (the compute node counts)"
-    )]
+    #[error("-n {count} does not fit {file}, which names {hosts} hosts; give 2 to {hosts} (the compute node counts)")]
     Count {
         /// The file's name.
         file: String,
@@ -90,22 +86,13 @@ impl Hostfile {
     /// # Errors
     /// An unreadable file, a malformed line, no memory server, or a `count` the file does not have.
     pub fn read(path: &Path, count: Option<usize>) -> Result<Self, HostfileError> {
-        let unreadable = |source| HostfileError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
+        let unreadable = |source| HostfileError::Unreadable { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
         if length > FILE_LEN_MAX {
-            return Err(HostfileError::TooLong {
-                path: path.to_owned(),
-            });
+            return Err(HostfileError::TooLong { path: path.to_owned() });
         }
         let text = std::fs::read(path).map_err(unreadable)?;
-        Self::parse(
-            &String::from_utf8_lossy(&text),
-            &path.display().to_string(),
-            count,
-        )
+        Self::parse(&String::from_utf8_lossy(&text), &path.display().to_string(), count)
     }
 
     /// Parses the text of a host file called `file` in messages.
@@ -115,11 +102,7 @@ impl Hostfile {
     pub fn parse(text: &str, file: &str, count: Option<usize>) -> Result<Self, HostfileError> {
         let mut hosts = Vec::new();
         for (index, line) in text.lines().enumerate() {
-            let at = |reason| HostfileError::Line {
-                file: file.to_owned(),
-                line: index + 1,
-                reason,
-            };
+            let at = |reason| HostfileError::Line { file: file.to_owned(), line: index + 1, reason };
             if let Some(host) = parse_line(line).map_err(at)? {
                 hosts.push(host);
             }
@@ -130,11 +113,7 @@ impl Hostfile {
         let file = file.to_owned();
         if let Some(count) = count {
             if hosts.len() >= 2 && !(2..=hosts.len()).contains(&count) {
-                return Err(HostfileError::Count {
-                    file,
-                    count,
-                    hosts: hosts.len(),
-                });
+                return Err(HostfileError::Count { file, count, hosts: hosts.len() });
             }
             hosts.truncate(count);
         }
@@ -142,23 +121,12 @@ impl Hostfile {
         let Some(first) = hosts.next() else {
             return Err(HostfileError::Empty { file });
         };
-        let servers: Vec<ServerSpec> = hosts
-            .map(|host| ServerSpec {
-                endpoint: host.endpoint,
-                capacity: Some(host.bytes),
-            })
-            .collect();
+        let servers: Vec<ServerSpec> =
+            hosts.map(|host| ServerSpec { endpoint: host.endpoint, capacity: Some(host.bytes) }).collect();
         if servers.is_empty() {
-            return Err(HostfileError::NoServer {
-                file,
-                compute: first.name,
-            });
+            return Err(HostfileError::NoServer { file, compute: first.name });
         }
-        Ok(Hostfile {
-            compute: first.name,
-            compute_bytes: first.bytes,
-            servers,
-        })
+        Ok(Hostfile { compute: first.name, compute_bytes: first.bytes, servers })
     }
 }
 
@@ -174,41 +142,24 @@ fn parse_line(line: &str) -> Result<Option<Host>, String> {
         return Ok(None);
     };
     let Some(megabytes) = words.next() else {
-        return Err(format!(
-            "'{name}' has no megabytes behind it; write 'HOST MEGABYTES'"
-        ));
+        return Err(format!("'{name}' has no megabytes behind it; write 'HOST MEGABYTES'"));
     };
     if let Some(extra) = words.next() {
-        return Err(format!(
-            "'{extra}' follows the megabytes; write 'HOST MEGABYTES', comments after // or #"
-        ));
+        return Err(format!("'{extra}' follows the megabytes; write 'HOST MEGABYTES', comments after // or #"));
     }
     let bytes = megabytes
         .parse::<u64>()
         .ok()
         .filter(|number| *number > 0)
         .and_then(|number| number.checked_mul(1 << 20))
-        .ok_or_else(|| {
-            format!(
-                "'{megabytes}' is not a number of megabytes above 0; write it as in 'memhost1 2048'"
-            )
-        })?;
-    let endpoint: Endpoint = name
-        .parse()
-        .map_err(|error: hanare_wire::EndpointError| error.to_string())?;
-    Ok(Some(Host {
-        name: name.to_owned(),
-        endpoint,
-        bytes,
-    }))
+        .ok_or_else(|| format!("'{megabytes}' is not a number of megabytes above 0; write it as in 'memhost1 2048'"))?;
+    let endpoint: Endpoint = name.parse().map_err(|error: hanare_wire::EndpointError| error.to_string())?;
+    Ok(Some(Host { name: name.to_owned(), endpoint, bytes }))
 }
 
 /// The line up to its comment.
 fn without_comment(line: &str) -> &str {
-    let end = [line.find("//"), line.find('#')]
-        .into_iter()
-        .flatten()
-        .min();
+    let end = [line.find("//"), line.find('#')].into_iter().flatten().min();
     &line[..end.unwrap_or(line.len())]
 }
 
@@ -230,10 +181,7 @@ mod tests {
         assert_eq!(hosts.compute_bytes, 2 << 30);
         let servers: Vec<String> = hosts.servers.iter().map(ToString::to_string).collect();
         let port = hanare_wire::DEFAULT_PORT;
-        assert_eq!(
-            servers,
-            [format!("memhost1:{port}=2G"), format!("memhost2:{port}=4G")]
-        );
+        assert_eq!(servers, [format!("memhost1:{port}=2G"), format!("memhost2:{port}=4G")]);
     }
 
     #[test]
@@ -244,20 +192,14 @@ mod tests {
             let error = parse(PAPER, Some(count)).unwrap_err();
             assert_eq!(
                 error,
-                format!(
-                    "-n {count} does not fit hosts, which names 3 hosts; give 2 to 3 (the compute node counts)"
-                )
+                format!("-n {count} does not fit hosts, which names 3 hosts; give 2 to 3 (the compute node counts)")
             );
         }
     }
 
     #[test]
     fn ports_comments_and_blank_lines_read() {
-        let hosts = parse(
-            "\n# all\n  here 1\r\n\n//x\n127.0.0.1:9000\t64//y\n[::1]:9001 32#z",
-            None,
-        )
-        .unwrap();
+        let hosts = parse("\n# all\n  here 1\r\n\n//x\n127.0.0.1:9000\t64//y\n[::1]:9001 32#z", None).unwrap();
         let servers: Vec<String> = hosts.servers.iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["127.0.0.1:9000=64M", "[::1]:9001=32M"]);
     }
@@ -278,43 +220,23 @@ mod tests {
             ("a 1\n:1 5", 2),
         ] {
             let error = parse(text, None).unwrap_err();
-            assert!(
-                error.starts_with(&format!("hosts:{line}: ")),
-                "{text:?}: {error}"
-            );
+            assert!(error.starts_with(&format!("hosts:{line}: ")), "{text:?}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(parse("", None).unwrap_err().contains("no host"));
-        assert!(
-            parse("// nothing\n", Some(2))
-                .unwrap_err()
-                .contains("no host")
-        );
-        assert!(
-            parse("calhost 5", None)
-                .unwrap_err()
-                .contains("no memory server")
-        );
-        assert!(
-            parse("calhost 5", Some(1))
-                .unwrap_err()
-                .contains("no memory server")
-        );
+        assert!(parse("// nothing\n", Some(2)).unwrap_err().contains("no host"));
+        assert!(parse("calhost 5", None).unwrap_err().contains("no memory server"));
+        assert!(parse("calhost 5", Some(1)).unwrap_err().contains("no memory server"));
     }
 
     #[test]
     fn files_that_cannot_be_read_are_named() {
-        let missing = Hostfile::read(Path::new("/nonexistent/hosts"), None)
-            .unwrap_err()
-            .to_string();
+        let missing = Hostfile::read(Path::new("/nonexistent/hosts"), None).unwrap_err().to_string();
         assert!(missing.contains("/nonexistent/hosts"), "{missing}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("binary");
         std::fs::write(&path, [0xff, 0xfe, b' ', b'1', b'\n', 0, 1, 2]).unwrap();
-        assert!(matches!(
-            Hostfile::read(&path, None),
-            Err(HostfileError::Line { .. })
-        ));
+        assert!(matches!(Hostfile::read(&path, None), Err(HostfileError::Line { .. })));
     }
 
     proptest! {

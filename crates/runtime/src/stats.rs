@@ -47,12 +47,7 @@ impl Name {
     /// The stored name; empty when none was stored.
     #[must_use]
     pub fn get(&self) -> String {
-        let bytes: Vec<u8> = self
-            .0
-            .iter()
-            .map(|slot| slot.load(Relaxed))
-            .take_while(|byte| *byte != 0)
-            .collect();
+        let bytes: Vec<u8> = self.0.iter().map(|slot| slot.load(Relaxed)).take_while(|byte| *byte != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
@@ -245,10 +240,7 @@ impl Snapshot {
     /// The upper edge of the highest bucket that holds a fault, in nanoseconds; 0 when there was no fault.
     #[must_use]
     pub fn slowest_ns(&self) -> u64 {
-        self.fault_hist
-            .iter()
-            .rposition(|count| *count > 0)
-            .map_or(0, |bucket| bucket_floor_ns(bucket + 1))
+        self.fault_hist.iter().rposition(|count| *count > 0).map_or(0, |bucket| bucket_floor_ns(bucket + 1))
     }
 }
 
@@ -278,9 +270,7 @@ impl Stats {
         match fd.and_then(counters_file) {
             Some(file) => Ok(Self::map_shared(&file)?),
             None => {
-                let stats = Stats {
-                    mapping: Mapping::anonymous(size_of::<Counters>())?,
-                };
+                let stats = Stats { mapping: Mapping::anonymous(size_of::<Counters>())? };
                 stats.magic.store(MAGIC, Relaxed);
                 Ok(stats)
             }
@@ -288,9 +278,7 @@ impl Stats {
     }
 
     fn map_shared(file: &File) -> Result<Self, MapError> {
-        Ok(Stats {
-            mapping: Mapping::shared(file.as_fd(), 0, size_of::<Counters>())?,
-        })
+        Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, size_of::<Counters>())? })
     }
 }
 
@@ -341,10 +329,7 @@ mod tests {
         program.fault_took(5_000);
         drop(program);
         let seen = parent.snapshot();
-        assert_eq!(
-            (seen.pages_in, seen.local_bytes_peak, seen.faults_timed()),
-            (7, 100, 1)
-        );
+        assert_eq!((seen.pages_in, seen.local_bytes_peak, seen.faults_timed()), (7, 100, 1));
         assert_eq!((seen.policy.as_str(), seen.prefetch.len()), ("lru", 31));
         assert_eq!(seen.bytes_in, 0);
     }
@@ -353,28 +338,15 @@ mod tests {
     fn a_foreign_descriptor_gives_private_counters() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.set_len(size_of::<Counters>() as u64).unwrap();
-        for fd in [
-            None,
-            Some(file.as_raw_fd()),
-            Some(1_000_000),
-            Some(i32::MAX),
-        ] {
+        for fd in [None, Some(file.as_raw_fd()), Some(1_000_000), Some(i32::MAX)] {
             let stats = Stats::attach(fd).unwrap();
             add(&stats.requests, 9);
             assert_eq!(stats.snapshot().requests, 9);
         }
         drop(file);
-        assert!(
-            std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0),
-            "the foreign file was written to"
-        );
+        assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "the foreign file was written to");
     }
 
     #[test]
@@ -386,31 +358,20 @@ mod tests {
             stats.fault_took(ns * 1000);
         }
         let seen = stats.snapshot();
-        for (p, exact) in [
-            (0.5, 500_000.0),
-            (0.9, 900_000.0),
-            (0.99, 990_000.0),
-            (0.001, 1_000.0),
-        ] {
+        for (p, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0), (0.001, 1_000.0)] {
             let ratio = seen.percentile(p) as f64 / exact;
             assert!((0.8..=1.25).contains(&ratio), "p{p}: {ratio}");
         }
         assert!(seen.slowest_ns() >= 1_000_000 && seen.slowest_ns() <= 1_250_000);
         assert!(seen.percentile(1.0) <= seen.slowest_ns());
-        assert!(
-            seen.percentile(f64::NAN) > 0 && seen.percentile(-1.0) > 0 && seen.percentile(7.0) > 0
-        );
+        assert!(seen.percentile(f64::NAN) > 0 && seen.percentile(-1.0) > 0 && seen.percentile(7.0) > 0);
     }
 
     #[test]
     fn the_layout_has_no_gaps() {
         let words = size_of::<Counters>() / 8;
         assert_eq!(words * 8, size_of::<Counters>());
-        assert_eq!(
-            words,
-            1 + 35 + BUCKETS + 2 * NAME_LEN / 8,
-            "a change of the layout needs a new version in MAGIC"
-        );
+        assert_eq!(words, 1 + 35 + BUCKETS + 2 * NAME_LEN / 8, "a change of the layout needs a new version in MAGIC");
     }
 
     proptest! {

@@ -119,8 +119,7 @@ impl FromStr for PageSize {
             return Ok(PageSize::Auto);
         }
         let refused = || ValueError::NotAPageSize(text.to_owned());
-        let bytes =
-            u32::try_from(parse_size(text).map_err(|_| refused())?).map_err(|_| refused())?;
+        let bytes = u32::try_from(parse_size(text).map_err(|_| refused())?).map_err(|_| refused())?;
         if bytes.is_power_of_two() && (PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&bytes) {
             Ok(PageSize::Fixed(bytes))
         } else {
@@ -187,30 +186,21 @@ pub struct ServerSpec {
 impl FromStr for ServerSpec {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let refused = |reason| ValueError::NotAServer {
-            text: text.to_owned(),
-            reason,
-        };
+        let refused = |reason| ValueError::NotAServer { text: text.to_owned(), reason };
         if text.is_empty() {
             return Err(refused("it is empty; give HOST:PORT"));
         }
         if text.contains(',') {
-            return Err(refused(
-                "an address holds no comma; name each server by a flag of its own",
-            ));
+            return Err(refused("an address holds no comma; name each server by a flag of its own"));
         }
         let (address, capacity) = match text.rsplit_once('=') {
             Some((address, size)) => (address, Some(parse_size(size)?)),
             None => (text, None),
         };
         if capacity == Some(0) {
-            return Err(refused(
-                "a capacity of 0 holds nothing; leave the server out",
-            ));
+            return Err(refused("a capacity of 0 holds nothing; leave the server out"));
         }
-        let endpoint = address
-            .parse()
-            .map_err(|error: EndpointError| ValueError::NotAnAddress(error.to_string()))?;
+        let endpoint = address.parse().map_err(|error: EndpointError| ValueError::NotAnAddress(error.to_string()))?;
         Ok(ServerSpec { endpoint, capacity })
     }
 }
@@ -233,32 +223,24 @@ impl fmt::Display for ServerSpec {
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let not_a_size = || ValueError::NotASize(text.to_owned());
     let trimmed = text.trim();
-    let digits_end = trimmed
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(trimmed.len());
+    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits_end);
     let shift = unit_shift(unit).ok_or_else(not_a_size)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty()
-        || fraction.contains('.')
-        || (number.contains('.') && (fraction.is_empty() || shift == 0))
-    {
+    if whole.is_empty() || fraction.contains('.') || (number.contains('.') && (fraction.is_empty() || shift == 0)) {
         return Err(not_a_size());
     }
     let too_large = || ValueError::TooLarge(text.to_owned());
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let whole = u64::try_from(u128::from(whole) << shift).map_err(|_| too_large())?;
-    whole
-        .checked_add(fraction_bytes(fraction, shift))
-        .ok_or_else(too_large)
+    whole.checked_add(fraction_bytes(fraction, shift)).ok_or_else(too_large)
 }
 
 /// Nine digits decide the fraction of a size; more could not change it by a whole KiB of a terabyte.
 fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
     let digits = fraction.bytes().take(9);
-    let (value, scale) = digits.fold((0_u128, 1_u128), |(value, scale), digit| {
-        (value * 10 + u128::from(digit - b'0'), scale * 10)
-    });
+    let (value, scale) =
+        digits.fold((0_u128, 1_u128), |(value, scale), digit| (value * 10 + u128::from(digit - b'0'), scale * 10));
     // value < scale, so the quotient is below 2^shift and fits.
     ((value << shift) / scale) as u64
 }
@@ -285,7 +267,7 @@ fn unit_shift(unit: &str) -> Option<u32> {
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
-        if bytes != 0 && bytes % (1 << shift) == 0 {
+        if bytes != 0 && bytes.is_multiple_of(1 << shift) {
             return format!("{}{unit}", bytes >> shift);
         }
     }
@@ -297,9 +279,7 @@ pub fn format_size(bytes: u64) -> String {
 /// # Errors
 /// An empty or overlong name, or one with other characters than `a-z 0-9 - _`.
 pub fn parse_name(text: &str) -> Result<String, ValueError> {
-    let fits = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
-    };
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     if text.is_empty() || text.len() > NAME_LEN_MAX || !text.bytes().all(fits) {
         return Err(ValueError::NotAName(text.to_owned()));
     }
@@ -311,17 +291,9 @@ pub(super) fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
 }
 
 pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
-    let refused = || ValueError::OutOfRange {
-        text: text.to_owned(),
-        min,
-        max,
-    };
+    let refused = || ValueError::OutOfRange { text: text.to_owned(), min, max };
     let number = text.parse::<u64>().map_err(|_| refused())?;
-    if (min..=max).contains(&number) {
-        Ok(number)
-    } else {
-        Err(refused())
-    }
+    if (min..=max).contains(&number) { Ok(number) } else { Err(refused()) }
 }
 
 pub(super) fn parse_threshold(text: &str) -> Result<usize, ValueError> {
@@ -339,11 +311,7 @@ fn bounded_size(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
     if (min..=max).contains(&bytes) {
         Ok(bytes)
     } else {
-        Err(ValueError::OutOfRange {
-            text: text.to_owned(),
-            min,
-            max,
-        })
+        Err(ValueError::OutOfRange { text: text.to_owned(), min, max })
     }
 }
 
@@ -375,26 +343,13 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused() {
-        for text in [
-            "", " ", "K", "-1", "+1", "1.5", "1..5G", "1.G", ".5G", "1GG", "1Q", "12e3", "0x10",
-            "1 2", "é", "1é",
-        ] {
-            assert_eq!(
-                parse_size(text),
-                Err(ValueError::NotASize(text.to_owned())),
-                "{text}"
-            );
+        for text in
+            ["", " ", "K", "-1", "+1", "1.5", "1..5G", "1.G", ".5G", "1GG", "1Q", "12e3", "0x10", "1 2", "é", "1é"]
+        {
+            assert_eq!(parse_size(text), Err(ValueError::NotASize(text.to_owned())), "{text}");
         }
-        for text in [
-            "18446744073709551616",
-            "16777216T",
-            "99999999999999999999999G",
-        ] {
-            assert_eq!(
-                parse_size(text),
-                Err(ValueError::TooLarge(text.to_owned())),
-                "{text}"
-            );
+        for text in ["18446744073709551616", "16777216T", "99999999999999999999999G"] {
+            assert_eq!(parse_size(text), Err(ValueError::TooLarge(text.to_owned())), "{text}");
         }
     }
 
@@ -404,24 +359,15 @@ mod tests {
         assert_eq!("25%".parse(), Ok(Local::Percent(25)));
         assert_eq!("100%".parse(), Ok(Local::Percent(100)));
         for text in ["0%", "101%", "%", "-5%", "+5%", "2.5%", "300%"] {
-            assert_eq!(
-                text.parse::<Local>(),
-                Err(ValueError::NotAPercentage(text.to_owned()))
-            );
+            assert_eq!(text.parse::<Local>(), Err(ValueError::NotAPercentage(text.to_owned())));
         }
         assert_eq!("auto".parse(), Ok(PageSize::Auto));
         assert_eq!("64K".parse(), Ok(PageSize::Fixed(64 << 10)));
         for text in ["2K", "4M", "5000", "0", "", "4G", "x"] {
-            assert_eq!(
-                text.parse::<PageSize>(),
-                Err(ValueError::NotAPageSize(text.to_owned()))
-            );
+            assert_eq!(text.parse::<PageSize>(), Err(ValueError::NotAPageSize(text.to_owned())));
         }
         assert_eq!("sigbus".parse(), Ok(Mode::Sigbus));
-        assert_eq!(
-            "SIGBUS".parse::<Mode>(),
-            Err(ValueError::NotAMode("SIGBUS".to_owned()))
-        );
+        assert_eq!("SIGBUS".parse::<Mode>(), Err(ValueError::NotAMode("SIGBUS".to_owned())));
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! What to do to get more out of this machine.
+
+use hanare::settings::Mode;
+use hanare_sys::features::{DeviceNode, Features, Thp};
+use hanare_sys::uffd::UffdAccess;
+
+/// Mappings below which a run in sigsegv mode soon meets its limit.
+const MAPPINGS_WANTED: u64 = 1 << 20;
+/// What a container's filter answers to opening userfaultfd even for user mode only.
+const EPERM: i32 = 1;
+
+/// One line a measure, the most useful first, given the mode that will be chosen by itself.
+pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !matches!(features.access, UffdAccess::Syscall | UffdAccess::Device) {
+        full_access(features, &mut lines);
+    }
+    if features.access != UffdAccess::None && !features.move_ {
+        lines.push("a kernel from 6.8 on moves pages of 64K and more without copying them (UFFDIO_MOVE)".to_owned());
+    }
+    if features.access != UffdAccess::None && !features.wp_async {
+        lines.push("a kernel from 6.7 on finds written pages without a trap each (write-protect async)".to_owned());
+    }
+    if features.thp == Thp::Never {
+        lines.push(
+            "huge pages make 2M pages cheap: as root, echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+                .to_owned(),
+        );
+    }
+    let mappings = features.max_map_count.unwrap_or(u64::MAX);
+    if chosen == Mode::Sigsegv && mappings < MAPPINGS_WANTED {
+        lines.push(format!("sigsegv mode splits mappings: as root, sysctl vm.max_map_count={MAPPINGS_WANTED}"));
+    }
+    if chosen == Mode::Thread && features.sigbus {
+        lines.push("programs that make no system calls on their large arrays run faster with --mode sigbus".to_owned());
+    }
+    lines
+}
+
+/// How to get system calls on far pages to work: any one of these.
+fn full_access(features: &Features, lines: &mut Vec<String>) {
+    match features.device_node {
+        DeviceNode::Present { permitted: false, .. } => lines.push(
+            "for thread mode, open the device to a group: as root, put KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\" \
+             into /etc/udev/rules.d/70-hanare.rules, then udevadm control --reload && udevadm trigger"
+                .to_owned(),
+        ),
+        DeviceNode::Present { permitted: true, .. } => {}
+        DeviceNode::Absent => lines.push(
+            "there is no /dev/userfaultfd: it needs a kernel from 6.1 on; in a container start it with --device /dev/userfaultfd"
+                .to_owned(),
+        ),
+    }
+    if features.unprivileged_userfaultfd == Some(0) {
+        lines.push("or allow everyone the system call: as root, sysctl vm.unprivileged_userfaultfd=1".to_owned());
+        lines.push("or give the program the capability CAP_SYS_PTRACE (as root: setpriv or capsh)".to_owned());
+    }
+    let refused = features.user_mode_only;
+    if let hanare_sys::features::Attempt::Refused(errno) = refused {
+        if errno == EPERM {
+            lines.push("a filter refuses userfaultfd: in a container allow it in the seccomp profile".to_owned());
+        } else {
+            lines.push(format!("this kernel or its filter has no userfaultfd ({refused}, errno {errno})"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_sys::features::{Attempt, Disabled};
+
+    fn machine(change: impl FnOnce(&mut Features)) -> Vec<String> {
+        let mut features = Features::probe(&Disabled::parse(&Disabled::WORDS.join(",")).unwrap());
+        features.unprivileged_userfaultfd = Some(0);
+        features.device_node = DeviceNode::Present { permitted: false, mode: 0o600, uid: 0, gid: 0 };
+        features.user_mode_only = Attempt::Works;
+        features.access = UffdAccess::UserModeOnly;
+        change(&mut features);
+        let chosen = hanare::choose::choose(Mode::Auto, &features).unwrap();
+        advice(&features, chosen)
+    }
+
+    fn has(lines: &[String], word: &str) -> bool {
+        lines.iter().any(|line| line.contains(word))
+    }
+
+    #[test]
+    fn an_unprivileged_user_is_told_all_three_ways() {
+        let lines = machine(|_| {});
+        for word in ["udev", "vm.unprivileged_userfaultfd=1", "CAP_SYS_PTRACE", "6.8"] {
+            assert!(has(&lines, word), "{word} is not in {lines:?}");
+        }
+        assert!(lines.iter().all(|line| !line.contains('\n')));
+    }
+
+    #[test]
+    fn a_filtered_container_is_told_of_seccomp_and_mappings() {
+        let lines = machine(|features| {
+            features.access = UffdAccess::None;
+            features.user_mode_only = Attempt::Refused(EPERM);
+            features.device_node = DeviceNode::Absent;
+            features.max_map_count = Some(65530);
+        });
+        for word in ["seccomp", "--device", "vm.max_map_count"] {
+            assert!(has(&lines, word), "{word} is not in {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_allows_all_needs_no_privilege() {
+        let lines = machine(|features| {
+            features.access = UffdAccess::Syscall;
+            features.missing = true;
+            features.move_ = true;
+            features.wp_async = true;
+            features.sigbus = true;
+            features.thp = Thp::Madvise;
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(has(&lines, "--mode sigbus"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Finding `libhanare_preload.so`, the part of Hanare that enters the program.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The library's file name.
+const NAME: &str = "libhanare_preload.so";
+
+/// Why the library cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum LibraryError {
+    /// None of the places has it.
+    #[error("{NAME} is not found ({places}); reinstall hanare or set HANARE_LIB to the library")]
+    NotFound {
+        /// Where it was looked for.
+        places: String,
+    },
+    /// The dynamic linker could not be told of it.
+    #[error("{path} cannot be preloaded: LD_PRELOAD takes no path with a blank or a colon; install hanare elsewhere",
+        path = path.display())]
+    Unusable {
+        /// The library.
+        path: PathBuf,
+    },
+}
+
+/// The library: `HANARE_LIB` (the file, or a directory with it), else beside the command, `../lib`, `../lib/hanare`.
+pub(crate) fn find() -> Result<PathBuf, LibraryError> {
+    let exe = std::env::current_exe().ok();
+    let path = search(std::env::var_os("HANARE_LIB").as_deref(), exe.as_deref())?;
+    let breaks = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+    if path.as_os_str().as_bytes().iter().any(breaks) {
+        return Err(LibraryError::Unusable { path });
+    }
+    Ok(path)
+}
+
+fn search(wish: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryError> {
+    let beside = exe.and_then(Path::parent);
+    let places: Vec<PathBuf> = match wish {
+        Some(wish) => vec![wish.into(), Path::new(wish).join(NAME)],
+        None => beside
+            .map(|dir| ["", "../lib", "../lib/hanare"].iter().map(|place| dir.join(place).join(NAME)).collect())
+            .unwrap_or_default(),
+    };
+    // The program may change its directory before it starts another, so the path must be absolute.
+    let found = places.iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
+    found.ok_or_else(|| LibraryError::NotFound {
+        places: places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// The value of `LD_PRELOAD` with `library` before what is there already.
+pub(crate) fn preload_value(library: &Path, existing: Option<OsString>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
+        value.push(":");
+        value.push(existing);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_in_each_place_and_by_wish() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let exe = root.join("bin/hanare");
+        for place in ["lib/hanare", "lib", "bin"] {
+            std::fs::create_dir_all(root.join(place)).unwrap();
+            std::fs::write(root.join(place).join(NAME), "").unwrap();
+            assert_eq!(search(None, Some(&exe)).unwrap(), root.join(place).join(NAME));
+        }
+        let other = root.join("other.so");
+        std::fs::write(&other, "").unwrap();
+        assert_eq!(search(Some(other.as_os_str()), Some(&exe)).unwrap(), other);
+        assert_eq!(search(Some(root.join("lib").as_os_str()), None).unwrap(), root.join("lib").join(NAME));
+        let missing = search(Some(OsStr::new("/nonexistent")), Some(&exe)).unwrap_err().to_string();
+        assert!(missing.contains("/nonexistent") && missing.contains("HANARE_LIB"), "{missing}");
+    }
+
+    #[test]
+    fn an_existing_preload_is_kept_behind_ours() {
+        let ours = Path::new("/l.so");
+        assert_eq!(preload_value(ours, None), "/l.so");
+        assert_eq!(preload_value(ours, Some("".into())), "/l.so");
+        assert_eq!(preload_value(ours, Some("/a.so:/b.so".into())), "/l.so:/a.so:/b.so");
+    }
+}

@@ -1,0 +1,52 @@
+//! One line on stderr, beginning "hanare: ".
+
+use std::io::Write;
+
+/// Prints one message. Characters that would break the line become spaces, and a closed stderr is no error.
+pub(crate) fn say(message: &str) {
+    let line = format!("hanare: {}\n", one_line(message));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+fn one_line(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// clap's error as one line: its first paragraph (what happened, to what) and its tip, without the usage.
+pub(crate) fn of_usage(rendered: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in rendered.split("\n\n") {
+        let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_tip = words.starts_with("tip:");
+        if parts.is_empty() || is_tip {
+            parts.push(words);
+        }
+    }
+    let what = parts.join("; ");
+    format!("{}; see 'hanare --help'", what.strip_prefix("error: ").unwrap_or(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_error_becomes_one_line_with_its_tip() {
+        let rendered = "error: unexpected argument '--locl' found\n\n  tip: a similar argument exists: '--local'\n\n\
+                        Usage: hanare run\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            of_usage(rendered),
+            "unexpected argument '--locl' found; tip: a similar argument exists: '--local'; see 'hanare --help'"
+        );
+        let missing = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\nUsage: x\n";
+        assert_eq!(
+            of_usage(missing),
+            "the following required arguments were not provided: <PROGRAM>...; see 'hanare --help'"
+        );
+    }
+
+    #[test]
+    fn control_characters_do_not_break_the_line() {
+        assert_eq!(one_line("a\nb\x1b[1m\tc"), "a b [1m c");
+    }
+}

@@ -1,0 +1,338 @@
+//! What a run did, for people (`--report`) and for machines (`--stats-json`).
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use hanare::stats::Snapshot;
+use serde::Serialize;
+
+use crate::supervise::End;
+
+/// The figures of one run. The JSON is this structure; units are in the names.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Figures {
+    hanare_version: &'static str,
+    program: String,
+    exit_code: u8,
+    /// The signal that ended the program.
+    signal: Option<u8>,
+    /// Processes in which far memory was set up; 0 when the program never had any.
+    processes: u64,
+    mode: &'static str,
+    policy: String,
+    prefetch: String,
+    /// `None` when chosen automatically.
+    page_size_bytes: Option<u64>,
+    elapsed_s: f64,
+    /// What remains of the elapsed time; 0 when the threads' waits together are longer.
+    calc_s: f64,
+    swap_s: f64,
+    set_bit_s: f64,
+    clear_bit_s: f64,
+    evict_s: f64,
+    faults: u64,
+    faults_read: u64,
+    faults_write: u64,
+    faults_first_write: u64,
+    faults_zero: u64,
+    faults_rescued: u64,
+    faults_waited: u64,
+    fault_us_p50: f64,
+    fault_us_p90: f64,
+    fault_us_p99: f64,
+    /// Upper edge of the histogram's highest bucket in use.
+    fault_us_max: f64,
+    requests: u64,
+    pages_in: u64,
+    bytes_in: u64,
+    pages_out: u64,
+    bytes_out: u64,
+    pages_dropped_clean: u64,
+    pages_discarded: u64,
+    prefetch_pages: u64,
+    prefetch_bytes: u64,
+    prefetch_used: u64,
+    prefetch_wasted: u64,
+    /// Share of the prefetched pages whose fate is known that were used.
+    prefetch_accuracy: Option<f64>,
+    local_bytes_peak: u64,
+    local_bytes_budget: u64,
+    far_bytes: u64,
+    far_bytes_peak: u64,
+    pages_small: u64,
+    pages_large: u64,
+    promotions: u64,
+    demotions: u64,
+}
+
+impl Figures {
+    /// The figures of a run of `program` from its counters.
+    pub(crate) fn new(program: String, seen: &Snapshot, end: &End, elapsed: Duration) -> Self {
+        let elapsed_s = elapsed.as_secs_f64();
+        let (swap_s, set_bit_s, clear_bit_s) =
+            (seconds(seen.swap_ns), seconds(seen.set_bit_ns), seconds(seen.clear_bit_ns));
+        let fate_known = seen.prefetch_used + seen.prefetch_wasted;
+        Figures {
+            hanare_version: env!("CARGO_PKG_VERSION"),
+            program,
+            exit_code: end.exit_code(),
+            signal: end.signal(),
+            processes: seen.processes,
+            mode: mode_name(seen.mode),
+            policy: seen.policy.clone(),
+            prefetch: seen.prefetch.clone(),
+            page_size_bytes: Some(seen.page_size).filter(|bytes| *bytes > 0),
+            elapsed_s,
+            calc_s: (elapsed_s - swap_s - set_bit_s - clear_bit_s).max(0.0),
+            swap_s,
+            set_bit_s,
+            clear_bit_s,
+            evict_s: seconds(seen.evict_ns),
+            faults: faults(seen),
+            faults_read: seen.faults_read,
+            faults_write: seen.faults_write,
+            faults_first_write: seen.faults_first_write,
+            faults_zero: seen.faults_zero,
+            faults_rescued: seen.faults_rescued,
+            faults_waited: seen.faults_waited,
+            fault_us_p50: micros(seen.percentile(0.5)),
+            fault_us_p90: micros(seen.percentile(0.9)),
+            fault_us_p99: micros(seen.percentile(0.99)),
+            fault_us_max: micros(seen.slowest_ns()),
+            requests: seen.requests,
+            pages_in: seen.pages_in,
+            bytes_in: seen.bytes_in,
+            pages_out: seen.pages_out,
+            bytes_out: seen.bytes_out,
+            pages_dropped_clean: seen.pages_dropped_clean,
+            pages_discarded: seen.pages_discarded,
+            prefetch_pages: seen.prefetch_pages,
+            prefetch_bytes: seen.prefetch_bytes,
+            prefetch_used: seen.prefetch_used,
+            prefetch_wasted: seen.prefetch_wasted,
+            prefetch_accuracy: (fate_known > 0).then(|| seen.prefetch_used as f64 / fate_known as f64),
+            local_bytes_peak: seen.local_bytes_peak,
+            local_bytes_budget: seen.budget_bytes,
+            far_bytes: seen.far_bytes,
+            far_bytes_peak: seen.far_bytes_peak,
+            pages_small: seen.pages_small,
+            pages_large: seen.pages_large,
+            promotions: seen.promotions,
+            demotions: seen.demotions,
+        }
+    }
+
+    /// The report for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        let end = match self.signal {
+            Some(signal) => format!("killed by signal {signal}"),
+            None => format!("exit code {}", self.exit_code),
+        };
+        writeln!(out, "hanare: report for {}: {end} after {:.3} s", self.program, self.elapsed_s)?;
+        if self.processes == 0 {
+            return writeln!(
+                out,
+                "  far memory   never set up: the program ended first, or did not load Hanare's library"
+            );
+        }
+        self.write_times(out)?;
+        self.write_faults(out)?;
+        self.write_traffic(out)?;
+        self.write_memory(out)
+    }
+
+    fn write_times(&self, out: &mut String) -> fmt::Result {
+        write!(
+            out,
+            "  time         calc {:.3} s, swap {:.3} s, set bit {:.3} s, clear bit {:.3} s; evicting {:.3} s",
+            self.calc_s, self.swap_s, self.set_bit_s, self.clear_bit_s, self.evict_s
+        )?;
+        let waits = self.swap_s + self.set_bit_s + self.clear_bit_s;
+        writeln!(out, "{}", if waits > self.elapsed_s { " (all but calc summed over threads)" } else { "" })
+    }
+
+    fn write_faults(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "  faults       {}: read {}, write {}, first write {}, zero {}, rescued {}, waited {}",
+            self.faults,
+            self.faults_read,
+            self.faults_write,
+            self.faults_first_write,
+            self.faults_zero,
+            self.faults_rescued,
+            self.faults_waited
+        )?;
+        writeln!(
+            out,
+            "  a fault took p50 {:.1} us, p90 {:.1} us, p99 {:.1} us, at most {:.1} us",
+            self.fault_us_p50, self.fault_us_p90, self.fault_us_p99, self.fault_us_max
+        )
+    }
+
+    fn write_traffic(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "  in           {} pages, {}; {} requests", self.pages_in, size(self.bytes_in), self.requests)?;
+        writeln!(
+            out,
+            "  out          {} pages, {}; {} dropped clean, {} discarded",
+            self.pages_out,
+            size(self.bytes_out),
+            self.pages_dropped_clean,
+            self.pages_discarded
+        )?;
+        let accuracy = match self.prefetch_accuracy {
+            Some(share) => format!("{:.1} % of {} used", share * 100.0, self.prefetch_used + self.prefetch_wasted),
+            None => "none judged yet".to_owned(),
+        };
+        writeln!(
+            out,
+            "  prefetch     {}: {} pages, {}; {accuracy}",
+            self.prefetch,
+            self.prefetch_pages,
+            size(self.prefetch_bytes)
+        )
+    }
+
+    fn write_memory(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "  local        peak {} of {}", size(self.local_bytes_peak), size(self.local_bytes_budget))?;
+        writeln!(out, "  far          peak {}, {} at the end", size(self.far_bytes_peak), size(self.far_bytes))?;
+        let page = match self.page_size_bytes {
+            Some(bytes) => format!("pages of {}", size(bytes)),
+            None => format!(
+                "page size auto ({} small, {} large, {} promoted, {} demoted)",
+                self.pages_small, self.pages_large, self.promotions, self.demotions
+            ),
+        };
+        let processes = if self.processes > 1 { format!(", {} processes", self.processes) } else { String::new() };
+        writeln!(out, "  set-up       mode {}, {page}, policy {}{processes}", self.mode, self.policy)
+    }
+}
+
+fn faults(seen: &Snapshot) -> u64 {
+    [
+        seen.faults_read,
+        seen.faults_write,
+        seen.faults_first_write,
+        seen.faults_zero,
+        seen.faults_rescued,
+        seen.faults_waited,
+    ]
+    .into_iter()
+    .fold(0, u64::saturating_add)
+}
+
+fn mode_name(mode: u64) -> &'static str {
+    match mode {
+        1 => "thread",
+        2 => "sigbus",
+        3 => "sigsegv",
+        _ => "none",
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn micros(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// Bytes for reading: three or four figures and a unit.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value.fract() == 0.0 {
+        format!("{value:.0} {}", units[unit])
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare::stats::{Stats, add};
+
+    fn figures(end: &End, fill: impl FnOnce(&Stats)) -> Figures {
+        let stats = Stats::attach(None).unwrap();
+        fill(&stats);
+        Figures::new("sort".to_owned(), &stats.snapshot(), end, Duration::from_millis(2500))
+    }
+
+    #[test]
+    fn the_json_has_units_in_its_names_and_the_right_values() {
+        let figures = figures(&End::Signalled(9), |stats| {
+            add(&stats.processes, 1);
+            add(&stats.swap_ns, 1_500_000_000);
+            add(&stats.bytes_in, 8192);
+            add(&stats.faults_read, 3);
+            add(&stats.faults_zero, 4);
+            add(&stats.local_bytes_peak, 100);
+            add(&stats.budget_bytes, 200);
+            add(&stats.prefetch_used, 3);
+            add(&stats.prefetch_wasted, 1);
+            add(&stats.mode, 2);
+            stats.policy.set("lru");
+            stats.fault_took(10_000);
+        });
+        let json: serde_json::Value = serde_json::to_value(&figures).unwrap();
+        for (name, value) in [
+            ("bytes_in", 8192.0),
+            ("swap_s", 1.5),
+            ("calc_s", 1.0),
+            ("elapsed_s", 2.5),
+            ("faults", 7.0),
+            ("local_bytes_peak", 100.0),
+            ("local_bytes_budget", 200.0),
+            ("prefetch_accuracy", 0.75),
+            ("exit_code", 137.0),
+            ("signal", 9.0),
+        ] {
+            assert_eq!(json[name].as_f64(), Some(value), "{name}");
+        }
+        let p50 = json["fault_us_p50"].as_f64().unwrap();
+        assert!((8.0..=12.5).contains(&p50), "{p50}");
+        assert_eq!((json["mode"].as_str(), json["policy"].as_str()), (Some("sigbus"), Some("lru")));
+        assert!(json["page_size_bytes"].is_null());
+    }
+
+    #[test]
+    fn the_text_says_how_the_run_ended_and_whether_memory_was_far() {
+        let never = figures(&End::Exited(3), |_| {}).text();
+        assert!(never.contains("exit code 3") && never.contains("never set up"), "{never}");
+        let threaded = figures(&End::Signalled(11), |stats| {
+            add(&stats.processes, 2);
+            add(&stats.swap_ns, 9_000_000_000);
+            add(&stats.local_bytes_peak, 3 << 19);
+            add(&stats.page_size, 65536);
+        });
+        let text = threaded.text();
+        for part in
+            ["killed by signal 11", "calc 0.000 s", "summed over threads", "1.5 MiB", "pages of 64 KiB", "2 processes"]
+        {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (256 << 20, "256 MiB"), (u64::MAX, "16777216 TiB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `hanare run`: from flags to a program in far memory, and from its end to the exit code and the report.
+
+mod outputs;
+mod servers;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use hanare::hostfile::{Hostfile, HostfileError};
+use hanare::settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_name, parse_size};
+use hanare::stats::{Stats, StatsError};
+use hanare_sys::memory::{Memory, MemoryError};
+use thiserror::Error;
+
+use crate::library::{self, LibraryError};
+use crate::message::say;
+use crate::private::{Private, PrivateError, PrivateOptions};
+use crate::program::{self, ProgramError};
+use crate::report::Figures;
+use crate::signals::Forwarder;
+use crate::supervise::{self, SuperviseError};
+use outputs::{Outputs, OutputsError};
+use servers::ServersError;
+
+/// The counters' descriptor is moved here, out of the way of programs that use low numbers without asking.
+const STATS_FD_MIN: i32 = 100;
+/// Where a private server spills unless told otherwise: large files that need not outlive a boot belong there.
+const SPILL_DEFAULT: &str = "/var/tmp";
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare run --local 256M -- sort -S 1200M big.txt     sort in 1200M of which 256M are here
+  hanare run --local 25% --report -- ./simulate        a quarter of what it allocates is here
+  hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8 ('hanare serve')
+  hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
+Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
+HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_THRESHOLD (128K), HANARE_RESERVE (256G), \
+HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
+
+/// Run a program whose large allocations live in far memory.
+///
+/// At most --local bytes of them are in this machine's memory at any moment; the rest is on memory servers, or, when
+/// none is named, in a private one that is started for the run and keeps them in memory up to --memory and then in a
+/// spill file. The program is not changed: its output, its exit code and its signals are its own.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// Local memory for far pages: a size (256M, 1.5G) or a share of what the program allocates (25%). Default: the
+    /// compute node's line of the host file, else half of the memory available.
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    local: Option<Local>,
+    /// A memory server, and how much of it to use; may be given several times.
+    #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]")]
+    servers: Vec<ServerSpec>,
+    /// A host file: 'HOST MEGABYTES' lines, the compute node first.
+    #[arg(short = 'f', value_name = "HOSTFILE")]
+    hostfile: Option<PathBuf>,
+    /// Use the first N hosts of the host file, the compute node counted.
+    #[arg(short = 'n', value_name = "N", requires = "hostfile")]
+    count: Option<usize>,
+    /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
+    #[arg(long, value_name = "auto|SIZE")]
+    page_size: Option<PageSize>,
+    /// Replacement policy. Default: lru.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    policy: Option<String>,
+    /// Prefetcher. Default: sequential.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    prefetch: Option<String>,
+    /// How touches are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+    /// Memory limit of the private server. Default: half of the memory available.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["servers", "hostfile"])]
+    memory: Option<u64>,
+    /// Directory of the private server's spill file, or 'none'. Default: /var/tmp if it is a disk.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["servers", "hostfile"])]
+    spill: Option<PathBuf>,
+    /// File with the key shared with the memory servers.
+    #[arg(long, value_name = "FILE")]
+    key: Option<String>,
+    /// Print a summary at the end, on stderr or to FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    report: Option<PathBuf>,
+    /// Write the figures of the run to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Why a program was not run, or not reported on.
+#[derive(Debug, Error)]
+pub(crate) enum RunError {
+    /// The settings make no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The host file was refused.
+    #[error(transparent)]
+    Hostfile(#[from] HostfileError),
+    /// The machine's memory is unknown.
+    #[error("{0}; give --local and --memory")]
+    Memory(#[from] MemoryError),
+    /// The program cannot be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// Our library is missing.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A named server is no use.
+    #[error(transparent)]
+    Servers(#[from] ServersError),
+    /// The private server is no use.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    /// No counters.
+    #[error(transparent)]
+    Stats(#[from] StatsError),
+    /// A file for the figures cannot be written.
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
+    /// Signals cannot be caught.
+    #[error("cannot catch signals: {0}")]
+    Signals(std::io::Error),
+    /// The program could not be started or waited for.
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    /// The counters' descriptor cannot be passed on.
+    #[error("cannot pass the counters on: {0}; check 'ulimit -n'")]
+    Descriptor(std::io::Error),
+}
+
+impl RunError {
+    /// The exit code of `hanare run` for it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Program(error) => error.exit_code(),
+            RunError::Supervise(SuperviseError::Spawn { .. }) => 126,
+            _ => crate::EXIT_OWN,
+        }
+    }
+}
+
+/// Runs the program and returns the command's exit code.
+pub(crate) fn run(args: &RunArgs) -> Result<u8, RunError> {
+    let mut settings = settings(args)?;
+    let name = args.program.first().map_or(OsStr::new(""), OsString::as_os_str);
+    let path = program::find(name, std::env::var_os("PATH"))?;
+    let library = library::find()?;
+    let mut outputs = Outputs::open(args.report.as_deref(), args.stats_json.as_deref())?;
+
+    // From here on something must be undone at the end, so a signal may no longer simply end the command.
+    let forwarder = Forwarder::install().map_err(RunError::Signals)?;
+    let private = if settings.servers.is_empty() { Some(start_private(args)?) } else { None };
+    match &private {
+        Some(private) => settings.private = Some(private.socket()),
+        None => servers::check(&settings)?,
+    }
+    settings.validate()?;
+    if let Some(signal) = forwarder.pending() {
+        return Ok(128_u8.saturating_add(signal as u8));
+    }
+    let (stats_fd, stats) = Stats::create()?;
+    let stats_fd = out_of_the_way(stats_fd)?;
+    settings.stats_fd = Some(stats_fd.as_raw_fd());
+    let vars = environment(&settings, &library);
+    let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
+    drop(private);
+    forwarder.stop();
+    let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
+    if let Err(error) = outputs.write(&figures) {
+        // The program has run: its exit code counts, and the lost figures are only told.
+        say(&error.to_string());
+    }
+    Ok(end.exit_code())
+}
+
+/// Flags before variables before the host file before the defaults.
+fn settings(args: &RunArgs) -> Result<Settings, RunError> {
+    let hosts = args.hostfile.as_deref().map(|path| Hostfile::read(path, args.count)).transpose()?;
+    let local = match (args.local, &hosts) {
+        (Some(local), _) => local,
+        (None, Some(hosts)) => Local::Bytes(hosts.compute_bytes),
+        (None, None) => Local::Bytes(Memory::now()?.available_bytes / 2),
+    };
+    let named = args.hostfile.is_some() || !args.servers.is_empty();
+    let wants_private = args.memory.is_some() || args.spill.is_some();
+    let mut settings = Settings::from_lookup(|variable| match variable {
+        "HANARE_LOCAL" if args.local.is_none() => {
+            std::env::var_os(variable).filter(|value| !value.is_empty()).or_else(|| Some(local.to_string().into()))
+        }
+        "HANARE_LOCAL" => Some(local.to_string().into()),
+        // These belong to one run; inherited from an outer one they would name things that are not ours.
+        "HANARE_STATS_FD" | "HANARE_PRIVATE" => None,
+        "HANARE_SERVERS" if named || wants_private => None,
+        _ => std::env::var_os(variable),
+    })?;
+    if named {
+        settings.servers = hosts.map(|hosts| hosts.servers).unwrap_or_default();
+        settings.servers.extend(args.servers.iter().cloned());
+    }
+    settings.page_size = args.page_size.unwrap_or(settings.page_size);
+    settings.mode = args.mode.unwrap_or(settings.mode);
+    settings.policy = args.policy.clone().unwrap_or(settings.policy);
+    settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
+    settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
+    settings.validate_values()?;
+    Ok(settings)
+}
+
+fn start_private(args: &RunArgs) -> Result<Private, RunError> {
+    let memory = match args.memory {
+        Some(bytes) => bytes,
+        None => Memory::now()?.available_bytes / 2,
+    };
+    let spill = match &args.spill {
+        Some(dir) if dir == Path::new("none") => None,
+        Some(dir) => Some(dir.as_path()),
+        None => Some(Path::new(SPILL_DEFAULT)).filter(|dir| is_disk(dir)),
+    };
+    Ok(Private::start(&PrivateOptions { memory, spill })?)
+}
+
+/// Whether files in `dir` lie on a disk that we may write: spilling to a file system in memory would save none.
+fn is_disk(dir: &Path) -> bool {
+    const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+    let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();
+    let kind = rustix::fs::statfs(dir).map(|stat| stat.f_type as u64);
+    writable && kind.is_ok_and(|kind| !IN_MEMORY.contains(&kind))
+}
+
+/// Moves the counters' descriptor to a high number and lets the program inherit it.
+fn out_of_the_way(fd: OwnedFd) -> Result<OwnedFd, RunError> {
+    let fd = rustix::io::fcntl_dupfd_cloexec(&fd, STATS_FD_MIN).unwrap_or(fd);
+    let inherit = rustix::io::FdFlags::empty();
+    rustix::io::fcntl_setfd(&fd, inherit).map_err(|errno| RunError::Descriptor(errno.into()))?;
+    Ok(fd)
+}
+
+fn environment(settings: &Settings, library: &Path) -> Vec<(OsString, OsString)> {
+    let mut vars: Vec<(OsString, OsString)> =
+        settings.to_env().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    vars.push(("LD_PRELOAD".into(), library::preload_value(library, std::env::var_os("LD_PRELOAD"))));
+    vars
+}

@@ -1,0 +1,52 @@
+//! Asking every named memory server whether it is there, before the program depends on it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hanare::settings::Settings;
+use hanare_wire::{Endpoint, Key, KeyError, LinkError, fetch_status};
+use thiserror::Error;
+
+/// Why the named servers are no use.
+#[derive(Debug, Error)]
+pub(crate) enum ServersError {
+    /// The key is no use.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A server does not answer as one should.
+    #[error("{endpoint}: {source}")]
+    Link {
+        /// The server.
+        endpoint: Endpoint,
+        /// What went wrong.
+        source: Box<LinkError>,
+    },
+    /// A server is not there; the message names it.
+    #[error(transparent)]
+    Unreachable(Box<LinkError>),
+    /// The key file's name cannot be carried in a variable.
+    #[error("the key file's name {} is not valid UTF-8; rename it", .0.display())]
+    KeyName(PathBuf),
+}
+
+/// Shakes hands with all of them at once; the first in their order that fails is the error.
+pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
+    let key = match &settings.key_file {
+        Some(path) if path.to_str().is_none() => return Err(ServersError::KeyName(path.clone())),
+        Some(path) => Some(Key::from_file(path)?),
+        None => None,
+    };
+    let timeout = Duration::from_secs(u64::from(settings.timeout_s));
+    let ask = |endpoint: &Endpoint| {
+        let failed = |error: LinkError| match error {
+            LinkError::Unreachable { .. } => ServersError::Unreachable(Box::new(error)),
+            _ => ServersError::Link { endpoint: endpoint.clone(), source: Box::new(error) },
+        };
+        fetch_status(endpoint, key.as_ref(), timeout).map(drop).map_err(failed)
+    };
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = settings.servers.iter().map(|server| scope.spawn(|| ask(&server.endpoint))).collect();
+        // A panic of an asker is a bug; it is passed on as one.
+        asked.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}

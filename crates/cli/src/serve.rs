@@ -1,0 +1,160 @@
+//! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program here (`--private`).
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+use hanare::settings::{format_size, parse_size};
+use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_sys::memory::{Memory, MemoryError};
+use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use thiserror::Error;
+
+use crate::message::say;
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare serve --memory 64G                        for programs on this machine
+  head -c 32 /dev/urandom > key; chmod 600 key     a key, to be copied to the other machines
+  hanare serve --memory 64G --listen 0.0.0.0 --key key
+                                                   for programs elsewhere that have the key
+  hanare serve --memory 8G --spill /scratch        8G in memory, the rest on a disk
+SIGTERM and SIGINT finish what is in flight and end it with exit code 0.";
+
+/// Lend memory to programs that run under 'hanare run'.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// Memory to lend. Default: half of the memory available.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Address to listen on; may be given several times. Default: 127.0.0.1:7441. One that other machines can reach
+    /// needs --key.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    listen: Vec<Endpoint>,
+    /// Unix socket to listen on, for programs of this machine.
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// As 'hanare run' starts it: quiet, on this Unix socket only, and ends when its standard input does.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix"])]
+    private: Option<PathBuf>,
+    /// Directory for a spill file, used when the memory is full.
+    #[arg(long, value_name = "DIR")]
+    spill: Option<PathBuf>,
+    /// File with the key that clients must have.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// Why memory could not be lent.
+#[derive(Debug, Error)]
+pub(crate) enum ServeError {
+    /// The key is no use.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The server could not be set up.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The machine's memory is unknown.
+    #[error("{0}; give --memory")]
+    Memory(#[from] MemoryError),
+    /// Signals or threads could not be set up.
+    #[error("cannot set up signals: {0}")]
+    Signals(io::Error),
+}
+
+/// Serves until it is told to stop.
+pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
+    if args.private.is_none() {
+        let server = bind(&args)?;
+        stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
+        announce(&server, &args);
+        server.run()?;
+        return Ok(0);
+    }
+    // The starter reads one line and words the failure itself, so that the user sees one line and not two.
+    match bind(&args) {
+        Ok(server) => {
+            watch_starter(server.stop_handle()).map_err(ServeError::Signals)?;
+            tell_starter("ready");
+            server.run()?;
+            Ok(0)
+        }
+        Err(error) => {
+            tell_starter(&format!("failed: {error}"));
+            Ok(crate::EXIT_OWN)
+        }
+    }
+}
+
+fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
+    let memory = match args.memory {
+        Some(bytes) => bytes,
+        None => Memory::now()?.available_bytes / 2,
+    };
+    let mut listen = args.listen.clone();
+    listen.extend(args.unix.iter().chain(&args.private).cloned().map(Endpoint::Unix));
+    if listen.is_empty() {
+        listen.push(Endpoint::Tcp(format!("127.0.0.1:{DEFAULT_PORT}")));
+    }
+    let mut config = ServerConfig::new(listen, memory);
+    config.spill = args.spill.clone();
+    if args.private.is_none() {
+        config.log = Arc::new(say);
+    }
+    config.key = args.key.as_deref().map(Key::from_file).transpose()?;
+    Ok(Server::bind(config)?)
+}
+
+fn announce(server: &Server, args: &ServeArgs) {
+    let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
+    let memory = args.memory.map_or(String::new(), |bytes| format!("{} of ", format_size(bytes)));
+    say(&format!("serving {memory}memory on {}", addresses.join(", ")));
+}
+
+/// SIGTERM and SIGINT drain and end the server.
+fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            stop.stop();
+        }
+    })?;
+    Ok(())
+}
+
+/// The end of standard input, which is the end of the starter, ends the server; so does SIGTERM. The terminal's signals
+/// are for the program: its memory must outlive what it does in answer to them.
+fn watch_starter(stop: StopHandle) -> io::Result<()> {
+    for signal in [SIGINT, SIGQUIT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    let on_end = stop.clone();
+    std::thread::Builder::new().name("starter".to_owned()).spawn(move || {
+        let mut byte = [0];
+        loop {
+            match io::stdin().read(&mut byte) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return on_end.stop(),
+            }
+        }
+    })?;
+    let mut signals = Signals::new([SIGTERM])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            stop.stop();
+        }
+    })?;
+    Ok(())
+}
+
+fn tell_starter(line: &str) {
+    let one_line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    // A starter that no longer listens has ended, and then the end of standard input follows.
+    let _ = writeln!(io::stdout(), "{one_line}");
+}

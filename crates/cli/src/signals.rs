@@ -1,0 +1,112 @@
+//! Signals sent to `hanare run` reach the program, once.
+//!
+//! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it by themselves;
+//! those that another process sent to the command alone are passed on. The command itself outlives them all: it ends
+//! when the program has ended.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
+use signal_hook::iterator::{Handle, SignalsInfo};
+use signal_hook::low_level::siginfo::Cause;
+
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+enum Target {
+    /// No program yet; the signal that waits for it.
+    Awaited { pending: Option<i32> },
+    /// The program. A pidfd names it even after its number has been given to another process.
+    Running { pid: i32, pidfd: OwnedFd },
+}
+
+/// Passes signals on until it is stopped.
+pub(crate) struct Forwarder {
+    target: Arc<Mutex<Target>>,
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Forwarder {
+    /// Begins to catch signals. Those that were ignored at the start (as under nohup) stay ignored.
+    pub(crate) fn install() -> io::Result<Self> {
+        // An inherited "ignore" for SIGCHLD would reap the program before its exit code is read; any handler ends it.
+        signal_hook::flag::register(SIGCHLD, Arc::default())?;
+        let ignored = ignored_mask();
+        let caught = FORWARDED.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
+        let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
+        let handle = signals.handle();
+        let target = Arc::new(Mutex::new(Target::Awaited { pending: None }));
+        let shared = Arc::clone(&target);
+        let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for origin in signals.forever() {
+                pass_on(&mut lock(&shared), &origin);
+            }
+        })?;
+        Ok(Forwarder { target, handle, thread })
+    }
+
+    /// The signal that came before there was a program to receive it.
+    pub(crate) fn pending(&self) -> Option<i32> {
+        match *lock(&self.target) {
+            Target::Awaited { pending } => pending,
+            Target::Running { .. } => None,
+        }
+    }
+
+    /// Names the program, which receives what came for it meanwhile.
+    pub(crate) fn started(&self, program: &Child) -> io::Result<()> {
+        let pid = Pid::from_child(program);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let mut target = lock(&self.target);
+        if let Target::Awaited { pending: Some(signal) } = *target {
+            send(&pidfd, signal);
+        }
+        *target = Target::Running { pid: pid.as_raw_nonzero().get(), pidfd };
+        Ok(())
+    }
+
+    /// Ends the forwarding. The signals it caught have no effect from here on.
+    pub(crate) fn stop(self) {
+        self.handle.close();
+        // The thread only ever loops over signals; a panic in it would already have been printed.
+        let _ = self.thread.join();
+    }
+}
+
+fn lock(target: &Mutex<Target>) -> MutexGuard<'_, Target> {
+    target.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pass_on(target: &mut Target, origin: &Origin) {
+    match target {
+        Target::Awaited { pending } => *pending = Some(origin.signal),
+        Target::Running { pid, pidfd } => {
+            let from_terminal = origin.cause == Cause::Kernel;
+            // A program that signals its own process group has signalled itself already.
+            let from_program = origin.process.as_ref().is_some_and(|sender| sender.pid == *pid);
+            if !from_terminal && !from_program {
+                send(pidfd, origin.signal);
+            }
+        }
+    }
+}
+
+fn send(pidfd: &OwnedFd, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        // It fails only when the program has ended, and then nobody is left to receive the signal.
+        let _ = pidfd_send_signal(pidfd, signal);
+    }
+}
+
+/// The signals this process ignores, bit n-1 for signal n.
+fn ignored_mask() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

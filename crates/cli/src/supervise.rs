@@ -1,0 +1,90 @@
+//! Starting the program and waiting for its end.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::signals::Forwarder;
+
+/// Why the program was not run to its end.
+#[derive(Debug, Error)]
+pub(crate) enum SuperviseError {
+    /// The kernel refused to run it.
+    #[error("{path} cannot be run: {source}", path = path.display())]
+    Spawn {
+        /// The program's file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It runs, but its end cannot be waited for.
+    #[error("cannot wait for the program: {0}")]
+    Wait(io::Error),
+}
+
+/// How the program ended.
+pub(crate) enum End {
+    /// It ended by itself, with this code.
+    Exited(u8),
+    /// This signal ended it.
+    Signalled(u8),
+}
+
+impl End {
+    /// The exit code of `hanare run` for it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match *self {
+            End::Exited(code) => code,
+            End::Signalled(signal) => 128_u8.saturating_add(signal),
+        }
+    }
+
+    /// The signal that ended the program, if one did.
+    pub(crate) fn signal(&self) -> Option<u8> {
+        match *self {
+            End::Exited(_) => None,
+            End::Signalled(signal) => Some(signal),
+        }
+    }
+
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            // Both are below 256 and 128 by the definition of wait(2)'s status.
+            (Some(code), _) => End::Exited(code as u8),
+            (None, Some(signal)) => End::Signalled(signal as u8),
+            (None, None) => End::Exited(0),
+        }
+    }
+}
+
+/// Runs `path` as `argv` with `vars` set and the `cleared` ones unset, in the command's own process group and with every
+/// caught signal at its default, and waits for it. Returns how it ended and how long it took.
+pub(crate) fn run(
+    path: &Path,
+    argv: &[OsString],
+    cleared: &[&str],
+    vars: &[(OsString, OsString)],
+    forwarder: &Forwarder,
+) -> Result<(End, Duration), SuperviseError> {
+    let mut command = Command::new(path);
+    command.arg0(argv.first().map_or(path.as_os_str(), OsString::as_os_str)).args(argv.iter().skip(1));
+    for name in cleared {
+        command.env_remove(name);
+    }
+    command.envs(vars.iter().map(|(name, value)| (name.as_os_str(), OsStr::new(value))));
+    let began = Instant::now();
+    let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
+    if let Err(error) = forwarder.started(&child) {
+        // Without a way to pass signals on the program could not be ended by them: better not to run it.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(SuperviseError::Wait(error));
+    }
+    let status = child.wait().map_err(SuperviseError::Wait)?;
+    Ok((End::of(status), began.elapsed()))
+}
