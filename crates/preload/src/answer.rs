@@ -82,10 +82,7 @@ impl Write for Line {
 
 /// Writes one line to standard error without allocating.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
-    let mut line = Line {
-        bytes: [0; 512],
-        len: 0,
-    };
+    let mut line = Line { bytes: [0; 512], len: 0 };
     // A line that does not fit is cut, and one that cannot be written has nobody to be told.
     let _ = line.write_fmt(text);
     // SAFETY: the buffer is valid for `len` bytes.

@@ -33,11 +33,8 @@ pub(crate) fn wants_far(size: usize) -> bool {
 
 /// A far block, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.
 pub(crate) fn far_block(size: usize, align: usize) -> *mut c_void {
-    let block = if size > isize::MAX as usize {
-        null_mut()
-    } else {
-        keeping_errno(|| far::alloc(size, align.max(PAGE)))
-    };
+    let block =
+        if size > isize::MAX as usize { null_mut() } else { keeping_errno(|| far::alloc(size, align.max(PAGE))) };
     if block.is_null() {
         set_errno(libc::ENOMEM);
     }
@@ -45,11 +42,7 @@ pub(crate) fn far_block(size: usize, align: usize) -> *mut c_void {
 }
 
 fn block(size: usize) -> *mut c_void {
-    if wants_far(size) {
-        far_block(size, PAGE)
-    } else {
-        near::malloc(size).cast()
-    }
+    if wants_far(size) { far_block(size, PAGE) } else { near::malloc(size).cast() }
 }
 
 fn aligned_block(align: usize, size: usize) -> *mut c_void {
@@ -124,11 +117,7 @@ unsafe fn resize_far(old: *mut c_void, size: usize) -> *mut c_void {
     if stays_far && keeping_errno(|| far::resize(old as usize, size)) {
         return old;
     }
-    let new = if stays_far {
-        far_block(size, PAGE)
-    } else {
-        near::malloc(size).cast()
-    };
+    let new = if stays_far { far_block(size, PAGE) } else { near::malloc(size).cast() };
     if !new.is_null() {
         // SAFETY: both hold the bytes copied and are distinct; nobody else uses the old one, which is given up.
         unsafe { move_from_far(old.cast(), new.cast(), old_len.min(size)) };

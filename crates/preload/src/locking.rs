@@ -13,17 +13,8 @@ use crate::range::Range;
 ///
 /// # Safety
 /// `number` is mlock, mlock2 or munlock.
-unsafe fn near_parts(
-    number: libc::c_long,
-    addr: usize,
-    len: usize,
-    flags: usize,
-) -> Result<(), c_int> {
-    let cut = if far::active() {
-        Range::covering(addr, len).map(Range::cut)
-    } else {
-        None
-    };
+unsafe fn near_parts(number: libc::c_long, addr: usize, len: usize, flags: usize) -> Result<(), c_int> {
+    let cut = if far::active() { Range::covering(addr, len).map(Range::cut) } else { None };
     let Some(parts) = cut.filter(|parts| !parts.far.is_empty()) else {
         // SAFETY: these calls change no memory's contents or place, whatever the arguments.
         return unsafe { kernel(number, [addr, len, flags, 0, 0, 0]) }.map(drop);

@@ -36,9 +36,7 @@ const ANONYMOUS_PRIVATE: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 
 /// Whether this is plain memory. The descriptor and offset of an anonymous mapping mean nothing to the kernel either.
 fn is_plain(prot: c_int, flags: c_int) -> bool {
-    prot == PLAIN_PROT
-        && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE
-        && flags & !PLAIN_FLAGS == 0
+    prot == PLAIN_PROT && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE && flags & !PLAIN_FLAGS == 0
 }
 
 /// The part of the range that is far, when the engine runs and there is one.
@@ -68,21 +66,13 @@ unsafe extern "C" fn mmap(
     {
         let wholly = parts.before.is_empty() && parts.after.is_empty();
         let aligned = (addr as usize).is_multiple_of(PAGE);
-        let anonymous =
-            flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+        let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
         return address(match wholly && aligned && anonymous {
             true => renew(parts.far, prot),
             false => Err(libc::EINVAL),
         });
     }
-    let args = [
-        addr as usize,
-        len,
-        prot as usize,
-        flags as usize,
-        fd as usize,
-        off as usize,
-    ];
+    let args = [addr as usize, len, prot as usize, flags as usize, fd as usize, off as usize];
     // SAFETY: the contract of mmap(2), on a range that is not far.
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
@@ -120,11 +110,7 @@ fn split(
         near(parts.before)?;
     }
     keeping_errno(|| far(parts.far))?;
-    if parts.after.is_empty() {
-        Ok(())
-    } else {
-        near(parts.after)
-    }
+    if parts.after.is_empty() { Ok(()) } else { near(parts.after) }
 }
 
 #[unsafe(no_mangle)]
@@ -135,9 +121,7 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     };
     let whole = (addr as usize).is_multiple_of(PAGE) && len > 0;
     status(match far_part(addr as usize, len).filter(|_| whole) {
-        None if whole || !far::active() || !far::contains(addr as usize) => {
-            unmap(addr as usize, len)
-        }
+        None if whole || !far::active() || !far::contains(addr as usize) => unmap(addr as usize, len),
         None => Err(libc::EINVAL),
         Some(parts) => split(
             parts,
@@ -159,11 +143,9 @@ unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_i
     status(match far_part(addr as usize, len) {
         None => protect(addr as usize, len),
         Some(_) if !(addr as usize).is_multiple_of(PAGE) => Err(libc::EINVAL),
-        Some(parts) => split(
-            parts,
-            |near| protect(near.start, near.len()),
-            |range| far::protect(range.start, range.len(), prot),
-        ),
+        Some(parts) => {
+            split(parts, |near| protect(near.start, near.len()), |range| far::protect(range.start, range.len(), prot))
+        }
     })
 }
 
@@ -231,14 +213,7 @@ unsafe extern "C" fn mremap(
         return address(Err(libc::EINVAL));
     }
     let Some(parts) = far_part(old as usize, old_len.max(1)) else {
-        let args = [
-            old as usize,
-            old_len,
-            new_len,
-            flags as usize,
-            new as usize,
-            0,
-        ];
+        let args = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
         // SAFETY: the contract of mremap(2), between ranges that are not far.
         return address(unsafe { kernel(libc::SYS_mremap, args) });
     };
@@ -248,10 +223,7 @@ unsafe extern "C" fn mremap(
     if !valid || !known {
         return address(Err(libc::EINVAL));
     }
-    let Some(wanted) = new_len
-        .checked_next_multiple_of(PAGE)
-        .filter(|&len| len <= isize::MAX as usize)
-    else {
+    let Some(wanted) = new_len.checked_next_multiple_of(PAGE).filter(|&len| len <= isize::MAX as usize) else {
         return address(Err(libc::ENOMEM));
     };
     // SAFETY: the range is far and page-aligned, and the program gives it up as mremap(2) says.

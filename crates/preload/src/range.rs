@@ -23,10 +23,7 @@ impl Range {
     /// The pages that meet `[addr, addr + len)`; `None` when that wraps around the address space.
     pub(crate) fn covering(addr: usize, len: usize) -> Option<Range> {
         let end = addr.checked_add(len)?.checked_next_multiple_of(PAGE)?;
-        Some(Range {
-            start: addr & !(PAGE - 1),
-            end,
-        })
+        Some(Range { start: addr & !(PAGE - 1), end })
     }
 
     pub(crate) fn len(self) -> usize {
@@ -52,18 +49,9 @@ impl Range {
             };
         }
         Parts {
-            before: Range {
-                start: self.start,
-                end: from,
-            },
-            far: Range {
-                start: from,
-                end: to,
-            },
-            after: Range {
-                start: to,
-                end: self.end,
-            },
+            before: Range { start: self.start, end: from },
+            far: Range { start: from, end: to },
+            after: Range { start: to, end: self.end },
         }
     }
 }
@@ -73,11 +61,7 @@ fn edge(range: Range, first: bool) -> usize {
     let (mut same, mut other) = (range.start, range.end - PAGE);
     while other - same > PAGE {
         let middle = same + (other - same) / 2 / PAGE * PAGE;
-        if far::contains(middle) == first {
-            same = middle
-        } else {
-            other = middle
-        }
+        if far::contains(middle) == first { same = middle } else { other = middle }
     }
     other
 }

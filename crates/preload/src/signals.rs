@@ -15,11 +15,7 @@ use crate::answer::{kernel, set_errno, status};
 
 unsafe extern "C" {
     #[link_name = "__sigaction"]
-    fn libc_sigaction(
-        signum: c_int,
-        new: *const libc::sigaction,
-        old: *mut libc::sigaction,
-    ) -> c_int;
+    fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
 /// Signals glibc uses itself (to cancel threads and to change their user), which it never lets a program block.
@@ -67,11 +63,7 @@ fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction,
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigaction(
-    signum: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
+unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: the contract of sigaction(2): null or a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {
@@ -142,11 +134,7 @@ unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sig
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_sigmask(
-    how: c_int,
-    set: *const sigset_t,
-    old: *mut sigset_t,
-) -> c_int {
+unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the contract of pthread_sigmask(3), which returns the error itself.
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }

@@ -30,7 +30,7 @@ const fn sizes() -> [usize; CLASSES] {
             (class + 1) * GRAIN
         } else {
             let (power, quarter) = ((class - LINEAR) / 4, (class - LINEAR) % 4);
-            (LINEAR * GRAIN << power) / 4 * (5 + quarter)
+            ((LINEAR * GRAIN) << power) / 4 * (5 + quarter)
         };
         class += 1;
     }
