@@ -23,4 +23,4 @@ mod spill;
 mod table;
 mod transfer;
 
-pub use listen::{Server, ServerConfig, ServerError, StopHandle};
+pub use listen::{Log, Server, ServerConfig, ServerError, StopHandle};
