@@ -52,8 +52,8 @@ void dlm_shutdown(void);
 
 /* As malloc, calloc, realloc and free, but every block is far, whatever its size. Blocks are aligned to 16 bytes, those above
  * 8 KiB to pages of 4 KiB. NULL with errno ENOMEM when the address space set aside (HANARE_RESERVE) is used up, and
- * before dlm_startup. Freeing never fetches a page. dlm_free and free are not interchangeable. A forked child does not
- * have its parent's far memory: touching it ends the child, freeing it does nothing. */
+ * before dlm_startup. Freeing never fetches a page. dlm_free and free are not interchangeable. A forked child has
+ * no far memory: touching its parent's ends the child, freeing it does nothing, and dlm_alloc there returns NULL. */
 void *dlm_alloc(size_t size);
 void *dlm_calloc(size_t count, size_t size);
 void *dlm_realloc(void *block, size_t size);

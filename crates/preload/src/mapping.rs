@@ -9,7 +9,7 @@
 //!   else (a file, shared memory) is refused with `EINVAL`: a foreign mapping inside the reservation would be moved and
 //!   evicted as if it were ours. So is a fixed mapping that is only partly far.
 //! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. A mapping moved without one is
-//!   copied piece by piece; it is readable and writable afterwards.
+//!   copied piece by piece, so the program must be able to read it; it is readable and writable afterwards.
 //! - A near mapping grown by `mremap` stays near: what it maps is not known here.
 //! - Advice about how the kernel should treat the pages is accepted and ignored: they are not the kernel's to treat.
 

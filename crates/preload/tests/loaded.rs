@@ -49,6 +49,7 @@ fn without_settings_every_workload_runs_as_it_would_natively() {
     for (name, args) in [
         ("touch", &["8M", "--random"][..]),
         ("threads", &["--size", "4M", "--ops", "50000", "--share"]),
+        ("heap", &["--ops", "100"]),
         ("vector", &["4M"]),
         ("syscalls", &["8M"]),
         ("mapping", &["16M"]),

@@ -395,3 +395,46 @@ pub unsafe extern "C" fn dlm_stats(out: *mut DlmStats) -> c_int {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = include_str!("../../../include/dlmm.h");
+
+    #[test]
+    fn the_header_declares_the_same_struct() {
+        let body = HEADER.split("struct dlm_stats {").nth(1).expect("declared");
+        let body = body.split("};").next().expect("closed");
+        let declared: Vec<&str> = body
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("uint64_t "))
+            .filter_map(|line| line.split(';').next())
+            .collect();
+        let debug = format!("{:?}", DlmStats::default());
+        let fields = debug.trim_start_matches("DlmStats { ").trim_end_matches(" }");
+        let fields: Vec<&str> = fields.split(", ").filter_map(|field| field.split(':').next()).collect();
+        assert_eq!(declared, fields);
+        assert_eq!(size_of::<DlmStats>(), 8 * fields.len());
+    }
+
+    #[test]
+    fn the_header_defines_the_same_advice() {
+        for (name, value) in [("WILLNEED", ADVICE_WILL_NEED), ("DISCARD", ADVICE_DISCARD)] {
+            assert!(HEADER.contains(&format!("#define DLM_{name} {value} ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn before_startup_there_is_no_far_memory() {
+        let mut here = 0u64;
+        let mut stats = DlmStats::default();
+        // SAFETY: null, and a place of the test's own.
+        unsafe {
+            dlm_free(null_mut());
+            assert_eq!(dlm_advise((&raw mut here).cast(), 8, ADVICE_WILL_NEED), -1);
+            assert_eq!(dlm_stats(&raw mut stats), -1);
+        }
+        assert!(dlm_alloc(10).is_null() && dlm_calloc(usize::MAX, 2).is_null());
+    }
+}

@@ -169,12 +169,7 @@ impl Extents {
         if at >= end {
             return None;
         }
-        let following = || {
-            self.taken
-                .range(at..end)
-                .next()
-                .map(|(&start, &len)| (start, len))
-        };
+        let following = || self.taken.range(at..end).next().map(|(&start, &len)| (start, len));
         self.find(at).or_else(following)
     }
 
@@ -259,10 +254,7 @@ mod tests {
 
     impl Model {
         fn new() -> Model {
-            Model {
-                owner: vec![0; PAGES],
-                next: 0,
-            }
+            Model { owner: vec![0; PAGES], next: 0 }
         }
 
         /// (page, pages) of every run of one owner.
@@ -295,10 +287,7 @@ mod tests {
         fn release(&mut self, page: usize, pages: usize) {
             let end = (page + pages).min(PAGES);
             self.own(page, end - page, 0);
-            let tail = self
-                .runs(|owner| owner != 0)
-                .into_iter()
-                .find(|run| run.0 == end);
+            let tail = self.runs(|owner| owner != 0).into_iter().find(|run| run.0 == end);
             if let Some((start, len)) = tail {
                 self.take(start, len);
             }
@@ -307,20 +296,12 @@ mod tests {
         /// The length of the smallest gap that could hold this, if any does.
         fn best_gap(&self, pages: usize, align: u64) -> Option<usize> {
             let align = (align.max(PAGE) / PAGE) as usize;
-            let fits =
-                |&(page, len): &(usize, usize)| page.next_multiple_of(align) + pages <= page + len;
-            self.runs(|owner| owner == 0)
-                .into_iter()
-                .filter(fits)
-                .map(|run| run.1)
-                .min()
+            let fits = |&(page, len): &(usize, usize)| page.next_multiple_of(align) + pages <= page + len;
+            self.runs(|owner| owner == 0).into_iter().filter(fits).map(|run| run.1).min()
         }
 
         fn gap_at(&self, page: usize) -> usize {
-            self.owner[page..]
-                .iter()
-                .take_while(|&&owner| owner == 0)
-                .count()
+            self.owner[page..].iter().take_while(|&&owner| owner == 0).count()
         }
     }
 
@@ -340,30 +321,16 @@ mod tests {
     fn apply(extents: &mut Extents, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
         match op {
             Op::Alloc { len, align } => {
-                let align_used = if pages(len) as u64 * PAGE >= LARGE {
-                    align.max(LARGE)
-                } else {
-                    align
-                };
+                let align_used = if pages(len) as u64 * PAGE >= LARGE { align.max(LARGE) } else { align };
                 let best = model.best_gap(pages(len), align_used);
                 let got = extents.alloc(len, align);
-                prop_assert_eq!(
-                    got.is_some(),
-                    best.is_some(),
-                    "{} bytes aligned {}",
-                    len,
-                    align
-                );
+                prop_assert_eq!(got.is_some(), best.is_some(), "{} bytes aligned {}", len, align);
                 if let (Some(start), Some(best)) = (got, best) {
                     prop_assert_eq!(start % align_used.max(PAGE), 0);
                     let page = (start / PAGE) as usize;
                     prop_assert!(model.gap_at(page) >= pages(len), "taken twice");
                     if align_used <= PAGE {
-                        let free_before = model.owner[..page]
-                            .iter()
-                            .rev()
-                            .take_while(|&&owner| owner == 0)
-                            .count();
+                        let free_before = model.owner[..page].iter().rev().take_while(|&&owner| owner == 0).count();
                         prop_assert_eq!(free_before + model.gap_at(page), best, "not the best fit");
                     }
                     model.take(page, pages(len));
@@ -378,10 +345,7 @@ mod tests {
             }
             Op::Release { page, pages } => {
                 let end = (page + pages).min(PAGES);
-                let held = model.owner[page..end]
-                    .iter()
-                    .filter(|&&owner| owner != 0)
-                    .count();
+                let held = model.owner[page..end].iter().filter(|&&owner| owner != 0).count();
                 prop_assert_eq!(extents.release(off(page), off(end - page)), off(held));
                 model.release(page, pages);
             }
@@ -412,34 +376,16 @@ mod tests {
     }
 
     fn compare(extents: &Extents, model: &Model) -> Result<(), TestCaseError> {
-        let taken: Vec<_> = extents
-            .taken
-            .iter()
-            .map(|(&start, &len)| (start, len))
-            .collect();
-        let wanted: Vec<_> = model
-            .allocations()
-            .into_iter()
-            .map(|(page, count)| (off(page), off(count)))
-            .collect();
+        let taken: Vec<_> = extents.taken.iter().map(|(&start, &len)| (start, len)).collect();
+        let wanted: Vec<_> = model.allocations().into_iter().map(|(page, count)| (off(page), off(count))).collect();
         prop_assert_eq!(&taken, &wanted);
-        let gaps: Vec<_> = extents
-            .gaps
-            .iter()
-            .map(|(&start, &len)| (start, len))
-            .collect();
+        let gaps: Vec<_> = extents.gaps.iter().map(|(&start, &len)| (start, len)).collect();
         let free = model.runs(|owner| owner == 0);
-        let free: Vec<_> = free
-            .into_iter()
-            .map(|(page, count)| (off(page), off(count)))
-            .collect();
+        let free: Vec<_> = free.into_iter().map(|(page, count)| (off(page), off(count))).collect();
         prop_assert_eq!(&gaps, &free, "gaps not coalesced");
         let by_len: BTreeSet<_> = gaps.iter().map(|&(start, len)| (len, start)).collect();
         prop_assert_eq!(&extents.gaps_by_len, &by_len);
-        prop_assert_eq!(
-            extents.taken_bytes(),
-            taken.iter().map(|run| run.1).sum::<u64>()
-        );
+        prop_assert_eq!(extents.taken_bytes(), taken.iter().map(|run| run.1).sum::<u64>());
         Ok(())
     }
 
@@ -480,9 +426,7 @@ mod tests {
     #[test]
     fn a_small_hole_is_used_before_a_large_one() {
         let mut extents = Extents::new(1 << 30);
-        let blocks: Vec<_> = (0..6)
-            .map(|_| extents.alloc(10 * PAGE, 1).expect("room"))
-            .collect();
+        let blocks: Vec<_> = (0..6).map(|_| extents.alloc(10 * PAGE, 1).expect("room")).collect();
         extents.free(blocks[1]);
         extents.release(blocks[3], 4 * PAGE);
         assert_eq!(extents.alloc(3 * PAGE, 1), Some(blocks[3]));

@@ -174,30 +174,14 @@ fn map_pages(len: usize) -> *mut u8 {
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
     // by number because `mmap` may be interposed.
     let addr = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, prot, flags, -1, 0usize) };
-    if addr == -1 {
-        null_mut()
-    } else {
-        addr as usize as *mut u8
-    }
+    if addr == -1 { null_mut() } else { addr as usize as *mut u8 }
 }
 
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
-    let addr = unsafe {
-        libc::syscall(
-            libc::SYS_mremap,
-            block,
-            old_len,
-            new_len,
-            libc::MREMAP_MAYMOVE,
-        )
-    };
-    if addr == -1 {
-        null_mut()
-    } else {
-        addr as usize as *mut u8
-    }
+    let addr = unsafe { libc::syscall(libc::SYS_mremap, block, old_len, new_len, libc::MREMAP_MAYMOVE) };
+    if addr == -1 { null_mut() } else { addr as usize as *mut u8 }
 }
 
 fn unmap(addr: usize, len: usize) {
@@ -223,11 +207,7 @@ mod tests {
         for at in 0..len {
             // SAFETY: as above.
             let found = unsafe { block.add(at).read() };
-            assert_eq!(
-                found,
-                (at as u8).wrapping_mul(31) ^ seed,
-                "byte {at} of {len}"
-            );
+            assert_eq!(found, (at as u8).wrapping_mul(31) ^ seed, "byte {at} of {len}");
         }
     }
 
@@ -271,17 +251,7 @@ mod tests {
 
     #[test]
     fn growing_and_shrinking_across_the_border_keeps_the_bytes() {
-        let sizes = [
-            10,
-            5000,
-            LARGE - 1,
-            LARGE,
-            4 * LARGE,
-            9 * LARGE + 1,
-            2 * LARGE,
-            LARGE - 8,
-            64,
-        ];
+        let sizes = [10, 5000, LARGE - 1, LARGE, 4 * LARGE, 9 * LARGE + 1, 2 * LARGE, LARGE - 8, 64];
         for align in [8, 128, 1 << 14] {
             let mut size = 100;
             let mut layout = Layout::from_size_align(size, align).expect("valid");
