@@ -1,0 +1,351 @@
+//! A client meets servers that are none: each ends in the right error within the time given, never in a hang.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
+use hanare_wire::payload::{HELLO_BYTES, Hello, Welcome};
+use hanare_wire::{Endpoint, ErrorCode, Key, LinkError, Session, SessionOptions, Wait, fetch_status};
+
+/// Far longer than any answer takes here, and far shorter than a hang.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A server on a free port that does `life` with each of `connections` connections, one after the other.
+fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) -> (Endpoint, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
+    let thread = std::thread::spawn(move || {
+        for n in 0..connections {
+            let (stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(SOON)).expect("a timeout");
+            life(stream, n);
+        }
+    });
+    (endpoint, thread)
+}
+
+fn options(endpoint: &Endpoint) -> SessionOptions {
+    let timeout = Duration::from_millis(300);
+    SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
+}
+
+fn open_error(life: impl Fn(TcpStream, usize) + Send + 'static) -> LinkError {
+    let (endpoint, thread) = server(1, life);
+    let start = Instant::now();
+    let error = Session::open(&endpoint, &options(&endpoint)).expect_err("no session");
+    assert!(start.elapsed() < SOON);
+    thread.join().expect("the server did its part");
+    error
+}
+
+fn read_hello(stream: &mut TcpStream) -> Hello {
+    let mut frame = [0; HEADER_BYTES + HELLO_BYTES];
+    stream.read_exact(&mut frame).expect("a HELLO");
+    Hello::decode(&frame[HEADER_BYTES..]).expect("a HELLO that makes sense")
+}
+
+fn send(stream: &mut TcpStream, header: Header, payload: &[u8]) {
+    stream.write_all(&header.encode()).expect("header");
+    stream.write_all(payload).expect("payload");
+}
+
+fn welcome(stream: &mut TcpStream) {
+    let hello = read_hello(stream);
+    let welcome = Welcome {
+        session: 5,
+        token: [1; 16],
+        capacity_bytes: 1 << 30,
+        slot_size: hello.slot_size,
+        payload_crc: hello.payload_crc,
+        proof: [0; 32],
+    };
+    let payload = welcome.encode();
+    send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
+}
+
+/// Waits until the client has closed, so that nothing it sends meets a reset.
+fn until_closed(mut stream: TcpStream) {
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+}
+
+#[test]
+fn nobody_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
+    drop(listener);
+    let error = Session::open(&endpoint, &options(&endpoint)).expect_err("no session");
+    assert!(matches!(&error, LinkError::Unreachable { .. }), "{error:?}");
+    assert!(error.to_string().contains(&endpoint.to_string()) && error.to_string().contains("hanare serve"));
+}
+
+#[test]
+fn garbage_instead_of_a_welcome() {
+    let error = open_error(|mut stream, _| {
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n").expect("garbage");
+        until_closed(stream);
+    });
+    assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
+}
+
+#[test]
+fn another_version() {
+    let error = open_error(|mut stream, _| {
+        read_hello(&mut stream);
+        let mut frame = Header::bare(Kind::Refused, 0).encode();
+        frame[4] = 99;
+        stream.write_all(&frame).expect("a frame of version 99");
+        until_closed(stream);
+    });
+    assert!(matches!(error, LinkError::Version { theirs: 99, ours: 1 }), "{error:?}");
+}
+
+#[test]
+fn silence_and_a_slow_trickle() {
+    let error = open_error(|stream, _| until_closed(stream));
+    assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
+    // Every byte is progress, but being welcomed has an end all the same.
+    let error = open_error(|mut stream, _| {
+        let frame = Header { length: 72, ..Header::bare(Kind::Welcome, 0) }.encode();
+        for byte in frame.chunks(1) {
+            if stream.write_all(byte).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
+}
+
+#[test]
+fn an_end_instead_of_a_welcome() {
+    let error = open_error(|mut stream, _| {
+        read_hello(&mut stream);
+    });
+    assert!(matches!(error, LinkError::Closed), "{error:?}");
+}
+
+#[test]
+fn a_refusal_tells_the_reason() {
+    let error = open_error(|mut stream, _| {
+        read_hello(&mut stream);
+        send(&mut stream, Header { length: 9, ..Header::bare(Kind::Refused, 0) }, b"full\x1bmoon");
+        until_closed(stream);
+    });
+    assert!(matches!(&error, LinkError::Refused { reason } if reason == "full?moon"), "{error:?}");
+}
+
+#[test]
+fn a_server_that_cannot_prove_the_key() {
+    let key = Key::new(b"0123456789abcdef").expect("a key");
+    let with_key = |endpoint: &Endpoint| SessionOptions { key: Some(key.clone()), ..options(endpoint) };
+    let (endpoint, thread) = server(1, |mut stream, _| welcome(&mut stream));
+    let error = Session::open(&endpoint, &with_key(&endpoint)).expect_err("no session");
+    assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("asks for no key")), "{error:?}");
+    thread.join().expect("the server did its part");
+
+    let (endpoint, thread) = server(1, |mut stream, _| {
+        let hello = read_hello(&mut stream);
+        send(&mut stream, Header { length: 32, ..Header::bare(Kind::Challenge, 0) }, &[7; 32]);
+        let mut proof = [0; HEADER_BYTES + 32];
+        stream.read_exact(&mut proof).expect("a proof");
+        let welcome = Welcome {
+            session: 1,
+            token: [0; 16],
+            capacity_bytes: 0,
+            slot_size: hello.slot_size,
+            payload_crc: false,
+            proof: [0; 32],
+        };
+        send(&mut stream, Header { length: 72, ..Header::bare(Kind::Welcome, 0) }, &welcome.encode());
+    });
+    let error = Session::open(&endpoint, &with_key(&endpoint)).expect_err("no session");
+    assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("prove")), "{error:?}");
+    thread.join().expect("the server did its part");
+}
+
+/// Opens a session with a server that welcomes both connections and does `life` with the reading one, then hands the
+/// client's end to `check`.
+fn with_session(
+    payload_checksum: bool,
+    life: impl Fn(TcpStream) + Send + 'static,
+    check: impl FnOnce(&mut hanare_wire::ReadRequests, &mut hanare_wire::ReadReplies, &mut hanare_wire::Writer),
+) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
+    let thread = std::thread::spawn(move || {
+        let (mut reading, _) = listener.accept().expect("the reading connection");
+        welcome(&mut reading);
+        let (mut writing, _) = listener.accept().expect("the writing connection");
+        welcome(&mut writing);
+        reading.set_read_timeout(Some(SOON)).expect("a timeout");
+        life(reading);
+        drop(writing);
+    });
+    let options = SessionOptions { payload_checksum, ..options(&endpoint) };
+    let (mut requests, mut replies, mut writer, info) = Session::open(&endpoint, &options).expect("a session").split();
+    assert_eq!((info.session, info.slot_size, info.payload_checksum), (5, 4096, payload_checksum));
+    check(&mut requests, &mut replies, &mut writer);
+    drop((requests, replies, writer));
+    thread.join().expect("the server did its part");
+}
+
+fn read_request(stream: &mut TcpStream) -> Header {
+    let mut frame = [0; HEADER_BYTES];
+    stream.read_exact(&mut frame).expect("a request");
+    Header::decode(&frame).expect("a READ")
+}
+
+#[test]
+fn a_page_that_stops_half_way_is_silence_and_a_closed_one_is_closed() {
+    let block = Wait::Block { timeout: SOON };
+    with_session(
+        false,
+        |mut stream| {
+            let request = read_request(&mut stream);
+            send(&mut stream, Header { kind: Kind::Data, ..request }, &[1; 100]);
+            until_closed(stream);
+        },
+        |requests, replies, _| {
+            requests.request(9, 8192, 4096).expect("sent");
+            let reply = replies.try_header(block).expect("a header").expect("in time");
+            assert_eq!((reply.tag, reply.offset, reply.len), (9, 8192, 4096));
+            let error = replies.receive_payload(&mut [0; 4096]).expect_err("half a page");
+            assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
+        },
+    );
+    with_session(
+        false,
+        |mut stream| {
+            let request = read_request(&mut stream);
+            send(&mut stream, Header { kind: Kind::Data, ..request }, &[1; 100]);
+        },
+        |requests, replies, _| {
+            requests.request(9, 8192, 4096).expect("sent");
+            replies.try_header(block).expect("a header").expect("in time");
+            let error = replies.receive_payload(&mut [0; 4096]).expect_err("half a page");
+            assert!(matches!(error, LinkError::Closed), "{error:?}");
+        },
+    );
+}
+
+#[test]
+fn a_damaged_page_or_one_without_its_checksum_is_garbage() {
+    let block = Wait::Block { timeout: SOON };
+    with_session(
+        true,
+        |mut stream| {
+            let request = read_request(&mut stream);
+            let page = [5; 4096];
+            let good =
+                Header { kind: Kind::Data, flags: FLAG_PAYLOAD_CRC, payload_crc: crc32fast::hash(&page), ..request };
+            send(&mut stream, good, &page);
+            let mut damaged = page;
+            damaged[4000] ^= 4;
+            send(&mut stream, good, &damaged);
+            send(&mut stream, Header { flags: 0, ..good }, &page);
+            until_closed(stream);
+        },
+        |requests, replies, _| {
+            let mut page = [0; 4096];
+            requests.request_many(&[(0, 0, 4096), (1, 0, 4096), (2, 0, 4096)]).expect("sent");
+            replies.try_header(block).expect("a header").expect("in time");
+            replies.receive_payload(&mut page).expect("a good page");
+            assert_eq!(page, [5; 4096]);
+            replies.try_header(block).expect("a header").expect("in time");
+            let error = replies.receive_payload(&mut page).expect_err("a damaged page");
+            assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
+            let error = replies.try_header(block).expect_err("no checksum");
+            assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
+        },
+    );
+}
+
+#[test]
+fn an_error_frame_carries_its_tag_and_text_and_the_link_goes_on() {
+    with_session(
+        false,
+        |mut stream| {
+            let request = read_request(&mut stream);
+            let code = ErrorCode::NotHeld as u32;
+            send(&mut stream, Header { length: 4, code, ..Header::bare(Kind::Error, request.tag) }, b"gone");
+            send(&mut stream, Header { kind: Kind::Data, ..request }, &[8; 4096]);
+            send(&mut stream, Header { length: 4, code: 77, ..Header::bare(Kind::Error, 1) }, b"odd ");
+            until_closed(stream);
+        },
+        |requests, replies, _| {
+            let block = Wait::Block { timeout: SOON };
+            requests.request(42, 0, 4096).expect("sent");
+            match replies.try_header(block).expect_err("an ERROR") {
+                LinkError::Server { tag: 42, code: ErrorCode::NotHeld, text } => assert_eq!(text.as_str(), "gone"),
+                error => panic!("{error:?}"),
+            }
+            let mut page = [0; 4096];
+            replies.try_header(block).expect("a header").expect("in time");
+            replies.receive_payload(&mut page).expect("a page");
+            assert_eq!(page, [8; 4096]);
+            let error = replies.try_header(block).expect_err("an unknown code");
+            assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
+        },
+    );
+}
+
+#[test]
+fn waiting_ends_when_it_was_said_to_and_misuse_sends_nothing() {
+    with_session(
+        false,
+        |mut stream| {
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).expect("the end");
+            assert_eq!(got, [], "misuse was sent");
+        },
+        |requests, replies, writer| {
+            for wait in [Wait::Now, Wait::Spin { iterations: 3 }, Wait::Block { timeout: Duration::from_millis(20) }] {
+                assert!(replies.try_header(wait).expect("no error").is_none());
+                assert!(writer.try_ack(wait).expect("no error").is_none());
+            }
+            let misuse = |result: Result<(), LinkError>| assert!(matches!(result, Err(LinkError::Misuse { .. })));
+            misuse(requests.request(0, 1, 4096));
+            misuse(requests.request(0, 0, 8 << 20));
+            misuse(requests.request_many(&[(0, 0, 4096), (1, 0, 0)]));
+            misuse(replies.receive_payload(&mut [0; 4096]));
+            misuse(writer.write(0, 0, &[IoSlice::new(&[0; 100])]));
+            misuse(writer.discard(0, 0, 2 << 30));
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_silent() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
+    let thread = std::thread::spawn(move || {
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            welcome(&mut stream);
+            streams.push(stream);
+        }
+        until_closed(streams.remove(0));
+    });
+    let (requests, replies, mut writer, _) = Session::open(&endpoint, &options(&endpoint)).expect("a session").split();
+    let page = vec![0; 4 << 20];
+    // Whatever the socket's buffers take, they do not take this much.
+    let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
+    assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
+    drop((requests, replies));
+    thread.join().expect("the server did its part");
+}
+
+#[test]
+fn a_status_that_makes_no_sense_is_garbage() {
+    let (endpoint, thread) = server(1, |mut stream, _| {
+        welcome(&mut stream);
+        send(&mut stream, Header { length: 3, ..Header::bare(Kind::StatusReply, 0) }, &[1, 2, 3]);
+        until_closed(stream);
+    });
+    let error = fetch_status(&endpoint, None, Duration::from_millis(500)).expect_err("no status");
+    assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
+    thread.join().expect("the server did its part");
+}
