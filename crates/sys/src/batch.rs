@@ -40,11 +40,7 @@ impl DontNeedBatch {
             rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
         };
         let process = if use_process_madvise { open() } else { None };
-        Self {
-            ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX],
-            count: 0,
-            process,
-        }
+        Self { ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX], count: 0, process }
     }
 
     /// Adds a range of whole pages; merges it with the previous one when it continues that. `false`
@@ -113,9 +109,7 @@ impl DontNeedBatch {
             }
             let Range { addr, len } = self.ranges[next];
             // SAFETY: as above.
-            match (together, unsafe {
-                map::advise(addr, len, Advice::DontNeed)
-            }) {
+            match (together, unsafe { map::advise(addr, len, Advice::DontNeed) }) {
                 // The range is at fault.
                 (_, Err(errno)) => first_error = first_error.or(Some(errno)),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
@@ -139,14 +133,7 @@ impl DontNeedBatch {
         };
         let ranges = &self.ranges[next..self.count];
         let advice = libc::MADV_DONTNEED as usize;
-        let args = [
-            process.as_raw_fd() as usize,
-            ranges.as_ptr() as usize,
-            ranges.len(),
-            advice,
-            0,
-            0,
-        ];
+        let args = [process.as_raw_fd() as usize, ranges.as_ptr() as usize, ranges.len(), advice, 0, 0];
         // SAFETY: `ranges` are iovecs the kernel reads; the caller owns the contents they name.
         unsafe { raw::syscall(libc::SYS_process_madvise, args) }
     }
@@ -163,4 +150,23 @@ fn skip(ranges: &mut [Range], mut bytes: usize) -> usize {
         bytes -= range.len;
     }
     ranges.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_answer_leaves_exactly_the_rest() {
+        let ranges = [(0x1000, 0x1000), (0x3000, 0x3000), (0x8000, 0x1000)];
+        let after = |bytes| {
+            let mut left = ranges.map(|(addr, len)| Range { addr, len });
+            let whole = skip(&mut left, bytes);
+            left[whole..].iter().map(|range| (range.addr, range.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(after(0x1000), ranges[1..]);
+        assert_eq!(after(0x2000), [(0x4000, 0x2000), (0x8000, 0x1000)]);
+        assert_eq!(after(0x4000), ranges[2..]);
+        assert_eq!(after(0x5000), []);
+    }
 }

@@ -54,11 +54,7 @@ pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
 /// `EIO` for an address that is not mapped.
 pub fn read_foreign(addr: usize, buf: &mut [u8]) -> Result<usize, Errno> {
     // Opened for each call: a kept descriptor would show the parent's memory in a forked child.
-    let mem: OwnedFd = rustix::fs::open(
-        c"/proc/self/mem",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    let mem: OwnedFd = rustix::fs::open(c"/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut done = 0;
     while done < buf.len() {
         match rustix::io::pread(&mem, &mut buf[done..], (addr + done) as u64) {

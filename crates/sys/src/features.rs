@@ -68,16 +68,8 @@ impl Disabled {
     /// [`FeaturesError::UnknownWord`].
     pub fn parse(list: &str) -> Result<Self, FeaturesError> {
         let mut disabled = Self::default();
-        for word in list
-            .split(',')
-            .map(str::trim)
-            .filter(|word| !word.is_empty())
-        {
-            *disabled
-                .field(word)
-                .ok_or_else(|| FeaturesError::UnknownWord {
-                    word: word.to_owned(),
-                })? = true;
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            *disabled.field(word).ok_or_else(|| FeaturesError::UnknownWord { word: word.to_owned() })? = true;
         }
         Ok(disabled)
     }
@@ -240,19 +232,12 @@ impl Features {
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let full = |access| {
-            if disabled.kernel_faults {
-                Attempt::Disabled
-            } else {
-                probe::opens(access, disabled)
-            }
+            if disabled.kernel_faults { Attempt::Disabled } else { probe::opens(access, disabled) }
         };
         let syscall = full(UffdAccess::Syscall);
         let device = full(UffdAccess::Device);
-        let user_mode_only = if disabled.user_mode_only {
-            Attempt::Disabled
-        } else {
-            probe::opens(UffdAccess::UserModeOnly, disabled)
-        };
+        let user_mode_only =
+            if disabled.user_mode_only { Attempt::Disabled } else { probe::opens(UffdAccess::UserModeOnly, disabled) };
         let access = match (syscall, device, user_mode_only) {
             (Attempt::Works, _, _) => UffdAccess::Syscall,
             (_, Attempt::Works, _) => UffdAccess::Device,
@@ -260,8 +245,7 @@ impl Features {
             _ => UffdAccess::None,
         };
         let wp = !disabled.wp && probe::write_protect(access);
-        let wp_async =
-            wp && !disabled.wp_async && probe::has(access, feature::WP | feature::WP_ASYNC);
+        let wp_async = wp && !disabled.wp_async && probe::has(access, feature::WP | feature::WP_ASYNC);
         Self {
             access,
             syscall,
@@ -279,11 +263,7 @@ impl Features {
             event_fork: probe::has(access, feature::EVENT_FORK),
             process_madvise: !disabled.process_madvise && probe::process_madvise(),
             pagemap_scan: wp_async && !disabled.pagemap_scan && probe::pagemap_scan(access),
-            thp: if disabled.thp {
-                Thp::Unavailable
-            } else {
-                thp()
-            },
+            thp: if disabled.thp { Thp::Unavailable } else { thp() },
             max_map_count: number("/proc/sys/vm/max_map_count"),
             kernel_release: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
             unprivileged_userfaultfd: number("/proc/sys/vm/unprivileged_userfaultfd"),
@@ -301,8 +281,7 @@ fn number(path: &str) -> Option<u64> {
 }
 
 fn thp() -> Thp {
-    text("/sys/kernel/mm/transparent_hugepage/enabled")
-        .map_or(Thp::Unavailable, |text| Thp::parse(&text))
+    text("/sys/kernel/mm/transparent_hugepage/enabled").map_or(Thp::Unavailable, |text| Thp::parse(&text))
 }
 
 fn device_node(path: &Path) -> DeviceNode {
@@ -335,14 +314,7 @@ mod tests {
     #[test]
     fn lists_may_have_spaces_and_empty_words() {
         let disabled = Disabled::parse(" move, ,wp_async,").unwrap();
-        assert_eq!(
-            disabled,
-            Disabled {
-                move_: true,
-                wp_async: true,
-                ..Disabled::default()
-            }
-        );
+        assert_eq!(disabled, Disabled { move_: true, wp_async: true, ..Disabled::default() });
         assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
     }
 
@@ -372,14 +344,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
         std::fs::set_permissions(&path, mode).unwrap();
-        assert!(matches!(
-            device_node(&path),
-            DeviceNode::Present {
-                permitted: true,
-                mode: 0o640,
-                ..
-            }
-        ));
+        assert!(matches!(device_node(&path), DeviceNode::Present { permitted: true, mode: 0o640, .. }));
     }
 
     #[test]
@@ -397,21 +362,9 @@ mod tests {
     #[test]
     fn one_disabled_feature_leaves_the_others() {
         let plain = Features::probe(&Disabled::default());
-        let moveless = Features::probe(&Disabled {
-            move_: true,
-            ..Disabled::default()
-        });
-        assert_eq!(
-            moveless,
-            Features {
-                move_: false,
-                ..plain.clone()
-            }
-        );
-        let user = Features::probe(&Disabled {
-            kernel_faults: true,
-            ..Disabled::default()
-        });
+        let moveless = Features::probe(&Disabled { move_: true, ..Disabled::default() });
+        assert_eq!(moveless, Features { move_: false, ..plain.clone() });
+        let user = Features::probe(&Disabled { kernel_faults: true, ..Disabled::default() });
         assert_ne!(user.access, UffdAccess::Syscall);
         assert_ne!(user.access, UffdAccess::Device);
         assert!(!plain.kernel_release.is_empty());

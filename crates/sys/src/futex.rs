@@ -68,25 +68,16 @@ impl Lock {
     /// A free lock.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(FREE),
-        }
+        Self { state: AtomicU32::new(FREE) }
     }
 
     /// Takes the lock, waiting as long as it takes.
     #[inline]
     pub fn lock(&self) -> LockGuard<'_> {
-        if self
-            .state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_contended();
         }
-        LockGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        LockGuard { lock: self, _not_send: PhantomData }
     }
 
     /// Takes the lock if it is free.
@@ -95,10 +86,7 @@ impl Lock {
         self.state
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(LockGuard {
-                lock: self,
-                _not_send: PhantomData,
-            })
+            .then_some(LockGuard { lock: self, _not_send: PhantomData })
     }
 
     /// Makes the lock free whoever held it: for a forked child, where the holder may not exist.
@@ -110,10 +98,7 @@ impl Lock {
     fn lock_contended(&self) {
         for _ in 0..SPINS_MAX {
             if self.state.load(Ordering::Relaxed) == FREE
-                && self
-                    .state
-                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
+                && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }
@@ -164,28 +149,19 @@ unsafe impl<T: Send> Sync for LockCell<T> {}
 impl<T> LockCell<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self {
-            lock: Lock::new(),
-            value: UnsafeCell::new(value),
-        }
+        Self { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
     /// Takes the lock and gives access to the value.
     #[inline]
     pub fn lock(&self) -> LockCellGuard<'_, T> {
-        LockCellGuard {
-            value: &self.value,
-            _lock: self.lock.lock(),
-        }
+        LockCellGuard { value: &self.value, _lock: self.lock.lock() }
     }
 
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<LockCellGuard<'_, T>> {
-        self.lock.try_lock().map(|lock| LockCellGuard {
-            value: &self.value,
-            _lock: lock,
-        })
+        self.lock.try_lock().map(|lock| LockCellGuard { value: &self.value, _lock: lock })
     }
 
     /// The value, without locking.

@@ -106,12 +106,7 @@ impl Mapping {
     /// # Errors
     /// [`MapError::Shape`], [`MapError::Reserve`].
     pub fn reserve(len: usize, align: usize) -> Result<Self, MapError> {
-        Self::private(
-            len,
-            align,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::NORESERVE,
-        )
+        Self::private(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE)
     }
 
     /// As [`Mapping::reserve`], page-aligned, and every touch traps.
@@ -127,12 +122,7 @@ impl Mapping {
     /// # Errors
     /// As [`Mapping::reserve`].
     pub fn anonymous(len: usize) -> Result<Self, MapError> {
-        Self::private(
-            len,
-            page_size(),
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::empty(),
-        )
+        Self::private(len, page_size(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::empty())
     }
 
     /// Maps `len` bytes of a memfd or file from `offset` (page-aligned), shared, readable and
@@ -141,42 +131,20 @@ impl Mapping {
     /// # Errors
     /// [`MapError::Shape`], [`MapError::Shared`].
     pub fn shared(fd: impl AsFd, offset: u64, len: usize) -> Result<Self, MapError> {
-        let len = round_up(len, page_size()).ok_or(MapError::Shape {
-            len,
-            align: page_size(),
-        })?;
+        let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free address, so no existing mapping changes.
-        let mapped = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                prot,
-                MapFlags::SHARED,
-                fd,
-                offset,
-            )
-        };
-        mapped
-            .map(|ptr| Self {
-                addr: ptr as usize,
-                len,
-            })
-            .map_err(|errno| MapError::Shared {
-                offset,
-                len,
-                errno: errno.into(),
-            })
+        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) };
+        mapped.map(|ptr| Self { addr: ptr as usize, len }).map_err(|errno| MapError::Shared {
+            offset,
+            len,
+            errno: errno.into(),
+        })
     }
 
     /// Maps more than needed and gives the surplus at both ends back, which leaves an aligned
     /// range.
-    fn private(
-        len: usize,
-        align: usize,
-        prot: ProtFlags,
-        flags: MapFlags,
-    ) -> Result<Self, MapError> {
+    fn private(len: usize, align: usize, prot: ProtFlags, flags: MapFlags) -> Result<Self, MapError> {
         let shape = MapError::Shape { len, align };
         if !align.is_power_of_two() {
             return Err(shape);
@@ -186,24 +154,13 @@ impl Mapping {
         let len = round_up(len, page).ok_or(shape)?;
         let total = len.checked_add(align - page).ok_or(shape)?;
         // SAFETY: the kernel chooses a free address, so no existing mapping changes.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, prot, MapFlags::PRIVATE | flags)
-        }
-        .map_err(|errno| MapError::Reserve {
-            len,
-            errno: errno.into(),
-        })? as usize;
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, prot, MapFlags::PRIVATE | flags) }
+            .map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
         // Owned first, so that an early return cannot lose them.
         let mapping = Self { addr, len };
-        drop(Self {
-            addr: base,
-            len: addr - base,
-        });
-        drop(Self {
-            addr: addr + len,
-            len: base + total - (addr + len),
-        });
+        drop(Self { addr: base, len: addr - base });
+        drop(Self { addr: addr + len, len: base + total - (addr + len) });
         Ok(mapping)
     }
 
@@ -258,11 +215,7 @@ impl Drop for Mapping {
 
 /// Rounds up to a multiple of `unit` (a power of two); `None` for 0 and on overflow.
 fn round_up(len: usize, unit: usize) -> Option<usize> {
-    if len == 0 {
-        None
-    } else {
-        Some(len.checked_add(unit - 1)? & !(unit - 1))
-    }
+    if len == 0 { None } else { Some(len.checked_add(unit - 1)? & !(unit - 1)) }
 }
 
 fn pointer(addr: usize) -> *mut c_void {
@@ -274,10 +227,7 @@ fn pointer(addr: usize) -> *mut c_void {
 /// # Errors
 /// [`MapError::Memfd`].
 pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
-    let failed = |errno: rustix::io::Errno| MapError::Memfd {
-        len,
-        errno: errno.into(),
-    };
+    let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;
     Ok(fd)

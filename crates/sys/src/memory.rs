@@ -56,20 +56,12 @@ impl Memory {
         let line = |field| {
             meminfo_kib(&text, field)
                 .and_then(|kib: u64| kib.checked_mul(1024))
-                .ok_or_else(|| MemoryError::Field {
-                    path: path.clone(),
-                    field,
-                })
+                .ok_or_else(|| MemoryError::Field { path: path.clone(), field })
         };
-        let machine = Self {
-            total_bytes: line("MemTotal")?,
-            available_bytes: line("MemAvailable")?,
-            cgroup_limit_bytes: None,
-        };
+        let machine =
+            Self { total_bytes: line("MemTotal")?, available_bytes: line("MemAvailable")?, cgroup_limit_bytes: None };
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-        Ok(groups
-            .lines()
-            .fold(machine, |memory, line| memory.within(root, line)))
+        Ok(groups.lines().fold(machine, |memory, line| memory.within(root, line)))
     }
 
     /// Narrowed by the cgroup that one line of `/proc/self/cgroup` names, and by those above it.
@@ -96,34 +88,17 @@ impl Memory {
     }
 
     fn narrowed(self, group: &Path, files: &Files) -> Self {
-        let number = |name| {
-            fs::read_to_string(group.join(name))
-                .ok()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
+        let number = |name| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
         let Some(limit) = number(files.limit).filter(|limit| *limit < self.total_bytes) else {
             return self;
         };
         let used = number(files.used).unwrap_or(0);
         // File pages nobody used lately go away when memory is asked for.
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        let reclaimable = stat
-            .lines()
-            .find_map(|line| {
-                line.strip_prefix(files.inactive)?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            })
-            .unwrap_or(0);
+        let reclaimable =
+            stat.lines().find_map(|line| line.strip_prefix(files.inactive)?.trim().parse::<u64>().ok()).unwrap_or(0);
         let left = limit.saturating_sub(used.saturating_sub(reclaimable));
-        Self {
-            total_bytes: limit,
-            available_bytes: self.available_bytes.min(left),
-            cgroup_limit_bytes: Some(limit),
-        }
+        Self { total_bytes: limit, available_bytes: self.available_bytes.min(left), cgroup_limit_bytes: Some(limit) }
     }
 }
 
@@ -134,21 +109,12 @@ struct Files {
     inactive: &'static str,
 }
 
-const VERSION_2: Files = Files {
-    limit: "memory.max",
-    used: "memory.current",
-    inactive: "inactive_file ",
-};
-const VERSION_1: Files = Files {
-    limit: "memory.limit_in_bytes",
-    used: "memory.usage_in_bytes",
-    inactive: "total_inactive_file ",
-};
+const VERSION_2: Files = Files { limit: "memory.max", used: "memory.current", inactive: "inactive_file " };
+const VERSION_1: Files =
+    Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", inactive: "total_inactive_file " };
 
 fn meminfo_kib(text: &str, field: &str) -> Option<u64> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
@@ -186,10 +152,7 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/memory.max", "209715200\n"),
             ("sys/fs/cgroup/a/memory.current", "157286400\n"),
-            (
-                "sys/fs/cgroup/a/memory.stat",
-                "anon 5\ninactive_file 52428800\nactive_file 1\n",
-            ),
+            ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 52428800\nactive_file 1\n"),
         ]);
         let memory = Memory::under(root.path()).unwrap();
         assert_eq!(memory.total_bytes, 200 * MIB);
@@ -202,15 +165,9 @@ mod tests {
         let line = "4:cpu,cpuacct:/x\n9:memory:/x\n";
         let root = machine(&[
             ("proc/self/cgroup", line),
-            (
-                "sys/fs/cgroup/memory/x/memory.limit_in_bytes",
-                "104857600\n",
-            ),
+            ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "104857600\n"),
             ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "41943040\n"),
-            (
-                "sys/fs/cgroup/memory/memory.limit_in_bytes",
-                "9223372036854771712\n",
-            ),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ]);
         let memory = Memory::under(root.path()).unwrap();
         assert_eq!(memory.total_bytes, 100 * MIB);

@@ -14,9 +14,7 @@ pub enum PagemapError {
     #[error("cannot open /proc/self/pagemap: {0}; is /proc mounted?")]
     Open(Errno),
     /// The scan was refused.
-    #[error(
-        "cannot scan {start:#x}..{end:#x} for written pages: {errno}; PAGEMAP_SCAN needs Linux 6.7"
-    )]
+    #[error("cannot scan {start:#x}..{end:#x} for written pages: {errno}; PAGEMAP_SCAN needs Linux 6.7")]
     Scan {
         /// First byte.
         start: usize,
@@ -40,11 +38,7 @@ pub struct Region {
 
 impl Region {
     /// What an output array is filled with.
-    pub const EMPTY: Self = Self {
-        start: 0,
-        end: 0,
-        categories: 0,
-    };
+    pub const EMPTY: Self = Self { start: 0, end: 0, categories: 0 };
 }
 
 /// What one scan found.
@@ -95,13 +89,9 @@ impl Pagemap {
     /// # Errors
     /// [`PagemapError::Open`].
     pub fn open() -> Result<Self, PagemapError> {
-        rustix::fs::open(
-            c"/proc/self/pagemap",
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map(|fd| Self { fd })
-        .map_err(|errno| PagemapError::Open(errno.into()))
+        rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map(|fd| Self { fd })
+            .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
     /// Finds the pages of `start..end` (page-aligned, registered with
@@ -135,18 +125,9 @@ impl Pagemap {
         };
         // SAFETY: `argument` is a struct pm_scan_arg whose vector is `out`; protecting pages
         // changes no contents.
-        let answer = unsafe {
-            raw::ioctl(
-                self.fd.as_raw_fd(),
-                PAGEMAP_SCAN,
-                &raw mut argument as usize,
-            )
-        };
+        let answer = unsafe { raw::ioctl(self.fd.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument as usize) };
         match answer {
-            Ok(regions) => Ok(Scan {
-                regions,
-                walk_end: argument.walk_end as usize,
-            }),
+            Ok(regions) => Ok(Scan { regions, walk_end: argument.walk_end as usize }),
             Err(errno) => Err(PagemapError::Scan { start, end, errno }),
         }
     }
@@ -158,30 +139,22 @@ impl Pagemap {
 /// [`PagemapError::Open`] when the file cannot be opened or read.
 pub fn present_pages(addr: usize, len: usize) -> Result<usize, PagemapError> {
     const PRESENT: u64 = 1 << 63;
-    let map = Pagemap::open()?;
-    let page = page_size();
-    let mut entries = [0u64; 512];
-    let (mut next, end) = (addr / page, (addr + len).div_ceil(page));
+    const ENTRY_BYTES: usize = size_of::<u64>();
+    let pagemap = Pagemap::open()?;
+    let (mut next, end) = (addr / page_size(), (addr + len).div_ceil(page_size()));
     let mut count = 0;
     while next < end {
-        let wanted = (end - next).min(entries.len());
-        let mut bytes = [0u8; 512 * 8];
-        let got = rustix::io::pread(&map.fd, &mut bytes[..wanted * 8], next as u64 * 8)
+        let mut bytes = [0u8; 512 * ENTRY_BYTES];
+        let wanted = (end - next).saturating_mul(ENTRY_BYTES).min(bytes.len());
+        let got = rustix::io::pread(&pagemap.fd, &mut bytes[..wanted], (next * ENTRY_BYTES) as u64)
             .map_err(|errno| PagemapError::Open(errno.into()))?;
-        let got = got / 8;
-        if got == 0 {
+        let entries = bytes[..got].chunks_exact(ENTRY_BYTES);
+        if entries.len() == 0 {
             break;
         }
-        for (entry, chunk) in entries[..got].iter_mut().zip(bytes.chunks_exact(8)) {
-            *entry = u64::from_ne_bytes([
-                chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7],
-            ]);
-        }
-        count += entries[..got]
-            .iter()
-            .filter(|entry| **entry & PRESENT != 0)
-            .count();
-        next += got;
+        next += entries.len();
+        let present = |entry: &[u8]| entry.try_into().is_ok_and(|e| u64::from_ne_bytes(e) & PRESENT != 0);
+        count += entries.filter(|entry| present(entry)).count();
     }
     Ok(count)
 }

@@ -18,9 +18,7 @@ pub(crate) fn opens(access: UffdAccess, disabled: &Disabled) -> Attempt {
     }
     match Uffd::open(access, 0) {
         Ok(_) => Attempt::Works,
-        Err(UffdError::Open { errno, .. } | UffdError::Api { errno, .. }) => {
-            Attempt::Refused(errno.0)
-        }
+        Err(UffdError::Open { errno, .. } | UffdError::Api { errno, .. }) => Attempt::Refused(errno.0),
         Err(_) => Attempt::Refused(libc::ENOSYS),
     }
 }
@@ -49,11 +47,7 @@ impl Bench {
 
     fn copy(&self, mode: CopyMode) -> bool {
         // SAFETY: both mappings are this experiment's own.
-        unsafe {
-            self.uffd
-                .copy(self.far.addr(), self.near.addr(), self.far.len(), mode)
-        }
-        .is_ok()
+        unsafe { self.uffd.copy(self.far.addr(), self.near.addr(), self.far.len(), mode) }.is_ok()
     }
 }
 
@@ -69,31 +63,17 @@ fn is_marked(mapping: &Mapping) -> bool {
     present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
 }
 
-const MISSING: RegisterMode = RegisterMode {
-    missing: true,
-    wp: false,
-    minor: false,
-};
-const MISSING_WP: RegisterMode = RegisterMode {
-    missing: true,
-    wp: true,
-    minor: false,
-};
+const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
+const MISSING_WP: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
 
 pub(crate) fn copy(access: UffdAccess) -> bool {
-    Bench::new(access, 0, MISSING)
-        .is_some_and(|bench| bench.copy(CopyMode::default()) && is_marked(&bench.far))
+    Bench::new(access, 0, MISSING).is_some_and(|bench| bench.copy(CopyMode::default()) && is_marked(&bench.far))
 }
 
 pub(crate) fn write_protect(access: UffdAccess) -> bool {
     Bench::new(access, feature::WP, MISSING_WP).is_some_and(|bench| {
-        bench.copy(CopyMode {
-            wp: true,
-            dontwake: false,
-        }) && bench
-            .uffd
-            .write_protect(bench.far.addr(), bench.far.len(), false, false)
-            .is_ok()
+        bench.copy(CopyMode { wp: true, dontwake: false })
+            && bench.uffd.write_protect(bench.far.addr(), bench.far.len(), false, false).is_ok()
             && is_marked(&bench.far)
     })
 }
@@ -102,11 +82,7 @@ pub(crate) fn move_pages(access: UffdAccess) -> bool {
     Bench::new(access, feature::MOVE, MISSING).is_some_and(|bench| {
         let (far, near) = (&bench.far, &bench.near);
         // SAFETY: both mappings are this experiment's own.
-        let moved = unsafe {
-            bench
-                .uffd
-                .move_pages(far.addr(), near.addr(), far.len(), MoveMode::default())
-        };
+        let moved = unsafe { bench.uffd.move_pages(far.addr(), near.addr(), far.len(), MoveMode::default()) };
         moved.is_ok() && is_marked(far)
     })
 }
@@ -124,11 +100,7 @@ pub(crate) fn minor_continue(access: UffdAccess) -> bool {
         let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
         let view = Mapping::shared(&object, 0, page_size()).ok()?;
         let filler = Mapping::shared(&object, 0, page_size()).ok()?;
-        let mode = RegisterMode {
-            missing: true,
-            wp: false,
-            minor: true,
-        };
+        let mode = RegisterMode { missing: true, wp: false, minor: true };
         uffd.register(view.addr(), view.len(), mode).ok()?;
         mark(&filler);
         Some(uffd.continue_(view.addr(), view.len(), false).is_ok() && is_marked(&view))
@@ -138,18 +110,12 @@ pub(crate) fn minor_continue(access: UffdAccess) -> bool {
 
 pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
     let attempt = || {
-        let mode = RegisterMode {
-            missing: false,
-            wp: true,
-            minor: false,
-        };
+        let mode = RegisterMode { missing: false, wp: true, minor: false };
         let bench = Bench::new(access, feature::WP | feature::WP_ASYNC, mode)?;
         let pagemap = Pagemap::open().ok()?;
         let written = || {
             let mut out = [Region::EMPTY; 1];
-            let scan = pagemap
-                .scan_written(bench.far.addr(), bench.far.end(), true, &mut out)
-                .ok()?;
+            let scan = pagemap.scan_written(bench.far.addr(), bench.far.end(), true, &mut out).ok()?;
             Some(scan.regions)
         };
         mark(&bench.far);

@@ -93,11 +93,7 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<u
 /// The kernel answers errors as -4095 to -1; everything else is a result.
 #[inline]
 fn decode(result: isize) -> Result<usize, Errno> {
-    if (-4095..0).contains(&result) {
-        Err(Errno(-result as i32))
-    } else {
-        Ok(result as usize)
-    }
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
 }
 
 /// `ioctl(fd, request, argument)`.
@@ -107,10 +103,5 @@ fn decode(result: isize) -> Result<usize, Errno> {
 #[inline]
 pub(crate) unsafe fn ioctl(fd: libc::c_int, request: u32, argument: usize) -> Result<usize, Errno> {
     // SAFETY: the caller vouches for request and argument.
-    unsafe {
-        syscall(
-            libc::SYS_ioctl,
-            [fd as usize, request as usize, argument, 0, 0, 0],
-        )
-    }
+    unsafe { syscall(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
 }

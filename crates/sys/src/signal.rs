@@ -62,10 +62,7 @@ struct Slot {
 
 impl Slot {
     const fn new() -> Self {
-        Self {
-            handler: AtomicPtr::new(std::ptr::null_mut()),
-            chained: LockCell::new(Action::DEFAULT),
-        }
+        Self { handler: AtomicPtr::new(std::ptr::null_mut()), chained: LockCell::new(Action::DEFAULT) }
     }
 }
 
@@ -91,12 +88,7 @@ struct Action {
 }
 
 impl Action {
-    const DEFAULT: Self = Self {
-        handler: libc::SIG_DFL,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
-    };
+    const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
     fn has(self, flag: c_int) -> bool {
         self.flags as c_int & flag != 0
@@ -136,42 +128,24 @@ const KERNEL_SET_BYTES: usize = 8;
 fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
     let new = new.map(with_restorer);
     let mut old = Action::DEFAULT;
-    let new_ptr = new
-        .as_ref()
-        .map_or(0, |action| std::ptr::from_ref(action) as usize);
-    let args = [
-        signal as usize,
-        new_ptr,
-        &raw mut old as usize,
-        KERNEL_SET_BYTES,
-        0,
-        0,
-    ];
+    let new_ptr = new.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let args = [signal as usize, new_ptr, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
     // SAFETY: both pointers are null or valid kernel sigactions; the handlers they name were given
     // as valid.
-    unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }
-        .map_err(|errno| SignalError::Action { signal, errno })?;
+    unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }.map_err(|errno| SignalError::Action { signal, errno })?;
     Ok(old)
 }
 
 /// x86-64 has no default return path from a handler.
 #[cfg(target_arch = "x86_64")]
 fn with_restorer(action: Action) -> Action {
-    Action {
-        flags: action.flags | SA_RESTORER,
-        restorer: hanare_sys_restore_rt as *const () as usize,
-        ..action
-    }
+    Action { flags: action.flags | SA_RESTORER, restorer: hanare_sys_restore_rt as *const () as usize, ..action }
 }
 
 /// The kernel returns from handlers through its vDSO.
 #[cfg(not(target_arch = "x86_64"))]
 fn with_restorer(action: Action) -> Action {
-    Action {
-        flags: action.flags & !SA_RESTORER,
-        restorer: 0,
-        ..action
-    }
+    Action { flags: action.flags & !SA_RESTORER, restorer: 0, ..action }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -209,15 +183,7 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
     // In this order a fault between the lines finds either the old action or a complete new one.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
-    kernel_action(
-        signal,
-        Some(Action {
-            handler: entry as *const () as usize,
-            flags,
-            restorer: 0,
-            mask: u64::MAX,
-        }),
-    )?;
+    kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
     Ok(())
 }
 
@@ -287,12 +253,7 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     }
     // SAFETY: the slot only ever holds null or a FaultHandler.
     let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
-    handler(FaultInfo {
-        addr,
-        write: is_write(context),
-        signal,
-        code,
-    })
+    handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
 /// Does what the program wants done on this signal.
@@ -325,29 +286,14 @@ fn die_by_default(signal: c_int, sent: bool) {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
         // SAFETY: plain integers. Blocked until our handler returns.
-        let _ = unsafe {
-            raw::syscall(
-                libc::SYS_tgkill,
-                [process, thread, signal as usize, 0, 0, 0],
-            )
-        };
+        let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
 }
 
 /// Calls the program's handler with the signal mask it would have had from the kernel. It may leave
 /// by `siglongjmp`.
-fn call_chained(
-    action: Action,
-    handler: usize,
-    signal: c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut c_void,
-) {
-    let itself = if action.has(libc::SA_NODEFER) {
-        0
-    } else {
-        1 << (signal - 1)
-    };
+fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
     let interrupted = unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) };
     set_mask(interrupted | action.mask | itself);
@@ -371,12 +317,7 @@ fn is_write(context: *mut c_void) -> Option<bool> {
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
     let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     // SAFETY: as above; both indexes are inside the array.
-    let (trap, error) = unsafe {
-        (
-            (*registers)[libc::REG_TRAPNO as usize],
-            (*registers)[libc::REG_ERR as usize],
-        )
-    };
+    let (trap, error) = unsafe { ((*registers)[libc::REG_TRAPNO as usize], (*registers)[libc::REG_ERR as usize]) };
     (trap == TRAP_PAGE_FAULT).then_some(error & ERROR_WRITE != 0)
 }
 
@@ -401,8 +342,7 @@ fn is_write(context: *mut c_void) -> Option<bool> {
         if magic == ESR_MAGIC {
             // SAFETY: as above; the syndrome is the 8 bytes behind magic and size.
             let syndrome = unsafe { *record.add(2).cast::<u64>() };
-            return (syndrome >> 26 == CLASS_DATA_ABORT_USER)
-                .then_some(syndrome & WRITE_NOT_READ != 0);
+            return (syndrome >> 26 == CLASS_DATA_ABORT_USER).then_some(syndrome & WRITE_NOT_READ != 0);
         }
         if magic == 0 || size == 0 {
             return None;
@@ -415,14 +355,7 @@ fn is_write(context: *mut c_void) -> Option<bool> {
 /// Sets the calling thread's signal mask and returns the old one.
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
-    let args = [
-        libc::SIG_SETMASK as usize,
-        &raw const mask as usize,
-        &raw mut old as usize,
-        KERNEL_SET_BYTES,
-        0,
-        0,
-    ];
+    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
     // SAFETY: both pointers are to 64-bit kernel signal sets. It cannot fail with these arguments.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
@@ -442,10 +375,7 @@ pub struct SignalMask {
 impl SignalMask {
     /// Blocks every signal that can be blocked.
     pub fn block_all() -> Self {
-        Self {
-            old: set_mask(u64::MAX),
-            _not_send: PhantomData,
-        }
+        Self { old: set_mask(u64::MAX), _not_send: PhantomData }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::raw::Errno;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::io::Write;
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
@@ -67,26 +67,43 @@ pub fn current_cpu() -> usize {
 }
 
 /// The CPU thread `tid` of this process ran on last; `None` when there is no such thread.
-/// Allocation-free.
+/// Allocation-free. Opening the file is most of its cost: who asks often keeps a [`CpuWatch`].
 #[must_use]
 pub fn cpu_of(tid: i32) -> Option<usize> {
-    let mut path = [0u8; 64];
-    write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0u8; 1024];
-    let len = rustix::io::read(&file, &mut text).ok()?;
-    parse_stat_cpu(&text[..len])
+    CpuWatch::open(tid)?.cpu()
+}
+
+/// Tells again and again on which CPU one thread of this process ran last.
+#[derive(Debug)]
+pub struct CpuWatch {
+    stat: OwnedFd,
+}
+
+impl CpuWatch {
+    /// Watches thread `tid`; `None` when there is no such thread. Allocation-free.
+    #[must_use]
+    pub fn open(tid: i32) -> Option<Self> {
+        let mut path = [0u8; 64];
+        write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
+        let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+        let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(Self { stat })
+    }
+
+    /// The CPU it ran on last; `None` when the thread has ended. Allocation-free.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        let mut text = [0u8; 1024];
+        let len = rustix::io::pread(&self.stat, &mut text, 0).ok()?;
+        parse_stat_cpu(&text[..len])
+    }
 }
 
 /// Field 39 (`processor`) of a stat line, see `proc_pid_stat(5)`. The name in field 2 may hold
 /// anything, so counting starts behind the last parenthesis, with field 3.
 fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let field = stat[behind_name..]
-        .split(|&byte| byte == b' ')
-        .filter(|field| !field.is_empty())
-        .nth(39 - 3)?;
+    let field = stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(39 - 3)?;
     std::str::from_utf8(field).ok()?.trim_end().parse().ok()
 }
 
@@ -122,10 +139,7 @@ fn count_by_new_fd() -> Option<usize> {
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&fd).ok()?;
     TASK_INODE.store(stat.st_ino, Ordering::Relaxed);
-    TASK_PID.store(
-        rustix::process::getpid().as_raw_nonzero().get(),
-        Ordering::Relaxed,
-    );
+    TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     TASK_FD.store(fd.into_raw_fd(), Ordering::Release);
     Some(threads_of(stat.st_nlink))
 }

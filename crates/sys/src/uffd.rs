@@ -96,9 +96,7 @@ pub enum UffdError {
     #[error("userfaultfd is not available to this process; run `hanare doctor` to see why")]
     NoAccess,
     /// The kernel refused to create the descriptor.
-    #[error(
-        "cannot open a userfaultfd by {access}: {errno}; run `hanare doctor` for how to allow it"
-    )]
+    #[error("cannot open a userfaultfd by {access}: {errno}; run `hanare doctor` for how to allow it")]
     Open {
         /// The way that was tried.
         access: UffdAccess,
@@ -114,9 +112,7 @@ pub enum UffdError {
         errno: Errno,
     },
     /// Some of the wanted features do not exist in this kernel.
-    #[error(
-        "this kernel's userfaultfd lacks the features {absent:#x}; use a newer kernel or another trap mode"
-    )]
+    #[error("this kernel's userfaultfd lacks the features {absent:#x}; use a newer kernel or another trap mode")]
     Features {
         /// The bits that are absent.
         absent: u64,
@@ -219,14 +215,8 @@ impl IoctlResult {
         let done = usize::try_from(word as i64).unwrap_or(0).min(len);
         match answer {
             Ok(_) if done == len => Self { done, errno: None },
-            Ok(_) => Self {
-                done,
-                errno: Some(libc::EAGAIN),
-            },
-            Err(Errno(errno)) => Self {
-                done,
-                errno: Some(errno),
-            },
+            Ok(_) => Self { done, errno: Some(libc::EAGAIN) },
+            Err(Errno(errno)) => Self { done, errno: Some(errno) },
         }
     }
 }
@@ -287,21 +277,9 @@ impl Event {
         let [head, a, b, c] = message;
         let (x, y, z) = (a as usize, b as usize, c as usize);
         Some(match head & 0xff {
-            0x12 => Self::Fault {
-                addr: y,
-                write: a & 1 != 0,
-                wp: a & 2 != 0,
-                minor: a & 4 != 0,
-                tid: c as u32 as i32,
-            },
-            0x13 => Self::Fork {
-                fd: a as u32 as RawFd,
-            },
-            0x14 => Self::Remap {
-                from: x,
-                to: y,
-                len: z,
-            },
+            0x12 => Self::Fault { addr: y, write: a & 1 != 0, wp: a & 2 != 0, minor: a & 4 != 0, tid: c as u32 as i32 },
+            0x13 => Self::Fork { fd: a as u32 as RawFd },
+            0x14 => Self::Remap { from: x, to: y, len: z },
             0x15 => Self::Remove { start: x, end: y },
             0x16 => Self::Unmap { start: x, end: y },
             _ => return None,
@@ -338,15 +316,10 @@ impl Uffd {
     pub fn open(access: UffdAccess, wanted: u64) -> Result<Self, UffdError> {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
-            Ok(_) => Ok(Self {
-                fd,
-                features: wanted,
-            }),
+            Ok(_) => Ok(Self { fd, features: wanted }),
             // A refused UFFDIO_API leaves the descriptor as new, so it can be asked what there is.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
-                Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features {
-                    absent: wanted & !supported,
-                }),
+                Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
                 _ => Err(UffdError::Api { wanted, errno }),
             },
         }
@@ -374,14 +347,14 @@ impl Uffd {
     /// [`UffdError::Register`]: `EINVAL` for memory that cannot be registered, `EBUSY` when another
     /// descriptor has it.
     pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
-        let bits = flag(mode.missing, REGISTER_MISSING)
-            | flag(mode.wp, REGISTER_WP)
-            | flag(mode.minor, REGISTER_MINOR);
+        let bits = flag(mode.missing, REGISTER_MISSING) | flag(mode.wp, REGISTER_WP) | flag(mode.minor, REGISTER_MINOR);
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
         // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
-        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }
-            .map(drop)
-            .map_err(|errno| UffdError::Register { addr, len, errno })
+        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop).map_err(|errno| UffdError::Register {
+            addr,
+            len,
+            errno,
+        })
     }
 
     /// Ends the trapping of a range and wakes all who wait in it; missing pages then read as
@@ -392,9 +365,11 @@ impl Uffd {
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
         let mut words = [addr as u64, len as u64];
         // SAFETY: `words` is a struct uffdio_range; unregistering changes no present page.
-        unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut words) }
-            .map(drop)
-            .map_err(|errno| UffdError::Unregister { addr, len, errno })
+        unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut words) }.map(drop).map_err(|errno| UffdError::Unregister {
+            addr,
+            len,
+            errno,
+        })
     }
 
     /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes who waits for
@@ -430,15 +405,8 @@ impl Uffd {
     ///
     /// # Safety
     /// The contents of both ranges change, so the caller must own both.
-    pub unsafe fn move_pages(
-        &self,
-        dst: usize,
-        src: usize,
-        len: usize,
-        mode: MoveMode,
-    ) -> IoctlResult {
-        let bits = flag(mode.dontwake, MODE_DONTWAKE)
-            | flag(mode.allow_src_holes, MOVE_MODE_ALLOW_SRC_HOLES);
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, mode: MoveMode) -> IoctlResult {
+        let bits = flag(mode.dontwake, MODE_DONTWAKE) | flag(mode.allow_src_holes, MOVE_MODE_ALLOW_SRC_HOLES);
         let mut words = Words5([dst as u64, src as u64, len as u64, bits, 0]);
         // SAFETY: `words` is a struct uffdio_move; the caller owns the contents of both ranges.
         let answer = unsafe { self.ioctl(UFFDIO_MOVE, &mut words) };
@@ -472,16 +440,9 @@ impl Uffd {
     /// # Errors
     /// `EAGAIN` while an event waits to be read (nothing done), `ENOENT` for a range that is not
     /// registered so.
-    pub fn write_protect(
-        &self,
-        addr: usize,
-        len: usize,
-        on: bool,
-        dontwake: bool,
-    ) -> Result<(), Errno> {
+    pub fn write_protect(&self, addr: usize, len: usize, on: bool, dontwake: bool) -> Result<(), Errno> {
         // The kernel refuses DONTWAKE together with WP.
-        let bits =
-            flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
+        let bits = flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
         let mut words = Words3([addr as u64, len as u64, bits]);
         // SAFETY: `words` is a struct uffdio_writeprotect; protection changes no contents.
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
@@ -503,14 +464,7 @@ impl Uffd {
     pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> usize {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {
-            let args = [
-                self.fd.as_raw_fd() as usize,
-                messages.as_mut_ptr() as usize,
-                size_of_val(&messages),
-                0,
-                0,
-                0,
-            ];
+            let args = [self.fd.as_raw_fd() as usize, messages.as_mut_ptr() as usize, size_of_val(&messages), 0, 0, 0];
             // SAFETY: the kernel writes at most the size of `messages` into `messages`.
             match unsafe { raw::syscall(libc::SYS_read, args) } {
                 Ok(bytes) => break bytes,
@@ -541,10 +495,7 @@ impl Uffd {
             return Ready::default();
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ready {
-            events: ready(&fds[0]),
-            other: used == 2 && ready(&fds[1]),
-        }
+        Ready { events: ready(&fds[0]), other: used == 2 && ready(&fds[1]) }
     }
 
     /// # Safety
@@ -589,11 +540,7 @@ fn open_syscall(flags: usize) -> Result<OwnedFd, Errno> {
 
 fn open_device(flags: usize) -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags};
-    let device = rustix::fs::open(
-        c"/dev/userfaultfd",
-        OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    let device = rustix::fs::open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value; a success is a new descriptor nobody
     // else owns.
     unsafe {

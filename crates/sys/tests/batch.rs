@@ -23,16 +23,8 @@ fn drops_exactly(batch: &mut DontNeedBatch) {
     for index in 0..pages {
         let (addr, twin) = (memory.addr() + index * page, copy.addr() + index * page);
         for offset in (0..page).step_by(8) {
-            let expected = if index % 3 == 1 {
-                0
-            } else {
-                read(twin + offset)
-            };
-            assert_eq!(
-                read(addr + offset),
-                expected,
-                "page {index}, offset {offset}"
-            );
+            let expected = if index % 3 == 1 { 0 } else { read(twin + offset) };
+            assert_eq!(read(addr + offset), expected, "page {index}, offset {offset}");
         }
     }
 }
@@ -65,10 +57,7 @@ fn adjacent_ranges_merge_and_a_full_batch_says_so() {
     }
     assert!(batch.is_full());
     assert!(!batch.push(page, page));
-    assert!(
-        batch.push((11 + 2 * (BATCH_RANGES_MAX - 1)) * page, page),
-        "merging still fits"
-    );
+    assert!(batch.push((11 + 2 * (BATCH_RANGES_MAX - 1)) * page, page), "merging still fits");
     batch.clear();
     assert!(batch.is_empty());
 }

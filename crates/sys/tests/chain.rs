@@ -37,8 +37,7 @@ extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: 
     let good = signal == libc::SIGSEGV && addr == NOT_MAPPED && !context.is_null();
     // The mask must be the interrupted one, the action's and the signal itself, and no more.
     let mask = blocked();
-    let expected =
-        AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
+    let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
     // SAFETY: ends the process.
     unsafe { libc::_exit(if good && mask == expected { 40 } else { 41 }) };
 }
@@ -53,10 +52,7 @@ fn blocked() -> u64 {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set);
-        (1..65)
-            .filter(|signal| libc::sigismember(&raw const set, *signal) == 1)
-            .map(|s| 1 << (s - 1))
-            .sum()
+        (1..65).filter(|signal| libc::sigismember(&raw const set, *signal) == 1).map(|s| 1 << (s - 1)).sum()
     }
 }
 
@@ -98,17 +94,11 @@ fn run_case(case: &str) {
     signal::install(libc::SIGSEGV, ours).unwrap();
     let set = |action: &libc::sigaction| signal::set_chained(libc::SIGSEGV, *action).unwrap();
     match case {
-        "before" => assert_eq!(
-            signal::chained(libc::SIGSEGV).unwrap().sa_sigaction,
-            full.sa_sigaction
-        ),
+        "before" => assert_eq!(signal::chained(libc::SIGSEGV).unwrap().sa_sigaction, full.sa_sigaction),
         "after" => {
             assert_eq!(set(&full).sa_sigaction, libc::SIG_DFL);
             let old = set(&full);
-            assert_eq!(
-                (old.sa_sigaction, old.sa_flags),
-                (full.sa_sigaction, full.sa_flags)
-            );
+            assert_eq!((old.sa_sigaction, old.sa_flags), (full.sa_sigaction, full.sa_flags));
             // SAFETY: a valid set.
             let member = unsafe { libc::sigismember(&raw const old.sa_mask, libc::SIGUSR1) };
             assert_eq!(member, 1);
@@ -130,11 +120,7 @@ fn run_case(case: &str) {
     if case.ends_with("_sent") {
         // SAFETY: sends this thread a signal.
         unsafe { libc::raise(libc::SIGSEGV) };
-        std::process::exit(if ASKED.load(Ordering::Relaxed) == 1 {
-            60
-        } else {
-            61
-        });
+        std::process::exit(if ASKED.load(Ordering::Relaxed) == 1 { 60 } else { 61 });
     }
     read(NOT_MAPPED);
     std::process::exit(99);
@@ -193,11 +179,7 @@ fn without_a_handler_the_process_dies_of_the_signal() {
 #[test]
 fn a_fault_cannot_be_ignored_but_a_sent_signal_can() {
     assert_eq!(start("ignored").signal(), Some(libc::SIGSEGV));
-    assert_eq!(
-        start("ignored_sent").code(),
-        Some(60),
-        "a sent signal never reaches our handler"
-    );
+    assert_eq!(start("ignored_sent").code(), Some(60), "a sent signal never reaches our handler");
 }
 
 #[test]

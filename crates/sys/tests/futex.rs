@@ -4,32 +4,43 @@ mod common;
 
 use common::PATIENCE;
 use hanare_sys::futex::{self, Lock, LockCell, Wait};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 #[test]
 fn four_threads_lose_no_update() {
-    const ROUNDS: u64 = 50_000;
+    const ROUNDS: u64 = 20_000;
     // Two numbers that only stay related if nobody else is inside.
-    let cell = LockCell::new((0u64, 0u64));
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for round in 0..ROUNDS {
-                    let mut pair = cell.lock();
-                    assert_eq!(pair.1, pair.0 * 3);
-                    pair.0 += 1;
-                    if round % 1000 == 0 {
-                        // Long enough that the others give up spinning and sleep.
-                        std::thread::sleep(Duration::from_micros(200));
-                    }
-                    pair.1 = pair.0 * 3;
-                }
-            });
-        }
-    });
+    let cell = Arc::new(LockCell::new((0u64, 0u64)));
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..4 {
+        let (cell, sender) = (Arc::clone(&cell), sender.clone());
+        std::thread::spawn(move || sender.send(count_up(&cell, ROUNDS)).unwrap());
+    }
+    for _ in 0..4 {
+        let torn = receiver.recv_timeout(PATIENCE).expect("a thread was never woken");
+        assert_eq!(torn, 0, "another thread was inside");
+    }
     assert_eq!(*cell.lock(), (4 * ROUNDS, 12 * ROUNDS));
+}
+
+/// Adds up under the lock, and counts how often the pair was found half-changed.
+fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
+    let mut torn = 0;
+    for round in 0..rounds {
+        let mut pair = cell.lock();
+        torn += usize::from(pair.1 != pair.0 * 3);
+        pair.0 += 1;
+        if round % 100 == 0 {
+            // Long enough that the others give up spinning and sleep.
+            std::thread::sleep(Duration::from_micros(100));
+        } else if round % 10 == 0 {
+            std::thread::yield_now();
+        }
+        pair.1 = pair.0 * 3;
+    }
+    torn
 }
 
 #[test]
@@ -49,10 +60,7 @@ fn a_held_lock_is_not_given_twice() {
 fn wait_ends_by_wake_change_or_time() {
     let word = Arc::new(AtomicU32::new(0));
     assert_eq!(futex::wait(&word, 1, None), Wait::Changed);
-    assert_eq!(
-        futex::wait(&word, 0, Some(Duration::from_millis(1))),
-        Wait::TimedOut
-    );
+    assert_eq!(futex::wait(&word, 0, Some(Duration::from_millis(1))), Wait::TimedOut);
     assert!(!futex::wake_one(&word));
     let sleepers: Vec<_> = (0..3)
         .map(|_| {

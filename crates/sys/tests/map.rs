@@ -25,34 +25,16 @@ fn reservations_are_aligned_empty_and_given_back() {
     let mut byte = [1];
     assert_eq!(copy::read_foreign(middle, &mut byte), Ok(1));
     drop(huge);
-    assert!(
-        copy::read_foreign(middle, &mut byte).is_err(),
-        "unmapped on drop"
-    );
+    assert!(copy::read_foreign(middle, &mut byte).is_err(), "unmapped on drop");
 }
 
 #[test]
 fn senseless_shapes_are_refused() {
-    assert!(matches!(
-        Mapping::reserve(0, 4096),
-        Err(MapError::Shape { .. })
-    ));
-    assert!(matches!(
-        Mapping::reserve(4096, 3),
-        Err(MapError::Shape { .. })
-    ));
-    assert!(matches!(
-        Mapping::reserve(4096, 0),
-        Err(MapError::Shape { .. })
-    ));
-    assert!(matches!(
-        Mapping::reserve(usize::MAX, 4096),
-        Err(MapError::Shape { .. })
-    ));
-    assert!(matches!(
-        Mapping::anonymous(1 << 60),
-        Err(MapError::Reserve { .. })
-    ));
+    assert!(matches!(Mapping::reserve(0, 4096), Err(MapError::Shape { .. })));
+    assert!(matches!(Mapping::reserve(4096, 3), Err(MapError::Shape { .. })));
+    assert!(matches!(Mapping::reserve(4096, 0), Err(MapError::Shape { .. })));
+    assert!(matches!(Mapping::reserve(usize::MAX, 4096), Err(MapError::Shape { .. })));
+    assert!(matches!(Mapping::anonymous(1 << 60), Err(MapError::Reserve { .. })));
 }
 
 #[test]
@@ -98,16 +80,11 @@ fn copies_zeroes_and_comparisons_touch_their_range_only() {
 fn foreign_reads_see_behind_prot_none() {
     let page = page_size();
     let memory = near(2 * page, 5);
-    let expected: Vec<u8> = (0..2 * page / 8)
-        .flat_map(|i| read(memory.addr() + i * 8).to_ne_bytes())
-        .collect();
+    let expected: Vec<u8> = (0..2 * page / 8).flat_map(|i| read(memory.addr() + i * 8).to_ne_bytes()).collect();
     // SAFETY: the mapping is the test's own.
     unsafe { map::protect(memory.addr(), 2 * page, Prot::NONE) }.unwrap();
     let mut seen = vec![0; 2 * page];
-    assert_eq!(
-        copy::read_foreign(memory.addr(), &mut seen).unwrap(),
-        2 * page
-    );
+    assert_eq!(copy::read_foreign(memory.addr(), &mut seen).unwrap(), 2 * page);
     assert_eq!(seen, expected);
     // SAFETY: the mapping is the test's own.
     unsafe { map::protect(memory.addr(), 2 * page, Prot::READ) }.unwrap();
@@ -130,10 +107,7 @@ fn replaced_and_advised_ranges_lose_their_pages() {
     assert_ne!(read(memory.addr()), 0);
     assert_ne!(read(memory.addr() + 3 * page), 0);
     let mut seen = [1; 8];
-    assert_eq!(
-        copy::read_foreign(memory.addr() + page, &mut seen).unwrap(),
-        8
-    );
+    assert_eq!(copy::read_foreign(memory.addr() + page, &mut seen).unwrap(), 8);
     assert_eq!(seen, [0; 8]);
 }
 

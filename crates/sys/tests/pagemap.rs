@@ -21,10 +21,7 @@ fn protected(uffd: &Uffd, pages: usize, present: std::ops::Range<usize>) -> Mapp
     let page = page_size();
     let far = far(uffd, pages * page, MISSING_WP);
     let source = near(pages * page, 1);
-    let mode = CopyMode {
-        wp: true,
-        dontwake: false,
-    };
+    let mode = CopyMode { wp: true, dontwake: false };
     for index in present {
         let (dst, src) = (far.addr() + index * page, source.addr() + index * page);
         // SAFETY: both mappings are the test's own.
@@ -43,17 +40,11 @@ fn exactly_the_written_pages_are_reported_and_protected_again() {
     let pagemap = Pagemap::open().unwrap();
     let scan = |wp_matching| {
         let mut out = [Region::EMPTY; 16];
-        let scan = pagemap
-            .scan_written(far.addr(), far.end(), wp_matching, &mut out)
-            .unwrap();
+        let scan = pagemap.scan_written(far.addr(), far.end(), wp_matching, &mut out).unwrap();
         assert_eq!(scan.walk_end, far.end());
         page_list(&out[..scan.regions], far.addr())
     };
-    assert_eq!(
-        scan(false),
-        [0usize; 0],
-        "a page copied write-protected is clean"
-    );
+    assert_eq!(scan(false), [0usize; 0], "a page copied write-protected is clean");
     for index in [1, 4, 5, 11] {
         write(far.addr() + index * page, 1);
     }
@@ -80,9 +71,7 @@ fn a_full_output_tells_where_to_go_on() {
     let mut start = far.addr();
     while start < far.end() {
         let mut out = [Region::EMPTY; 1];
-        let scan = pagemap
-            .scan_written(start, far.end(), true, &mut out)
-            .unwrap();
+        let scan = pagemap.scan_written(start, far.end(), true, &mut out).unwrap();
         found.extend(page_list(&out[..scan.regions], far.addr()));
         assert!(scan.walk_end > start);
         start = scan.walk_end;
@@ -95,33 +84,22 @@ fn a_full_output_tells_where_to_go_on() {
 #[test]
 fn scanning_leaves_missing_pages_free_for_move() {
     let features = features();
-    need!(
-        features.pagemap_scan && features.move_,
-        "PAGEMAP_SCAN with UFFDIO_MOVE"
-    );
+    need!(features.pagemap_scan && features.move_, "PAGEMAP_SCAN with UFFDIO_MOVE");
     let bits = feature::WP | feature::WP_ASYNC | feature::MOVE;
     let uffd = Uffd::open(features.access, bits).unwrap();
     let far = protected(&uffd, 4, 0..2);
     let frame = near(page_size(), 3);
     let mut out = [Region::EMPTY; 4];
     let pagemap = Pagemap::open().unwrap();
-    let scan = pagemap
-        .scan_written(far.addr(), far.end(), true, &mut out)
-        .unwrap();
+    let scan = pagemap.scan_written(far.addr(), far.end(), true, &mut out).unwrap();
     assert_eq!(scan.regions, 0);
     let dst = far.addr() + 3 * page_size();
     // SAFETY: both mappings are the test's own.
     let moved = unsafe { uffd.move_pages(dst, frame.addr(), page_size(), MoveMode::default()) };
     assert!(moved.is_ok(), "{moved:?}");
     check(dst, page_size(), 3);
-    let scan = pagemap
-        .scan_written(far.addr(), far.end(), true, &mut out)
-        .unwrap();
-    assert_eq!(
-        page_list(&out[..scan.regions], far.addr()),
-        [3],
-        "a moved page counts as written"
-    );
+    let scan = pagemap.scan_written(far.addr(), far.end(), true, &mut out).unwrap();
+    assert_eq!(page_list(&out[..scan.regions], far.addr()), [3], "a moved page counts as written");
 }
 
 #[test]
@@ -130,13 +108,8 @@ fn memory_that_is_not_registered_is_refused() {
     need!(features.pagemap_scan, "PAGEMAP_SCAN");
     let memory = near(page_size(), 1);
     let mut out = [Region::EMPTY; 1];
-    let error = Pagemap::open()
-        .unwrap()
-        .scan_written(memory.addr(), memory.end(), false, &mut out);
-    assert!(
-        matches!(error, Err(PagemapError::Scan { errno, .. }) if errno.0 == libc::EPERM),
-        "{error:?}"
-    );
+    let error = Pagemap::open().unwrap().scan_written(memory.addr(), memory.end(), false, &mut out);
+    assert!(matches!(error, Err(PagemapError::Scan { errno, .. }) if errno.0 == libc::EPERM), "{error:?}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ static READS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 fn resolve(fault: FaultInfo) -> Verdict {
+    // SAFETY: this thread's errno, which the layer around the handler has to restore.
+    unsafe { *libc::__errno_location() = libc::EDOM };
     let Some(pager) = PAGER.get() else {
         return Verdict::NotOurs;
     };
@@ -28,11 +30,7 @@ fn resolve(fault: FaultInfo) -> Verdict {
     if !(pager.far.addr()..pager.far.end()).contains(&addr) || fault.signal != libc::SIGBUS {
         return Verdict::NotOurs;
     }
-    let counter = if fault.write == Some(true) {
-        &WRITES
-    } else {
-        &READS
-    };
+    let counter = if fault.write == Some(true) { &WRITES } else { &READS };
     counter.fetch_add(1, Ordering::Relaxed);
     let src = pager.near.addr() + (addr - pager.far.addr());
     // SAFETY: both mappings are the test's own.
@@ -52,15 +50,7 @@ fn faults_resolve_in_the_faulting_thread() {
     let uffd = Uffd::open(features.access, feature::SIGBUS).unwrap();
     let far = far(&uffd, len, MISSING);
     let (addr, pages) = (far.addr(), len / page_size());
-    assert!(
-        PAGER
-            .set(Pager {
-                uffd,
-                far,
-                near: near(len, 1)
-            })
-            .is_ok()
-    );
+    assert!(PAGER.set(Pager { uffd, far, near: near(len, 1) }).is_ok());
     signal::install(libc::SIGBUS, resolve).unwrap();
     assert!(signal::is_installed(libc::SIGBUS));
     assert!(!signal::is_installed(libc::SIGSEGV));
@@ -72,22 +62,10 @@ fn faults_resolve_in_the_faulting_thread() {
     // SAFETY: this thread's errno.
     assert_eq!(unsafe { *libc::__errno_location() }, 1234);
     assert_eq!(value, read(PAGER.get().unwrap().near.addr() + 8));
-    assert_eq!(
-        (
-            READS.load(Ordering::Relaxed),
-            WRITES.load(Ordering::Relaxed)
-        ),
-        (1, 0)
-    );
-    write(
-        addr + page_size(),
-        read(PAGER.get().unwrap().near.addr() + page_size()),
-    );
+    assert_eq!((READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed)), (1, 0));
+    write(addr + page_size(), read(PAGER.get().unwrap().near.addr() + page_size()));
 
-    let counted = (
-        READS.load(Ordering::Relaxed),
-        WRITES.load(Ordering::Relaxed),
-    );
+    let counted = (READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed));
     assert_eq!(counted, (1, 1));
     assert_eq!(present_pages(addr, len).unwrap(), 2);
 

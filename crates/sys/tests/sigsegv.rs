@@ -32,10 +32,7 @@ fn open_page(fault: FaultInfo) -> Verdict {
 
 fn blocked_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigBlk:"))
-        .unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
     u64::from_str_radix(mask.trim(), 16).unwrap()
 }
 
@@ -50,20 +47,11 @@ fn protected_pages_open_on_touch() {
     // SAFETY: the mapping is the test's own.
     unsafe { map::protect(memory.addr(), memory.len(), Prot::NONE) }.unwrap();
     check(memory.addr(), 2 * page, 1);
-    let traps = || {
-        (
-            READS.load(Ordering::Relaxed),
-            WRITES.load(Ordering::Relaxed),
-        )
-    };
+    let traps = || (READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed));
     if cfg!(target_arch = "x86_64") {
         assert_eq!(traps(), (2, 0));
         write(memory.addr(), 5);
-        assert_eq!(
-            traps(),
-            (2, 1),
-            "a write to a page opened for reading traps again"
-        );
+        assert_eq!(traps(), (2, 1), "a write to a page opened for reading traps again");
         write(memory.addr() + 2 * page, 6);
         assert_eq!(traps(), (2, 2), "a write to a closed page traps once");
     }
@@ -71,16 +59,9 @@ fn protected_pages_open_on_touch() {
     write(memory.addr() + 2 * page, 6);
     assert_eq!(read(memory.addr()), 5);
     assert_eq!(read(memory.addr() + 2 * page), 6);
-    assert_eq!(
-        blocked_mask(),
-        mask,
-        "a handled fault leaves the signal mask as it was"
-    );
+    assert_eq!(blocked_mask(), mask, "a handled fault leaves the signal mask as it was");
 
-    assert_eq!(
-        signal::install(libc::SIGTERM, open_page),
-        Err(SignalError::NotAFaultSignal(15))
-    );
+    assert_eq!(signal::install(libc::SIGTERM, open_page), Err(SignalError::NotAFaultSignal(15)));
     {
         let _outer = SignalMask::block_all();
         let unblockable = 1u64 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);

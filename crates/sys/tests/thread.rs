@@ -33,36 +33,26 @@ fn threads_are_counted_placed_and_named() {
         thread::set_name("a (strange) name that is too long");
         thread::set_affinity(&[cpu]).unwrap();
         assert_eq!(thread::current_cpu(), cpu);
+        let watch = thread::CpuWatch::open(thread::gettid()).unwrap();
         assert_eq!(thread::cpu_of(thread::gettid()), Some(cpu));
+        assert_eq!((watch.cpu(), watch.cpu()), (Some(cpu), Some(cpu)));
         let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
         assert_eq!(name.trim_end(), "a (strange) nam");
         assert!(thread::set_affinity(&[]).is_err());
         assert!(thread::set_affinity(&[1 << 20]).is_err());
         thread::set_affinity_all().unwrap();
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        let cpus = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed:"))
-            .unwrap();
-        let bits: u32 = cpus
-            .chars()
-            .filter_map(|digit| digit.to_digit(16))
-            .map(u32::count_ones)
-            .sum();
-        sender
-            .send((thread::gettid(), bits as usize, allowed))
-            .unwrap();
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).unwrap();
+        let bits: u32 = cpus.chars().filter_map(|digit| digit.to_digit(16)).map(u32::count_ones).sum();
+        sender.send((thread::gettid(), watch, bits as usize, allowed)).unwrap();
     });
     pinned.join().unwrap();
-    let (gone, bits, allowed) = receiver.recv().unwrap();
+    let (gone, watch, bits, allowed) = receiver.recv().unwrap();
     assert_eq!(bits, allowed);
     // The kernel lets join return a moment before the thread leaves /proc.
     let start = Instant::now();
-    while thread::cpu_of(gone).is_some() {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "a thread that has ended is still there"
-        );
+    while thread::cpu_of(gone).is_some() || watch.cpu().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(20), "a thread that has ended is still there");
         std::thread::yield_now();
     }
 }

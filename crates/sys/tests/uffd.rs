@@ -6,9 +6,7 @@ use common::*;
 use hanare_sys::map::{self, Advice, Mapping, page_size};
 use hanare_sys::pagemap::present_pages;
 use hanare_sys::thread::gettid;
-use hanare_sys::uffd::{
-    CopyMode, Event, IoctlResult, MoveMode, RegisterMode, Uffd, UffdAccess, UffdError, feature,
-};
+use hanare_sys::uffd::{CopyMode, Event, IoctlResult, MoveMode, RegisterMode, Uffd, UffdAccess, UffdError, feature};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -25,19 +23,13 @@ fn toucher(touch: impl FnOnce() -> u64 + Send + 'static) -> mpsc::Receiver<u64> 
 }
 
 fn done(len: usize) -> IoctlResult {
-    IoctlResult {
-        done: len,
-        errno: None,
-    }
+    IoctlResult { done: len, errno: None }
 }
 
 #[test]
 fn a_missing_touch_sleeps_until_copy_brings_the_page() {
     let features = features();
-    need!(
-        features.missing && features.thread_id,
-        "userfaultfd with thread ids"
-    );
+    need!(features.missing && features.thread_id, "userfaultfd with thread ids");
     let uffd = Uffd::open(features.access, feature::THREAD_ID).unwrap();
     let page = page_size();
     let (far, near) = (far(&uffd, 2 * page, MISSING), near(page, 1));
@@ -45,24 +37,12 @@ fn a_missing_touch_sleeps_until_copy_brings_the_page() {
     let reply = toucher(move || read(addr + 64));
     let tid = reply.recv_timeout(PATIENCE).unwrap() as i32;
     let events = next_events(&uffd);
-    assert_eq!(
-        events,
-        [Event::Fault {
-            addr,
-            write: false,
-            wp: false,
-            minor: false,
-            tid
-        }]
-    );
+    assert_eq!(events, [Event::Fault { addr, write: false, wp: false, minor: false, tid }]);
     assert!(reply.try_recv().is_err(), "the touch must still sleep");
     // SAFETY: both mappings are the test's own.
     let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode::default()) };
     assert_eq!(copied, done(page));
-    assert_eq!(
-        reply.recv_timeout(PATIENCE).unwrap(),
-        read(near.addr() + 64)
-    );
+    assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(near.addr() + 64));
     check(addr, page, 1);
     assert_eq!(present_pages(far.addr(), 2 * page).unwrap(), 1);
 }
@@ -76,17 +56,7 @@ fn a_page_copied_write_protected_traps_the_first_write_only() {
     let (far, near) = (far(&uffd, page, MISSING_WP), near(page, 2));
     let addr = far.addr();
     // SAFETY: both mappings are the test's own.
-    let copied = unsafe {
-        uffd.copy(
-            addr,
-            near.addr(),
-            page,
-            CopyMode {
-                wp: true,
-                dontwake: true,
-            },
-        )
-    };
+    let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode { wp: true, dontwake: true }) };
     assert_eq!(copied, done(page));
     check(addr, page, 2);
     let reply = toucher(move || {
@@ -95,22 +65,10 @@ fn a_page_copied_write_protected_traps_the_first_write_only() {
     });
     reply.recv_timeout(PATIENCE).unwrap();
     let events = next_events(&uffd);
-    assert_eq!(
-        events,
-        [Event::Fault {
-            addr,
-            write: true,
-            wp: true,
-            minor: false,
-            tid: 0
-        }]
-    );
+    assert_eq!(events, [Event::Fault { addr, write: true, wp: true, minor: false, tid: 0 }]);
     check(addr, page, 2);
     uffd.write_protect(addr, page, false, true).unwrap();
-    assert!(
-        reply.recv_timeout(Duration::from_millis(50)).is_err(),
-        "dontwake must not wake"
-    );
+    assert!(reply.recv_timeout(Duration::from_millis(50)).is_err(), "dontwake must not wake");
     uffd.wake(addr, page).unwrap();
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), 77);
     write(addr, 5);
@@ -125,28 +83,20 @@ fn dontwake_leaves_the_thread_asleep_until_wake() {
     let page = page_size();
     let (far, near) = (far(&uffd, page, MISSING), near(page, 3));
     let addr = far.addr();
-    let reply = toucher(move || read(addr));
+    let reply = toucher(move || {
+        write(addr + 8, 33);
+        read(addr)
+    });
     reply.recv_timeout(PATIENCE).unwrap();
-    next_events(&uffd);
+    let fault = Event::Fault { addr, write: true, wp: false, minor: false, tid: 0 };
+    assert_eq!(next_events(&uffd), [fault]);
     // SAFETY: both mappings are the test's own.
-    let copied = unsafe {
-        uffd.copy(
-            addr,
-            near.addr(),
-            page,
-            CopyMode {
-                wp: false,
-                dontwake: true,
-            },
-        )
-    };
+    let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode { wp: false, dontwake: true }) };
     assert_eq!(copied, done(page));
-    assert!(
-        reply.recv_timeout(Duration::from_millis(50)).is_err(),
-        "dontwake must not wake"
-    );
+    assert!(reply.recv_timeout(Duration::from_millis(50)).is_err(), "dontwake must not wake");
     uffd.wake(addr, page).unwrap();
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(near.addr()));
+    assert_eq!(read(addr + 8), 33);
 }
 
 #[test]
@@ -167,13 +117,7 @@ fn a_copy_that_meets_a_present_page_tells_how_far_it_came() {
     let partial = copy(0, 4);
     assert_eq!(partial.done, 2 * page);
     assert_eq!(partial.errno, Some(libc::EAGAIN));
-    assert_eq!(
-        copy(2, 2),
-        IoctlResult {
-            done: 0,
-            errno: Some(libc::EEXIST)
-        }
-    );
+    assert_eq!(copy(2, 2), IoctlResult { done: 0, errno: Some(libc::EEXIST) });
     assert_eq!(copy(3, 1), done(page));
     check(far.addr(), 4 * page, 4);
 }
@@ -210,18 +154,11 @@ fn moves_in_and_out(len: usize) {
     assert_eq!(shift(&frame, &far), done(len));
     assert_eq!(present_pages(far.addr(), len).unwrap(), 0);
     check(frame.addr(), len, 7);
-    let fails = |errno| IoctlResult {
-        done: 0,
-        errno: Some(errno),
-    };
+    let fails = |errno| IoctlResult { done: 0, errno: Some(errno) };
     let empty = far_frame(&uffd, len);
     assert_eq!(shift(&empty, &far), fails(libc::ENOENT), "no page to move");
     fill(empty.addr(), len, 8);
-    assert_eq!(
-        shift(&empty, &frame),
-        fails(libc::EEXIST),
-        "a page in the way"
-    );
+    assert_eq!(shift(&empty, &frame), fails(libc::EEXIST), "a page in the way");
     check(frame.addr(), len, 7);
 }
 
@@ -251,10 +188,7 @@ fn a_move_skips_holes_when_told_to() {
     let far = far(&uffd, 2 * page, MISSING);
     let frame = far_frame(&uffd, 2 * page);
     fill(frame.addr() + page, page, 8);
-    let mode = MoveMode {
-        dontwake: false,
-        allow_src_holes: true,
-    };
+    let mode = MoveMode { dontwake: false, allow_src_holes: true };
     // SAFETY: both mappings are the test's own.
     let moved = unsafe { uffd.move_pages(far.addr(), frame.addr(), 2 * page, mode) };
     assert_eq!(moved, done(2 * page));
@@ -265,10 +199,7 @@ fn a_move_skips_holes_when_told_to() {
 #[test]
 fn a_huge_page_moves_whole_in_and_out() {
     let features = features();
-    need!(
-        features.move_ && features.thp.usable(),
-        "UFFDIO_MOVE of huge pages"
-    );
+    need!(features.move_ && features.thp.usable(), "UFFDIO_MOVE of huge pages");
     let uffd = Uffd::open(features.access, feature::MOVE).unwrap();
     let region = |mode: RegisterMode| {
         let mapping = Mapping::reserve(HUGE, HUGE).unwrap();
@@ -280,26 +211,17 @@ fn a_huge_page_moves_whole_in_and_out() {
     };
     let (far, frame) = (region(MISSING), region(WP));
     fill(frame.addr(), HUGE, 9);
-    need!(
-        huge_kib(frame.addr()) == HUGE >> 10,
-        "huge page to give at this moment"
-    );
+    need!(huge_kib(frame.addr()) == HUGE >> 10, "huge page to give at this moment");
     let shift = |dst: &Mapping, src: &Mapping| {
         // SAFETY: both mappings are the test's own.
         unsafe { uffd.move_pages(dst.addr(), src.addr(), HUGE, MoveMode::default()) }
     };
     assert_eq!(shift(&far, &frame), done(HUGE));
-    assert_eq!(
-        (huge_kib(far.addr()), huge_kib(frame.addr())),
-        (HUGE >> 10, 0)
-    );
+    assert_eq!((huge_kib(far.addr()), huge_kib(frame.addr())), (HUGE >> 10, 0));
     check(far.addr(), HUGE, 9);
     fill(far.addr(), HUGE, 10);
     assert_eq!(shift(&frame, &far), done(HUGE));
-    assert_eq!(
-        (huge_kib(far.addr()), huge_kib(frame.addr())),
-        (0, HUGE >> 10)
-    );
+    assert_eq!((huge_kib(far.addr()), huge_kib(frame.addr())), (0, HUGE >> 10));
     check(frame.addr(), HUGE, 10);
 }
 
@@ -307,36 +229,19 @@ fn a_huge_page_moves_whole_in_and_out() {
 fn a_minor_fault_continues_with_what_the_other_mapping_wrote() {
     let features = features();
     need!(features.continue_, "UFFDIO_CONTINUE");
-    let uffd = Uffd::open(
-        features.access,
-        feature::MINOR_SHMEM | feature::MISSING_SHMEM,
-    )
-    .unwrap();
+    let uffd = Uffd::open(features.access, feature::MINOR_SHMEM | feature::MISSING_SHMEM).unwrap();
     let page = page_size();
     let object = map::memfd("hanare-test", 2 * page as u64).unwrap();
     let view = Mapping::shared(&object, 0, 2 * page).unwrap();
     let filler = Mapping::shared(&object, 0, 2 * page).unwrap();
-    let mode = RegisterMode {
-        missing: true,
-        wp: false,
-        minor: true,
-    };
+    let mode = RegisterMode { missing: true, wp: false, minor: true };
     uffd.register(view.addr(), view.len(), mode).unwrap();
     fill(filler.addr(), page, 11);
     let addr = view.addr();
     let reply = toucher(move || read(addr));
     reply.recv_timeout(PATIENCE).unwrap();
     let events = next_events(&uffd);
-    assert_eq!(
-        events,
-        [Event::Fault {
-            addr,
-            write: false,
-            wp: false,
-            minor: true,
-            tid: 0
-        }]
-    );
+    assert_eq!(events, [Event::Fault { addr, write: false, wp: false, minor: true, tid: 0 }]);
     assert_eq!(uffd.continue_(addr, page, false), done(page));
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(filler.addr()));
     check(addr, page, 11);
@@ -354,8 +259,7 @@ fn dropped_and_unmapped_ranges_are_reported() {
     let far = far(&uffd, 4 * page, MISSING);
     let (start, end) = (far.addr() + page, far.addr() + 3 * page);
     // SAFETY: the mapping is the test's own.
-    let dropper =
-        std::thread::spawn(move || unsafe { map::advise(start, end - start, Advice::DontNeed) });
+    let dropper = std::thread::spawn(move || unsafe { map::advise(start, end - start, Advice::DontNeed) });
     assert_eq!(next_events(&uffd), [Event::Remove { start, end }]);
     dropper.join().unwrap().unwrap();
     let (start, end) = (far.addr(), far.end());
@@ -371,7 +275,7 @@ fn wait_tells_events_from_the_other_descriptor() {
     let uffd = Uffd::open(features.access, 0).unwrap();
     let page = page_size();
     let (far, near) = (far(&uffd, page, MISSING), near(page, 12));
-    let (reader, writer) = std::io::pipe().unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
     let other = Some(std::os::fd::AsFd::as_fd(&reader));
     let nothing = uffd.wait(other, Some(Duration::from_millis(1)));
     assert!(!nothing.events && !nothing.other);
@@ -390,10 +294,7 @@ fn wait_tells_events_from_the_other_descriptor() {
 
 #[test]
 fn refusals_say_what_was_refused() {
-    assert_eq!(
-        Uffd::open(UffdAccess::None, 0).unwrap_err(),
-        UffdError::NoAccess
-    );
+    assert_eq!(Uffd::open(UffdAccess::None, 0).unwrap_err(), UffdError::NoAccess);
     let features = features();
     need!(features.missing, "userfaultfd");
     let unknown = 1 << 60;
@@ -401,12 +302,7 @@ fn refusals_say_what_was_refused() {
     assert_eq!(error, UffdError::Features { absent: unknown });
     let uffd = Uffd::open(features.access, 0).unwrap();
     let error = uffd.register(1, page_size(), MISSING).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("cannot register 4096 bytes at 0x1"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("cannot register 4096 bytes at 0x1"), "{error}");
     assert!(Uffd::supported(features.access).unwrap() & feature::WP != 0 || !features.wp);
 }
 

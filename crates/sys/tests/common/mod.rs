@@ -1,9 +1,5 @@
 //! What the tests of this crate share: patterns in memory, bounded waits, skipping.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "every test file uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{Mapping, page_size};
@@ -13,21 +9,9 @@ use std::time::{Duration, Instant};
 /// Longer than any sane delay: reaching it means the test failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-pub const MISSING: RegisterMode = RegisterMode {
-    missing: true,
-    wp: false,
-    minor: false,
-};
-pub const MISSING_WP: RegisterMode = RegisterMode {
-    missing: true,
-    wp: true,
-    minor: false,
-};
-pub const WP: RegisterMode = RegisterMode {
-    missing: false,
-    wp: true,
-    minor: false,
-};
+pub const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
+pub const MISSING_WP: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
+pub const WP: RegisterMode = RegisterMode { missing: false, wp: true, minor: false };
 
 pub fn features() -> Features {
     Features::probe(&Disabled::default())
@@ -75,11 +59,7 @@ pub fn fill(addr: usize, len: usize, seed: u64) {
 #[track_caller]
 pub fn check(addr: usize, len: usize, seed: u64) {
     for index in 0..len / 8 {
-        assert_eq!(
-            read(addr + index * 8),
-            word(seed, index),
-            "word {index} of {len} bytes, seed {seed}"
-        );
+        assert_eq!(read(addr + index * 8), word(seed, index), "word {index} of {len} bytes, seed {seed}");
     }
 }
 
@@ -122,10 +102,7 @@ pub fn huge_kib(addr: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
     for line in smaps.lines() {
-        let range = line
-            .split_whitespace()
-            .next()
-            .and_then(|word| word.split_once('-'));
+        let range = line.split_whitespace().next().and_then(|word| word.split_once('-'));
         if let Some((start, end)) = range {
             let number = |text| usize::from_str_radix(text, 16).ok();
             if let (Some(start), Some(end)) = (number(start), number(end)) {
