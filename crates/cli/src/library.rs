@@ -40,11 +40,11 @@ pub(crate) fn find() -> Result<PathBuf, LibraryError> {
 
 fn search(wish: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let beside = exe.and_then(Path::parent);
-    let places: Vec<PathBuf> = match wish {
-        Some(wish) => vec![wish.into(), Path::new(wish).join(NAME)],
-        None => beside
-            .map(|dir| ["", "../lib", "../lib/hanare"].iter().map(|place| dir.join(place).join(NAME)).collect())
-            .unwrap_or_default(),
+    let lib = beside.and_then(Path::parent).map(|prefix| prefix.join("lib"));
+    let places: Vec<PathBuf> = match (wish, beside, lib) {
+        (Some(wish), _, _) => vec![wish.into(), Path::new(wish).join(NAME)],
+        (None, Some(beside), Some(lib)) => vec![beside.join(NAME), lib.join(NAME), lib.join("hanare").join(NAME)],
+        (None, _, _) => Vec::new(),
     };
     // The program may change its directory before it starts another, so the path must be absolute.
     let found = places.iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());

@@ -12,18 +12,23 @@ fn one_line(message: &str) -> String {
     message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// clap's error as one line: its first paragraph (what happened, to what) and its tip, without the usage.
+/// clap's error as one line: its first paragraph (what happened, to what), a tip that names a likelier flag, and whose
+/// help to read.
 pub(crate) fn of_usage(rendered: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
+    let mut command = "hanare".to_owned();
     for paragraph in rendered.split("\n\n") {
-        let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        let is_tip = words.starts_with("tip:");
-        if parts.is_empty() || is_tip {
-            parts.push(words);
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        let is_useful_tip = words.starts_with(&["tip:"]) && !words.starts_with(&["tip:", "to", "pass"]);
+        if words.first() == Some(&"Usage:") {
+            let is_name = |word: &&&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+            command = words[1..].iter().take_while(is_name).copied().collect::<Vec<_>>().join(" ");
+        } else if parts.is_empty() || is_useful_tip {
+            parts.push(words.join(" "));
         }
     }
     let what = parts.join("; ");
-    format!("{}; see 'hanare --help'", what.strip_prefix("error: ").unwrap_or(&what))
+    format!("{}; see '{command} --help'", what.strip_prefix("error: ").unwrap_or(&what))
 }
 
 #[cfg(test)]
@@ -33,15 +38,16 @@ mod tests {
     #[test]
     fn a_usage_error_becomes_one_line_with_its_tip() {
         let rendered = "error: unexpected argument '--locl' found\n\n  tip: a similar argument exists: '--local'\n\n\
-                        Usage: hanare run\n\nFor more information, try '--help'.\n";
+                        Usage: hanare run [OPTIONS] <PROGRAM>...\n\nFor more information, try '--help'.\n";
         assert_eq!(
             of_usage(rendered),
-            "unexpected argument '--locl' found; tip: a similar argument exists: '--local'; see 'hanare --help'"
+            "unexpected argument '--locl' found; tip: a similar argument exists: '--local'; see 'hanare run --help'"
         );
-        let missing = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\nUsage: x\n";
+        let missing = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\n  tip: to pass '-x' as a value, use \
+                       '-- -x'\n\nUsage: hanare run <PROGRAM>...\n";
         assert_eq!(
             of_usage(missing),
-            "the following required arguments were not provided: <PROGRAM>...; see 'hanare --help'"
+            "the following required arguments were not provided: <PROGRAM>...; see 'hanare run --help'"
         );
     }
 

@@ -16,6 +16,8 @@ use hanare::settings::Settings;
 use tempfile::TempDir;
 use thiserror::Error;
 
+/// Beginning of the name of the directories that hold private servers' sockets.
+pub(crate) const DIR_PREFIX: &str = "hanare-";
 /// How long the server may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to end in good order before it is killed.
@@ -136,7 +138,7 @@ fn socket_dir() -> std::io::Result<TempDir> {
     // LD_PRELOAD's environment carries the path as text, and a socket's address is short.
     let fits = wish.as_os_str().len() <= DIR_LEN_MAX && wish.to_str().is_some();
     let base = if fits { wish } else { PathBuf::from("/tmp") };
-    tempfile::Builder::new().prefix("hanare-").permissions(std::fs::Permissions::from_mode(0o700)).tempdir_in(base)
+    tempfile::Builder::new().prefix(DIR_PREFIX).permissions(std::fs::Permissions::from_mode(0o700)).tempdir_in(base)
 }
 
 /// The first line that `output` says, or an empty one at its end. It is read by a thread, which ends with the output.

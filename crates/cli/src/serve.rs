@@ -1,7 +1,7 @@
 //! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program here (`--private`).
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -81,7 +81,9 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         Ok(server) => {
             watch_starter(server.stop_handle()).map_err(ServeError::Signals)?;
             tell_starter("ready");
-            server.run()?;
+            let ended = server.run();
+            remove_directory(args.private.as_deref());
+            ended?;
             Ok(0)
         }
         Err(error) => {
@@ -151,6 +153,19 @@ fn watch_starter(stop: StopHandle) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Removes the directory that `hanare run` made for the socket: a starter that was killed could not. It goes only when
+/// it is one of those and empty.
+fn remove_directory(socket: Option<&Path>) {
+    let dir = socket.and_then(Path::parent);
+    let is_run_directory = |dir: &&Path| {
+        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(crate::private::DIR_PREFIX))
+    };
+    if let Some(dir) = dir.filter(is_run_directory) {
+        // The starter may have been first.
+        let _ = std::fs::remove_dir(dir);
+    }
 }
 
 fn tell_starter(line: &str) {

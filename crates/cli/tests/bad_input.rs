@@ -1,0 +1,183 @@
+//! Every bad input: its exit code, one clear line, nothing on stdout, nothing left running.
+
+mod common;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use common::Place;
+
+/// Arguments, extra variables, exit code, and a part of the line.
+type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
+
+fn check(place: &Place, cases: &[Case<'_>]) {
+    for (args, vars, code, part) in cases {
+        let outcome = place.run(place.hanare().args(*args).envs(vars.iter().copied()));
+        outcome.assert_refused(*code, part);
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn flags_and_values_that_make_no_sense() {
+    let place = Place::with_library();
+    check(
+        &place,
+        &[
+            (&[], &[], 125, "no command"),
+            (&["fly"], &[], 125, "'fly'"),
+            (&["--bogus"], &[], 125, "--bogus"),
+            (&["run"], &[], 125, "hanare run --help"),
+            (&["run", "--"], &[], 125, "PROGRAM"),
+            (&["run", "--bogus", "--", "true"], &[], 125, "--bogus"),
+            (&["run", "--locl", "1G", "true"], &[], 125, "'--local'"),
+            (&["run", "--local", "--", "true"], &[], 125, "--local"),
+            (&["run", "--local", "lots", "true"], &[], 125, "'lots' is not a size"),
+            (&["run", "--local", "-5", "true"], &[], 125, "-5"),
+            (&["run", "--local", "5\n6", "true"], &[], 125, "not a size"),
+            (&["run", "--local", "99999999999T", "true"], &[], 125, "64 bits"),
+            (&["run", "--local", "101%", "true"], &[], 125, "percentage"),
+            (&["run", "--local", "0", "true"], &[], 125, "give at least --local 8K"),
+            (&["run", "--local", "4K", "true"], &[], 125, "two pages"),
+            (&["run", "--local", "2M", "--page-size", "2M", "true"], &[], 125, "give at least --local 4M"),
+            (&["run", "--page-size", "3K", "true"], &[], 125, "power of two"),
+            (&["run", "--page-size", "4M", "true"], &[], 125, "power of two"),
+            (&["run", "--mode", "magic", "true"], &[], 125, "sigsegv"),
+            (&["run", "--policy", "nonsense", "true"], &[], 125, "lru"),
+            (&["run", "--prefetch", "psychic", "true"], &[], 125, "sequential"),
+            (&["run", "--memory", "much", "true"], &[], 125, "'much' is not a size"),
+            (&["run", "--memory", "1K", "--spill", "none", "true"], &[], 125, "2 MiB"),
+            (&["run", "--spill", "/no/such/dir", "true"], &[], 125, "/no/such/dir"),
+            (&["run", "--memory", "1G", "--server", "h:1", "true"], &[], 125, "cannot be used with"),
+            (&["run", "--server", "a b", "true"], &[], 125, "HOST:PORT"),
+            (&["run", "--server", "h:1=none", "true"], &[], 125, "not a size"),
+            (&["run", "-n", "2", "true"], &[], 125, "HOSTFILE"),
+            (&["run", "--report=/no/such/dir/r", "true"], &[], 125, "--report"),
+            (&["run", "--stats-json", "/no/such/dir/j", "true"], &[], 125, "--stats-json"),
+            (&["run", "true"], &[("HANARE_LOCAL", "few")], 125, "HANARE_LOCAL"),
+            (&["run", "true"], &[("HANARE_DISABLE", "mvoe")], 125, "mvoe"),
+            (&["run", "true"], &[("HANARE_TIMEOUT", "soon")], 125, "HANARE_TIMEOUT"),
+            (&["run", "true"], &[("HANARE_THRESHOLD", "1")], 125, "HANARE_THRESHOLD"),
+            (&["run", "true"], &[("HANARE_LIB", "/no/such/lib")], 125, "HANARE_LIB"),
+            (&["doctor", "--bogus"], &[], 125, "hanare doctor --help"),
+            (&["doctor"], &[("HANARE_DISABLE", "mvoe")], 125, "mvoe"),
+            (&["doctor"], &[("HANARE_MODE", "magic")], 125, "HANARE_MODE"),
+        ],
+    );
+}
+
+#[test]
+fn programs_that_cannot_run() {
+    let place = Place::with_library();
+    let source = place.file("start.c", "void _start(void) { for (;;) {} }\n");
+    let flags = ["-static", "-nostdlib", "-fno-stack-protector"].map(OsStr::new);
+    place.compile(&flags, &source, &place.path("static"));
+    let setuid = place.path("setuid");
+    std::fs::copy("/bin/true", &setuid).unwrap();
+    std::fs::set_permissions(&setuid, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let plain = place.file("plain", "#!/bin/sh\n");
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let text = place.file("text", "just text\n");
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (program, code, part) in [
+        (OsString::from("no-such-program-here"), 127, "no-such-program-here"),
+        ("/no/such/program".into(), 127, "/no/such/program"),
+        ("".into(), 127, "not found"),
+        (place.path("static").into(), 126, "statically linked"),
+        (setuid.into(), 126, "setuid"),
+        (plain.into(), 126, "not executable"),
+        (text.into(), 126, "neither"),
+        ("/tmp".into(), 126, "directory"),
+    ] {
+        place.run(place.hanare().arg("run").arg(program)).assert_refused(code, part);
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn host_files_are_refused_with_their_line() {
+    let place = Place::with_library();
+    for (text, count, part) in [
+        ("a 1\nb x\n", None, "hosts:2: "),
+        ("a 1\n# c\nb:1:2 5\n", None, "hosts:3: "),
+        ("a\n", None, "hosts:1: "),
+        ("", None, "no host"),
+        ("a 1\n", None, "no memory server"),
+        ("a 1\nb 1\n", Some("1"), "-n 1"),
+        ("a 1\nb 1\n", Some("3"), "-n 3"),
+        ("a 1\nb 1\n", Some("x"), "'x'"),
+    ] {
+        let file = place.file("hosts", text);
+        let mut command = place.hanare();
+        command.args(["run", "--local", "64M", "-f"]).arg(&file);
+        command.args(count.iter().flat_map(|count| ["-n", count])).args(["--", "true"]);
+        place.run(&mut command).assert_refused(125, part);
+    }
+    place.run(place.hanare().args(["run", "-f", "/no/such/file", "true"])).assert_refused(125, "/no/such/file");
+    place.assert_nothing_left();
+}
+
+/// A TCP peer that accepts, says `greeting`, and then waits for the client to go.
+fn odd_server(greeting: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                // The client may hang up at any point: that is what is tested.
+                let _ = stream.write_all(greeting);
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn servers_that_are_not_there_or_not_servers_are_named() {
+    let place = Place::with_library();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let silent = odd_server(b"");
+    let garbage = odd_server(&[b'x'; 4096]);
+    for address in [&free, &silent, &garbage] {
+        let mut command = place.hanare();
+        command.args(["run", "--server", address, "--", "touch"]).arg(place.path("ran")).env("HANARE_TIMEOUT", "1");
+        place.run(&mut command).assert_refused(125, address);
+        assert!(!place.path("ran").exists(), "the program ran without its server");
+    }
+    let socket = place.path("no.socket");
+    let mut command = place.hanare();
+    place.run(command.arg("run").arg("--server").arg(&socket).arg("true")).assert_refused(125, "no.socket");
+    let hosts = place.file("hosts", format!("here 64\n{free} 64\n"));
+    let mut command = place.hanare();
+    place.run(command.arg("run").arg("-f").arg(&hosts).args(["-n", "2", "true"])).assert_refused(125, &free);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_cannot_be_served() {
+    let place = Place::new();
+    let short = place.file("short.key", "abc\n");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken_address = taken.local_addr().unwrap().to_string();
+    check(
+        &place,
+        &[
+            (&["serve", "--bogus"], &[], 125, "hanare serve --help"),
+            (&["serve", "--memory", "much"], &[], 125, "not a size"),
+            (&["serve", "--memory", "0", "--listen", "127.0.0.1:0"], &[], 125, "--memory"),
+            (&["serve", "--listen", "0.0.0.0:0"], &[], 125, "--key"),
+            (&["serve", "--listen", "[::]:0"], &[], 125, "[::]:0"),
+            (&["serve", "--listen", "a b"], &[], 125, "HOST:PORT"),
+            (&["serve", "--listen", &taken_address], &[], 125, &taken_address),
+            (&["serve", "--listen", "127.0.0.1:0", "--spill", "/no/such/dir"], &[], 125, "/no/such/dir"),
+            (&["serve", "--listen", "127.0.0.1:0", "--key", "/no/such/key"], &[], 125, "/no/such/key"),
+            (&["serve", "--listen", "127.0.0.1:0", "--key", short.to_str().unwrap()], &[], 125, "bytes"),
+            (&["serve", "--unix", "/no/such/dir/socket"], &[], 125, "/no/such/dir/socket"),
+            (&["serve", "--private", "/x", "--listen", "127.0.0.1:0"], &[], 125, "cannot be used with"),
+        ],
+    );
+}

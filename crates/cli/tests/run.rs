@@ -1,0 +1,234 @@
+//! `hanare run` with ordinary programs and a stand-in library: exit codes, stdout, signals, figures, what is cleaned up.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use common::{Place, processes_naming, send, until, wait};
+use rustix::process::Signal;
+
+#[test]
+fn exit_codes_are_the_programs() {
+    let place = Place::with_library();
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("exit 120", 120),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -SEGV $$", 139),
+    ] {
+        let outcome = place.run(place.hanare().args(["run", "--local", "64M", "--", "sh", "-c", script]));
+        assert_eq!((outcome.code, outcome.stdout.as_str(), outcome.stderr.as_str()), (Some(code), "", ""), "{script}");
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn stdin_stdout_arguments_and_name_are_the_programs() {
+    let place = Place::with_library();
+    let input = place.file("input", "a\0b\nlast");
+    let mut command = place.hanare();
+    command.args(["run", "--report", "cat"]).stdin(std::fs::File::open(&input).unwrap());
+    let outcome = place.run(&mut command);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "a\0b\nlast"));
+    assert!(outcome.stderr.starts_with("hanare: report for cat"), "{outcome:?}");
+    let outcome = place.run(place.hanare().args(["run", "sh", "-c", "echo $0 \"$@\"", "name", "--local", "-x", "a b"]));
+    assert_eq!(outcome.stdout, "name --local -x a b\n");
+    let outcome =
+        place.run(place.hanare().args(["run", "--", "sh", "-c", "tr '\\0' '\\n' < /proc/$$/cmdline | head -1"]));
+    assert_eq!(outcome.stdout, "sh\n", "argv[0] is as given, not the resolved path");
+}
+
+#[test]
+fn the_program_finds_its_settings() {
+    let place = Place::with_library();
+    let mut command = place.hanare();
+    command.args(["run", "--local", "25%", "--page-size", "64K", "--policy", "fifo", "--mode", "sigsegv", "--", "env"]);
+    command.env("HANARE_THRESHOLD", "1M").env("HANARE_PREFETCH", "none").env("HANARE_POLICY", "lru");
+    command.env("HANARE_STATS_FD", "7").env("HANARE_PRIVATE", "/stale").env("LD_PRELOAD", "");
+    let outcome = place.run(&mut command);
+    let has = |line: &str| assert!(outcome.stdout.lines().any(|seen| seen == line), "{line} is not in {outcome:?}");
+    for line in ["HANARE_LOCAL=25%", "HANARE_PAGE_SIZE=64K", "HANARE_POLICY=fifo", "HANARE_MODE=sigsegv"] {
+        has(line);
+    }
+    has("HANARE_THRESHOLD=1M");
+    has("HANARE_PREFETCH=none");
+    has(&format!("LD_PRELOAD={}", place.path("libhanare_preload.so").display()));
+    assert!(!outcome.stdout.contains("/stale") && !outcome.stdout.contains("HANARE_STATS_FD=7\n"), "{outcome:?}");
+    assert!(outcome.stdout.contains(&format!("HANARE_PRIVATE={}", place.path("tmp").display())), "{outcome:?}");
+}
+
+#[test]
+fn the_private_server_is_up_while_the_program_runs_and_its_directory_is_private() {
+    let place = Place::with_library();
+    let script = "test -S $HANARE_PRIVATE && stat -c %a $(dirname $HANARE_PRIVATE)";
+    let outcome = place.run(place.hanare().args(["run", "--memory", "64M", "sh", "-c", script]));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "700\n"), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+/// The scalar counters in their order; the stand-in writes its place into each.
+const ORDER: [&str; 10] = [
+    "started_ns",
+    "ended_ns",
+    "faults_read",
+    "faults_write",
+    "faults_first_write",
+    "faults_zero",
+    "faults_rescued",
+    "faults_waited",
+    "pages_in",
+    "bytes_in",
+];
+
+#[test]
+fn figures_are_written_even_when_the_program_is_killed() {
+    let place = Place::with_library();
+    let (json, report) = (place.path("figures.json"), place.path("report"));
+    let mut command = place.hanare();
+    command.arg("run").arg("--stats-json").arg(&json).arg(format!("--report={}", report.display()));
+    command.args(["--", "sh", "-c", "kill -9 $$"]).env("STAND_IN_FILL", "1");
+    let outcome = place.run(&mut command);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for (index, name) in ORDER.iter().enumerate().skip(2) {
+        assert_eq!(figures[name], index + 1, "{name} in {figures}");
+    }
+    assert_eq!((&figures["signal"], &figures["exit_code"], &figures["processes"]), (&9.into(), &137.into(), &1.into()));
+    assert_eq!((figures["policy"].as_str(), figures["prefetch"].as_str()), (Some("p"), Some("f")));
+    for name in ["elapsed_s", "calc_s", "swap_s", "set_bit_s", "clear_bit_s", "fault_us_p50", "fault_us_p99"] {
+        assert!(figures[name].is_number(), "{name} in {figures}");
+    }
+    let report = std::fs::read_to_string(&report).unwrap();
+    assert!(report.contains("killed by signal 9") && report.contains("read 3"), "{report}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_does_not_change_the_exit_code() {
+    let place = Place::with_library();
+    let outcome = place.run(place.hanare().args(["run", "--report=/dev/full", "--", "sh", "-c", "exit 5"]));
+    outcome.assert_refused(5, "/dev/full");
+}
+
+/// A script that does `prepare`, says its number in a file, and then waits for half a minute at most for something to
+/// end it.
+fn waiting_script(place: &Place, prepare: &str) -> String {
+    let pid = place.path("pid");
+    let pid = pid.display();
+    format!("{prepare}; echo $$ > {pid}.new; mv {pid}.new {pid}; n=0; {WAIT}; exit 99")
+}
+
+const WAIT: &str = "while [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done";
+
+/// A run whose program has done `prepare` and waits.
+fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Begun {
+    let mut command = place.hanare();
+    command.args(["run", "--local", "64M", "--", "sh", "-c", &waiting_script(place, prepare)]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    adjust(&mut command);
+    let run = Begun(command.spawn().unwrap());
+    until("the program has begun", || place.path("pid").exists());
+    run
+}
+
+/// A command that is ended with its test, also one that fails.
+struct Begun(Child);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already, and then nothing is left to do.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn program_pid(place: &Place) -> u32 {
+    std::fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap()
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn signals_sent_to_the_command_reach_the_program_once() {
+    for (signal, number) in
+        [(Signal::TERM, 15), (Signal::INT, 2), (Signal::HUP, 1), (Signal::QUIT, 3), (Signal::USR1, 10)]
+    {
+        let place = Place::with_library();
+        let count = place.path("count");
+        // Each arrival adds a line; a second one within the grace time would be seen.
+        let prepare = format!("trap 'echo x >> {}; sleep 0.2; exit 40' {number}", count.display());
+        let mut run = begun(&place, &prepare, |_| {});
+        send(run.0.id(), signal);
+        assert_eq!(wait(&mut run.0).code(), Some(40), "{signal:?}");
+        assert_eq!(std::fs::read_to_string(&count).unwrap(), "x\n", "{signal:?}");
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn an_ignored_hang_up_stays_ignored() {
+    let place = Place::with_library();
+    let mut run = begun(&place, "trap 'exit 9' TERM", |command| {
+        // As nohup does it: the shell ignores the signal and becomes the command.
+        let hanare = command.get_program().to_owned();
+        let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(hanare).args(args);
+        shell.env("TMPDIR", place.path("tmp")).env("HANARE_LIB", place.path("")).stdin(Stdio::null());
+        *command = shell;
+    });
+    send(run.0.id(), Signal::HUP);
+    send(program_pid(&place), Signal::HUP);
+    send(run.0.id(), Signal::TERM);
+    assert_eq!(wait(&mut run.0).code(), Some(9));
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_signal_to_the_group_does_not_take_the_memory_away() {
+    let place = Place::with_library();
+    let answer = place.path("answer");
+    // As at Ctrl-C: the program cleans up, and its memory server must still be there for it.
+    let prepare = format!("trap 'sleep 0.3; test -S $HANARE_PRIVATE && echo there > {}; exit 8' INT", answer.display());
+    let mut run = begun(&place, &prepare, |command| {
+        command.process_group(0);
+    });
+    let group = rustix::process::Pid::from_raw(run.0.id() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    assert_eq!(wait(&mut run.0).code(), Some(8));
+    assert_eq!(std::fs::read_to_string(&answer).unwrap(), "there\n");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn the_private_server_ends_when_the_command_is_killed() {
+    let place = Place::with_library();
+    let mut run = begun(&place, ":", |_| {});
+    assert_eq!(processes_naming(&place.path("tmp")).len(), 1, "the private server");
+    run.0.kill().unwrap();
+    wait(&mut run.0);
+    place.assert_nothing_left();
+    let orphan = program_pid(&place);
+    if is_running(orphan) {
+        send(orphan, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_script_runs_and_the_programs_own_preload_stays() {
+    let place = Place::with_library();
+    let script = place.file("script", "#!/bin/sh\necho $1 $LD_PRELOAD\n");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let other = place.path("other.so");
+    std::fs::copy(place.path("libhanare_preload.so"), &other).unwrap();
+    let outcome = place.run(place.hanare().arg("run").arg(&script).arg("word").env("LD_PRELOAD", &other));
+    let ours = place.path("libhanare_preload.so");
+    assert_eq!(outcome.stdout, format!("word {}:{}\n", ours.display(), other.display()), "{outcome:?}");
+}

@@ -1,0 +1,126 @@
+//! `hanare serve` and `hanare run --server`: starting, being used, stopping.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{PATIENCE, Place, send, wait};
+use hanare_wire::{Endpoint, Key, fetch_status};
+use rustix::process::Signal;
+
+/// A server that has said its line.
+struct Served {
+    child: Child,
+    line: String,
+    rest: BufReader<ChildStderr>,
+}
+
+fn serve(place: &Place, args: &[&str]) -> Served {
+    let mut child = place.hanare().arg("serve").args(args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut rest = BufReader::new(child.stderr.take().unwrap());
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        rest.read_line(&mut line).unwrap();
+        sender.send((line, rest)).unwrap();
+    });
+    let Ok((line, rest)) = receiver.recv_timeout(PATIENCE) else {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("the server said nothing");
+    };
+    Served { child, line, rest }
+}
+
+impl Served {
+    fn address(&self) -> &str {
+        self.line.trim_end().rsplit(' ').next().unwrap()
+    }
+
+    fn stop(mut self, signal: Signal) {
+        send(self.child.id(), signal);
+        assert_eq!(wait(&mut self.child).code(), Some(0), "after {signal:?}");
+        let mut rest = String::new();
+        self.rest.read_to_string(&mut rest).unwrap();
+        assert!(rest.lines().all(|line| line.starts_with("hanare: ")), "{rest}");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already, and then nothing is left to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn it_says_where_it_listens_and_stops_in_good_order() {
+    let place = Place::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let served = serve(&place, &["--memory", "64M", "--listen", "127.0.0.1:0"]);
+        assert!(served.line.starts_with("hanare: serving 64M of memory on 127.0.0.1:"), "{}", served.line);
+        let endpoint: Endpoint = served.address().parse().unwrap();
+        let status = fetch_status(&endpoint, None, Duration::from_secs(5)).unwrap();
+        assert_eq!(status.memory_limit_bytes, 64 << 20);
+        served.stop(signal);
+        assert!(fetch_status(&endpoint, None, Duration::from_secs(5)).is_err(), "it still answers");
+    }
+}
+
+#[test]
+fn a_unix_socket_is_served_and_removed() {
+    let place = Place::new();
+    let socket = place.path("s");
+    let served = serve(&place, &["--memory", "64M", "--unix", socket.to_str().unwrap()]);
+    assert!(fetch_status(&Endpoint::Unix(socket.clone()), None, Duration::from_secs(5)).is_ok());
+    served.stop(Signal::TERM);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_program_runs_with_named_servers_and_starts_no_private_one() {
+    let place = Place::with_library();
+    let one = serve(&place, &["--memory", "64M", "--listen", "127.0.0.1:0"]);
+    let two = serve(&place, &["--memory", "64M", "--listen", "127.0.0.1:0"]);
+    let mut command = place.hanare();
+    command.args(["run", "--server", one.address(), "--server"]).arg(format!("{}=32M", two.address())).arg("env");
+    let outcome = place.run(&mut command);
+    let servers = format!("HANARE_SERVERS={},{}=32M\n", one.address(), two.address());
+    assert!(outcome.stdout.contains(&servers), "{outcome:?}");
+    assert!(!outcome.stdout.contains("HANARE_PRIVATE"), "{outcome:?}");
+
+    let hosts = place.file("hosts", format!("here 48 // us\n{} 64\n{} 64\n", one.address(), two.address()));
+    let outcome = place.run(place.hanare().args(["run", "-n", "2", "-f"]).arg(&hosts).args(["--", "env"]));
+    let servers = format!("HANARE_SERVERS={}=64M\n", one.address());
+    assert!(outcome.stdout.contains(&servers) && outcome.stdout.contains("HANARE_LOCAL=48M\n"), "{outcome:?}");
+    one.stop(Signal::TERM);
+    two.stop(Signal::TERM);
+}
+
+#[test]
+fn a_key_opens_and_nothing_else_does() {
+    let place = Place::with_library();
+    let key = place.file("key", "0123456789abcdef0123456789abcdef");
+    let wrong = place.file("wrong", "0123456789abcdef0123456789abcdeF");
+    let served = serve(&place, &["--memory", "64M", "--listen", "0.0.0.0:0", "--key", key.to_str().unwrap()]);
+    let port = served.address().rsplit(':').next().unwrap();
+    let address = format!("127.0.0.1:{port}");
+    let with_key = Key::from_file(&key).unwrap();
+    assert!(fetch_status(&address.parse().unwrap(), Some(&with_key), Duration::from_secs(5)).is_ok());
+    let run = |key: Option<&std::path::Path>| {
+        let mut command = place.hanare();
+        command.args(["run", "--server", &address]);
+        if let Some(key) = key {
+            command.arg("--key").arg(key);
+        }
+        place.run(command.args(["--", "true"]))
+    };
+    assert_eq!(run(Some(&key)).code, Some(0));
+    run(Some(&wrong)).assert_refused(125, &address);
+    run(None).assert_refused(125, &address);
+    served.stop(Signal::TERM);
+}
