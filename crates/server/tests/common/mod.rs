@@ -1,0 +1,140 @@
+//! A server in this process, on addresses of its own, and what the tests ask of its clients.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hanare_server::{Server, ServerConfig, StopHandle};
+use hanare_wire::{
+    Ack, AckStatus, Endpoint, LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Status, Wait,
+    Writer, fetch_status,
+};
+use tempfile::TempDir;
+
+/// Far longer than anything here takes, and far shorter than a hang.
+pub const SOON: Duration = Duration::from_secs(30);
+pub const MIB: u64 = 1 << 20;
+
+/// A running server; stopped and joined when dropped.
+pub struct TestServer {
+    pub tcp: Endpoint,
+    pub unix: Endpoint,
+    pub stop: StopHandle,
+    pub dir: TempDir,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestServer {
+    pub fn start(memory: u64) -> TestServer {
+        TestServer::start_with(memory, |_| {})
+    }
+
+    pub fn start_with(memory: u64, change: impl FnOnce(&mut ServerConfig)) -> TestServer {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let unix = Endpoint::Unix(dir.path().join("socket"));
+        let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix.clone()], memory);
+        change(&mut config);
+        let server = Server::bind(config).expect("a server");
+        let tcp = server.local_addrs()[0].clone();
+        let stop = server.stop_handle();
+        let thread = std::thread::spawn(move || server.run().expect("a good end"));
+        TestServer { tcp, unix, stop, dir, thread: Some(thread) }
+    }
+
+    pub fn unix_path(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    pub fn status(&self) -> Status {
+        fetch_status(&self.unix, None, SOON).expect("a status")
+    }
+
+    /// Waits until the status is as wished; a connection's end reaches the server a little later.
+    pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
+        let end = Instant::now() + SOON;
+        loop {
+            let status = self.status();
+            if wished(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "still {status:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn join(mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a good end");
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the server panicked");
+        }
+    }
+}
+
+/// A session used one request at a time.
+pub struct Client {
+    pub requests: ReadRequests,
+    pub replies: ReadReplies,
+    pub writer: Writer,
+    pub info: SessionInfo,
+    tag: u64,
+}
+
+impl Client {
+    pub fn open(endpoint: &Endpoint, slot_size: u32) -> Client {
+        Client::open_with(endpoint, &SessionOptions::for_endpoint(endpoint, slot_size)).expect("a session")
+    }
+
+    pub fn open_with(endpoint: &Endpoint, options: &SessionOptions) -> Result<Client, LinkError> {
+        let (requests, replies, writer, info) = Session::open(endpoint, options)?.split();
+        Ok(Client { requests, replies, writer, info, tag: 0 })
+    }
+
+    pub fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
+        self.tag += 1;
+        self.requests.request(self.tag, offset, len)?;
+        self.receive(offset, len)
+    }
+
+    /// Receives the reply to the oldest request, which was for this range.
+    pub fn receive(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
+        let reply = self.replies.try_header(Wait::Block { timeout: SOON })?.expect("a reply in time");
+        assert_eq!((reply.offset, reply.len), (offset, len));
+        let mut bytes = vec![0xEE; len as usize];
+        self.replies.receive_payload(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<AckStatus, LinkError> {
+        self.tag += 1;
+        self.writer.write(self.tag, offset, &[IoSlice::new(bytes)])?;
+        self.ack(self.tag)
+    }
+
+    pub fn discard(&mut self, offset: u64, len: u32) {
+        self.tag += 1;
+        self.writer.discard(self.tag, offset, len).expect("sent");
+        assert_eq!(self.ack(self.tag).expect("an answer"), AckStatus::Done);
+    }
+
+    pub fn ack(&mut self, expected: u64) -> Result<AckStatus, LinkError> {
+        let Ack { tag, status } = self.writer.try_ack(Wait::Block { timeout: SOON })?.expect("an ack in time");
+        assert_eq!(tag, expected);
+        Ok(status)
+    }
+}
+
+/// A page whose every word tells where it belongs and which writing it is from.
+pub fn page(place: u64, version: u64) -> Vec<u8> {
+    (0..512u64).flat_map(|word| (place << 40 | version << 16 | word).to_le_bytes()).collect()
+}

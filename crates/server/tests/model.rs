@@ -1,0 +1,150 @@
+//! The server against a plain map: several clients at once do random reads, writes and discards, and every byte that
+//! comes back is checked.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+
+use common::{Client, MIB, TestServer, page};
+use hanare_wire::{AckStatus, Endpoint, ErrorCode, LinkError, SessionOptions};
+use proptest::prelude::RngCore;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+
+const PAGE: u64 = 4096;
+/// Far space is small and sparse, so that ranges meet slots of all states.
+const PAGES: u64 = 3000;
+
+struct Model {
+    client: Client,
+    slot_pages: u64,
+    /// What each page of a held slot holds; the slots that hold nothing have no pages here.
+    pages: HashMap<u64, Vec<u8>>,
+    rng: TestRng,
+    seed: u8,
+}
+
+impl Model {
+    fn new(endpoint: &Endpoint, slot_size: u32, payload_checksum: bool, seed: u8) -> Model {
+        let options = SessionOptions { payload_checksum, ..SessionOptions::for_endpoint(endpoint, slot_size) };
+        let client = Client::open_with(endpoint, &options).expect("a session");
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        Model { client, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    /// A range, mostly short, at most 4 MiB.
+    fn range(&mut self) -> (u64, u64) {
+        let first = self.below(PAGES);
+        let most = if self.below(8) == 0 { 1024 } else { 20 };
+        (first, 1 + self.below(most))
+    }
+
+    fn slots(&self, first: u64, count: u64) -> std::ops::RangeInclusive<u64> {
+        first / self.slot_pages..=(first + count - 1) / self.slot_pages
+    }
+
+    fn holds_slot(&self, slot: u64) -> bool {
+        self.pages.contains_key(&(slot * self.slot_pages))
+    }
+
+    fn step(&mut self, n: u64) {
+        let (first, count) = self.range();
+        match self.below(5) {
+            0 | 1 => self.write(first, count, n),
+            2 | 3 => self.read(first, count),
+            _ => self.discard(first, count),
+        }
+    }
+
+    fn write(&mut self, first: u64, count: u64, n: u64) {
+        for slot in self.slots(first, count) {
+            if !self.holds_slot(slot) {
+                // A new slot reads as zeroes but for what is written.
+                let pages = slot * self.slot_pages..(slot + 1) * self.slot_pages;
+                self.pages.extend(pages.map(|number| (number, vec![0; PAGE as usize])));
+            }
+        }
+        let mut bytes = Vec::new();
+        for number in first..first + count {
+            let content = page(u64::from(self.seed) << 16 | number, n);
+            bytes.extend_from_slice(&content);
+            self.pages.insert(number, content);
+        }
+        // In parts of uneven length, as a client gathers them.
+        let parts: Vec<IoSlice<'_>> = bytes.chunks(bytes.len() / 40 + 7).map(IoSlice::new).collect();
+        self.client.writer.write(n, first * PAGE, &parts).expect("sent");
+        assert_eq!(self.client.ack(n).expect("an answer"), AckStatus::Done);
+    }
+
+    fn read(&mut self, first: u64, count: u64) {
+        let result = self.client.read(first * PAGE, (count * PAGE) as u32);
+        if self.slots(first, count).all(|slot| self.holds_slot(slot)) {
+            let bytes = result.expect("pages that were written");
+            for (number, bytes) in (first..).zip(bytes.chunks(PAGE as usize)) {
+                assert!(bytes == self.pages[&number], "seed {}: page {number} is wrong", self.seed);
+            }
+        } else {
+            let error = result.expect_err("a range that was not written");
+            assert!(matches!(error, LinkError::Server { code: ErrorCode::NotHeld, .. }), "{error:?}");
+        }
+    }
+
+    fn discard(&mut self, first: u64, count: u64) {
+        self.client.discard(first * PAGE, (count * PAGE) as u32);
+        for slot in first.div_ceil(self.slot_pages)..(first + count) / self.slot_pages {
+            for number in slot * self.slot_pages..(slot + 1) * self.slot_pages {
+                self.pages.remove(&number);
+            }
+        }
+    }
+
+    fn run(mut self, steps: u64) {
+        for n in 1..=steps {
+            self.step(n);
+        }
+        let held: Vec<u64> = self.pages.keys().copied().collect();
+        for number in held {
+            self.read(number, 1);
+        }
+    }
+}
+
+fn several_clients(server: &TestServer, endpoint: &Endpoint) {
+    std::thread::scope(|scope| {
+        for (seed, slot_size, checksum) in [(1, 4096, false), (2, 4096, true), (3, 65536, true), (4, 2 << 20, false)] {
+            let model = Model::new(endpoint, slot_size, checksum, seed);
+            scope.spawn(move || model.run(250));
+        }
+    });
+    let status = server.status_until(|status| status.sessions == 0);
+    assert_eq!((status.slots, status.slots_free, status.spill_bytes), (0, 0, 0), "{status:?}");
+    assert!(status.slots_reused > 0, "{status:?}");
+    assert_eq!(status.memory_bytes, status.memory_free_bytes, "all blocks are free: {status:?}");
+}
+
+#[test]
+fn several_clients_over_tcp() {
+    let server = TestServer::start(128 * MIB);
+    several_clients(&server, &server.tcp);
+}
+
+#[test]
+fn several_clients_over_unix() {
+    let server = TestServer::start(128 * MIB);
+    several_clients(&server, &server.unix);
+}
+
+/// With hardly any memory, nearly everything spills, and freed slots move between the two places.
+#[test]
+fn several_clients_that_spill() {
+    let spill = tempfile::tempdir().expect("temporary directory");
+    let server = TestServer::start_with(6 * MIB, |config| {
+        config.spill = Some(spill.path().to_owned());
+        config.spill_margin = 0;
+    });
+    several_clients(&server, &server.tcp);
+}
