@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hanare_wire::frame::Kind;
+use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
 use hanare_wire::limits::SILENT_DEFAULT;
 use hanare_wire::socket::Socket;
@@ -27,6 +29,8 @@ use crate::spill::SpillDir;
 const DRAIN: Duration = Duration::from_secs(4);
 /// How often a stopping server looks whether they are gone.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
+/// How long one newcomer for whom there is no room may hold up the others.
+const TURNING_AWAY: Duration = Duration::from_millis(20);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -266,14 +270,14 @@ impl Server {
     }
 
     fn admit(&self, fd: OwnedFd, peer: String, is_unix: bool, running: &mut Vec<Running>) {
-        if running.len() >= self.connections_max {
-            (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
-            return;
-        }
         let socket = match Socket::new(fd, self.silent_timeout) {
             Ok(socket) => Arc::new(socket),
             Err(e) => return (self.log)(&format!("{peer}: {e}")),
         };
+        if running.len() >= self.connections_max {
+            (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
+            return turn_away(&socket, self.connections_max);
+        }
         let (house, key, log) = (Arc::clone(&self.house), self.key.clone(), Arc::clone(&self.log));
         let theirs = Arc::clone(&socket);
         let life = move || {
@@ -287,6 +291,14 @@ impl Server {
             Ok(thread) => running.push(Running { socket, thread }),
             Err(e) => (self.log)(&format!("no thread for a connection: {e}")),
         }
+    }
+}
+
+/// Tells a newcomer that there is no room, without giving it a thread.
+fn turn_away(socket: &Socket, connections_max: usize) {
+    let reason = format!("all of its {connections_max} connections are in use; try again when a client has ended");
+    if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
+        socket.finish(TURNING_AWAY);
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
@@ -197,10 +198,15 @@ fn strangers_before_the_welcome_are_told_why() {
 fn more_connections_than_allowed_are_turned_away() {
     let server = TestServer::start_with(8 * MIB, |config| config.connections_max = 2);
     let mut client = Client::open(&server.tcp, 4096);
-    assert!(fetch_status(&server.tcp, None, SOON).is_err());
+    let error = fetch_status(&server.tcp, None, SOON).expect_err("no room");
+    assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("in use")), "{error:?}");
     client.write(0, &page(0, 0)).expect("an answer");
     drop(client);
-    server.status_until(|_| true);
+    let end = Instant::now() + SOON;
+    while fetch_status(&server.tcp, None, SOON).is_err() {
+        assert!(Instant::now() < end, "the room of an ended client is never given to another");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 proptest! {
