@@ -188,6 +188,13 @@ impl Pager {
         (page, self.span(page))
     }
 
+    /// Whether a touch of this unit would not trap.
+    #[must_use]
+    pub fn is_accessible(&self, unit: u32, write: bool) -> bool {
+        let page = self.head(unit);
+        self.state(page) == State::Resident && (!write || self.has(page, DIRTY))
+    }
+
     /// The state of the page a unit belongs to.
     #[must_use]
     pub fn state_of(&self, unit: u32) -> State {
@@ -693,6 +700,9 @@ impl Pager {
     fn read_ahead(&mut self, page: PageId, actions: &mut Actions) -> u32 {
         let span = self.span(page);
         let copied = !self.pool_of(page).class.moves;
+        if !copied && self.ahead_units == 0 {
+            return 0;
+        }
         let window_max = if copied { limits::RUN_UNITS_MAX } else { self.ahead_units };
         let mut proposals = Proposals::default();
         self.prefetcher.touched(Touch { unit: page.0, span, window_max }, &mut proposals);
@@ -713,8 +723,13 @@ impl Pager {
     /// Lets the units from `first` on travel with a page fetched straight into view, as far as they are alike.
     fn join_run(&mut self, first: u32, count: u32) -> u32 {
         let mut run = 0;
+        let stretch = limits::PAGE_BYTES_MAX / self.geometry.unit_bytes;
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
+            // Neighbouring stretches may live on different servers.
+            if page.0.is_multiple_of(stretch) {
+                break;
+            }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }

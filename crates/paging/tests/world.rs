@@ -291,7 +291,7 @@ impl World {
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");
             }
-            None if dirty => (0..span).for_each(|i| drop(self.server.insert(page.0 + i, bytes[i as usize]))),
+            None if dirty => self.server.extend((page.0..).zip(bytes)),
             None => {}
         }
         self.step(Event::TakenOut { page, ok: true });

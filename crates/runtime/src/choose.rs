@@ -25,6 +25,7 @@ pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
         Mode::Auto | Mode::Sigsegv => None,
         Mode::Thread | Mode::Sigbus if features.access == UffdAccess::None => Some("userfaultfd cannot be opened"),
         Mode::Thread | Mode::Sigbus if !features.missing => Some("userfaultfd cannot resolve missing pages"),
+        Mode::Thread | Mode::Sigbus if !features.wp => Some("userfaultfd cannot protect pages against writes"),
         Mode::Thread => None,
         Mode::Sigbus if !features.sigbus => Some("userfaultfd cannot answer with SIGBUS"),
         Mode::Sigbus => None,
@@ -73,6 +74,7 @@ mod tests {
         machine(|features| {
             features.access = access;
             features.missing = true;
+            features.wp = true;
             features.sigbus = sigbus;
         })
     }

@@ -1,6 +1,25 @@
-//! Placeholder.
+//! The engine that gives a live program far memory, and the C API on it.
+//!
+//! `far` is the door; `engine` drives the pure pager of `hanare_paging` through `view` (the program's memory), `store`
+//! (where pages live) and `handler` (the traps); `plan` and `choose` decide the shapes of a run beforehand; `settings`,
+//! `hostfile` and `stats` carry what goes in and comes out.
 
+mod accounts;
+pub mod capi;
 pub mod choose;
+mod engine;
+pub mod extents;
+pub mod far;
+mod fatal;
+mod handler;
 pub mod hostfile;
+pub mod near;
+mod plan;
+pub mod private;
 pub mod settings;
 pub mod stats;
+mod store;
+mod view;
+
+#[global_allocator]
+static NEAR: near::Near = near::Near;

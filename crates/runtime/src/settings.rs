@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use hanare_paging::policy::POLICIES;
-use hanare_paging::prefetch::PREFETCHERS;
+pub use hanare_paging::policy::POLICIES;
+pub use hanare_paging::prefetch::PREFETCHERS;
 use hanare_sys::features::{Disabled, FeaturesError};
 use thiserror::Error;
 

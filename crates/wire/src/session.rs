@@ -94,6 +94,11 @@ impl Session {
         Ok(Session { requests, replies, writer, info })
     }
 
+    /// What was agreed at the opening.
+    pub fn info(&self) -> &SessionInfo {
+        &self.info
+    }
+
     /// The parts, each usable from a thread of its own.
     pub fn split(self) -> (ReadRequests, ReadReplies, Writer, SessionInfo) {
         (self.requests, self.replies, self.writer, self.info)

@@ -1,0 +1,60 @@
+//! From the pager's own counts to the shared counters of a run.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use hanare_paging::{self as paging, Pager};
+
+use crate::stats::{Counters, add, raise};
+
+/// What has been published so far, so that several processes can add to the same counters.
+pub(crate) struct Accounts {
+    counters: &'static Counters,
+    published: paging::Counters,
+    unit_bytes: u64,
+    overhead_bytes: u64,
+}
+
+/// Counts one fault: time waited for a page, or spent opening one for its first write.
+pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
+    add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
+    counters.fault_took(ns);
+}
+
+impl Accounts {
+    pub(crate) fn new(counters: &'static Counters, unit_bytes: usize, overhead_bytes: u64) -> Self {
+        Self { counters, published: paging::Counters::default(), unit_bytes: unit_bytes as u64, overhead_bytes }
+    }
+
+    /// After each step: what changes all the time.
+    pub(crate) fn stepped(&mut self, pager: &Pager) {
+        let local = u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes;
+        self.counters.local_bytes.store(local, Relaxed);
+    }
+
+    /// Adds what the pager counted since the last time.
+    pub(crate) fn publish(&mut self, pager: &Pager) {
+        let (now, old, to) = (*pager.counters(), self.published, self.counters);
+        let unit = self.unit_bytes;
+        add(&to.faults_read, now.faults_read - old.faults_read);
+        add(&to.faults_write, now.faults_write - old.faults_write);
+        add(&to.faults_first_write, now.faults_first_write - old.faults_first_write);
+        add(&to.faults_zero, now.faults_zero - old.faults_zero);
+        add(&to.faults_rescued, now.faults_rescued - old.faults_rescued);
+        add(&to.faults_waited, now.faults_waited - old.faults_waited);
+        add(&to.pages_in, now.fetched - old.fetched);
+        add(&to.bytes_in, (now.fetched - old.fetched) * unit);
+        add(&to.pages_out, now.written_back - old.written_back);
+        add(&to.bytes_out, (now.written_back - old.written_back) * unit);
+        add(&to.pages_dropped_clean, now.dropped_clean - old.dropped_clean);
+        add(&to.pages_discarded, now.discarded - old.discarded);
+        add(&to.prefetch_pages, now.prefetched - old.prefetched);
+        add(&to.prefetch_bytes, (now.prefetched - old.prefetched) * unit);
+        add(&to.prefetch_used, now.prefetch_used - old.prefetch_used);
+        add(&to.prefetch_wasted, now.prefetch_wasted - old.prefetch_wasted);
+        add(&to.pages_small, now.pages_small - old.pages_small);
+        add(&to.pages_large, now.pages_wide - old.pages_wide);
+        raise(&to.local_bytes_peak, now.used_peak * unit + self.overhead_bytes);
+        to.budget_bytes.store(u64::from(pager.budget_units()) * unit + self.overhead_bytes, Relaxed);
+        self.published = now;
+    }
+}

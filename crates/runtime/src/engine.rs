@@ -1,0 +1,570 @@
+//! The engine: drives the pure pager on a live program. It takes events to the pager, carries out what the pager
+//! answers through the view and the store, and tells the pager how that ended. It decides nothing about pages.
+//!
+//! Any thread may bring an event: the faulting thread itself (sigbus and sigsegv mode), the handler thread (thread
+//! mode), a writer with an acknowledgement. The pager is locked only while it decides; actions are carried out outside,
+//! which is sound because a page in transit belongs to whoever carries out its action. Nothing here allocates after
+//! construction, and no lock is one the program could hold; callers outside handlers block signals first.
+
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+use hanare_paging::{Action, Actions, Event, FrameId, PageId, Pager, Progress, Source, State, limits};
+use hanare_sys::batch::DontNeedBatch;
+use hanare_sys::copy;
+use hanare_sys::futex::{self, LockCell};
+use hanare_sys::map::{MapError, Mapping};
+use hanare_wire::Wait;
+
+use crate::accounts::{self, Accounts};
+use crate::stats::Counters;
+use crate::store::direct::Direct;
+use crate::store::remote::{Read, Remote};
+use crate::view::{Span, View};
+
+/// Threads that can be in the engine at once without waiting for each other's work space.
+const WORKS: usize = 32;
+const BELLS: usize = 256;
+/// Attempts to receive before a waiting thread goes to sleep; some 50 us.
+const SPINS: u32 = 200;
+
+/// Where pages live.
+pub(crate) enum Store {
+    Direct(Direct),
+    Remote(Remote),
+}
+
+pub(crate) struct Engine {
+    view: View,
+    store: Store,
+    core: LockCell<Core>,
+    works: LockCell<Vec<Box<Work>>>,
+    /// Pages that leave together.
+    batch: LockCell<DontNeedBatch>,
+    /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
+    bells: [AtomicU32; BELLS],
+    waiters: AtomicU32,
+    small_moves: bool,
+    unit_bytes: usize,
+    block_units: u32,
+    pub(crate) counters: &'static Counters,
+}
+
+/// What is locked while the pager decides.
+struct Core {
+    pager: Pager,
+    actions: Actions,
+    accounts: Accounts,
+}
+
+/// One thread's work: actions to carry out, the last one first.
+struct Work {
+    todo: Vec<Todo>,
+    leaving: Vec<Todo>,
+    bounce: usize,
+    /// The last fault's page was there and only had to be opened for writing.
+    opened: bool,
+}
+
+/// An action with the length of its page, in units.
+#[derive(Clone, Copy)]
+struct Todo {
+    action: Action,
+    units: u32,
+}
+
+/// What an engine is made of.
+pub(crate) struct Parts {
+    pub(crate) view: View,
+    pub(crate) store: Store,
+    pub(crate) pager: Pager,
+    pub(crate) small_moves: bool,
+    pub(crate) unit_bytes: usize,
+    pub(crate) block_units: u32,
+    pub(crate) process_madvise: bool,
+    /// Local memory beside the pager's, in bytes.
+    pub(crate) overhead_bytes: u64,
+    pub(crate) counters: &'static Counters,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: Parts) -> Result<Self, MapError> {
+        let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(256 << 10);
+        let mut works = Vec::with_capacity(WORKS);
+        for _ in 0..WORKS {
+            works.push(Box::new(Work {
+                todo: Vec::with_capacity(4 * limits::ACTIONS_MAX),
+                leaving: Vec::with_capacity(limits::ACTIONS_MAX),
+                bounce: Mapping::anonymous(bounce_bytes)?.leak(),
+                opened: false,
+            }));
+        }
+        let accounts = Accounts::new(parts.counters, parts.unit_bytes, parts.overhead_bytes);
+        Ok(Self {
+            view: parts.view,
+            store: parts.store,
+            core: LockCell::new(Core { pager: parts.pager, actions: Actions::new(), accounts }),
+            works: LockCell::new(works),
+            batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
+            bells: [const { AtomicU32::new(0) }; BELLS],
+            waiters: AtomicU32::new(0),
+            small_moves: parts.small_moves,
+            unit_bytes: parts.unit_bytes,
+            block_units: parts.block_units,
+            counters: parts.counters,
+        })
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    // ---- faults -----------------------------------------------------------------------------------------------------
+
+    /// Resolves a fault of the calling thread, and returns when the touch may be tried again.
+    pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
+        let started = now_ns();
+        let unit = self.unit_of(addr);
+        // A machine that does not tell reads from writes still tells that a page in view was touched: then it was a write.
+        let write = write.unwrap_or_else(|| self.core.lock().pager.is_accessible(unit, false));
+        let bell = self.bell(unit);
+        let heard = bell.load(Acquire);
+        let opened = self.submit_fault(unit, write);
+        self.wait_for(unit, write, heard);
+        accounts::fault(self.counters, opened, now_ns() - started);
+    }
+
+    /// Brings a fault of another thread; the kernel lets that thread go on when its page is there. Returns whether the
+    /// page only had to be opened for its first write.
+    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> bool {
+        self.submit_fault(self.unit_of(addr), write)
+    }
+
+    fn wait_for(&self, unit: u32, write: bool, heard: u32) {
+        let bell = self.bell(unit);
+        let mut rounds = 0u32;
+        loop {
+            if self.core.lock().pager.is_accessible(unit, write) || bell.load(Acquire) != heard {
+                return;
+            }
+            rounds += 1;
+            let progressed = match &self.store {
+                Store::Remote(remote) if remote.is_reading() => {
+                    let long = rounds > SPINS / 10;
+                    let wait = if long { Wait::Block { timeout: Duration::from_millis(1) } } else { Wait::Spin { iterations: 20 } };
+                    remote.pump(self, wait)
+                }
+                _ => false,
+            };
+            if !progressed && rounds > 4 {
+                self.sleep_on(bell, heard, if rounds < SPINS { 50 } else { 1000 });
+            }
+        }
+    }
+
+    fn sleep_on(&self, bell: &AtomicU32, heard: u32, timeout_us: u64) {
+        self.waiters.fetch_add(1, SeqCst);
+        let _ = futex::wait(bell, heard, Some(Duration::from_micros(timeout_us)));
+        self.waiters.fetch_sub(1, SeqCst);
+    }
+
+    fn bell(&self, unit: u32) -> &AtomicU32 {
+        &self.bells[(unit / self.block_units) as usize % BELLS]
+    }
+
+    fn ring(&self, page: PageId) {
+        self.ring_run(page, 1);
+    }
+
+    /// Tells the threads that wait for any page of a run to look again.
+    pub(crate) fn ring_run(&self, page: PageId, count: u32) {
+        for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
+            let bell = self.bell(unit);
+            bell.fetch_add(1, SeqCst);
+            if self.waiters.load(SeqCst) > 0 {
+                futex::wake_all(bell);
+            }
+        }
+    }
+
+    fn unit_of(&self, addr: usize) -> u32 {
+        ((addr - self.view.base()) / self.unit_bytes) as u32
+    }
+
+    // ---- the program's wishes ---------------------------------------------------------------------------------------
+
+    /// These units read as zeroes from now on.
+    pub(crate) fn discard(&self, first: u32, end: u32) {
+        let mut next = first;
+        while next < end {
+            match self.submit_asking(Event::Discard { first: next, end }) {
+                Progress::Done => return,
+                Progress::Continue(unit) => next = unit,
+                Progress::Busy(unit) => {
+                    next = unit;
+                    if let Store::Remote(remote) = &self.store {
+                        remote.pump(self, Wait::Now);
+                    }
+                    let bell = self.bell(unit);
+                    self.sleep_on(bell, bell.load(Acquire), 200);
+                }
+            }
+        }
+    }
+
+    /// Whether a unit reads as zeroes without anything being done.
+    pub(crate) fn is_untouched(&self, unit: u32) -> bool {
+        self.core.lock().pager.state_of(unit) == State::Untouched
+    }
+
+    pub(crate) fn will_need(&self, offset: usize, len: usize) {
+        let (first, end) = (offset / self.unit_bytes, (offset + len).div_ceil(self.unit_bytes));
+        self.submit(Event::WillNeed { first: first as u32, end: end as u32 });
+    }
+
+    pub(crate) fn set_budget(&self, bytes: u64) {
+        let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(u32::MAX)) as u32;
+        self.submit(Event::Budget { units });
+    }
+
+    // ---- events and actions -----------------------------------------------------------------------------------------
+
+    /// Takes an event to the pager and carries out all that follows from it.
+    pub(crate) fn submit(&self, event: Event) {
+        let _ = self.submit_asking(event);
+    }
+
+    fn submit_fault(&self, unit: u32, write: bool) -> bool {
+        let mut work = self.take_work();
+        work.opened = false;
+        self.step(&[Event::Fault { unit, write }], &mut work);
+        let opened = work.opened;
+        self.carry_out(&mut work);
+        self.works.lock().push(work);
+        opened
+    }
+
+    fn submit_asking(&self, event: Event) -> Progress {
+        let mut work = self.take_work();
+        let progress = self.step(&[event], &mut work);
+        self.carry_out(&mut work);
+        self.works.lock().push(work);
+        progress
+    }
+
+    fn take_work(&self) -> Box<Work> {
+        loop {
+            if let Some(work) = self.works.lock().pop() {
+                return work;
+            }
+            // Every work space is in use, each for a bounded time.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets the pager decide on events, in order; what it answers comes first among the work to do.
+    fn step(&self, events: &[Event], work: &mut Work) -> Progress {
+        let mut progress = Progress::Done;
+        let mut core = self.core.lock();
+        let Core { pager, actions, accounts } = &mut *core;
+        let at = work.todo.len();
+        for &event in events {
+            if let (Event::WrittenBack { page, ok: true, .. }, Store::Remote(remote)) = (event, &self.store) {
+                remote.mark_held(page.0, pager.page_of(page.0).1);
+            }
+            actions.clear();
+            progress = pager.step(event, actions);
+            for &action in actions.as_slice() {
+                work.opened |= matches!((event, action), (Event::Fault { .. }, Action::Open { .. }));
+                if let Action::Release { unit, count } = action {
+                    self.release(unit, count);
+                } else {
+                    work.todo.push(Todo { action, units: pager.page_of(page_of(action)).1 });
+                }
+            }
+        }
+        accounts.stepped(pager);
+        drop(core);
+        work.todo[at..].reverse();
+        progress
+    }
+
+    /// Takes effect while the pager is locked: a later write-back of the same unit must not be overtaken.
+    fn release(&self, unit: u32, count: u32) {
+        match &self.store {
+            Store::Direct(direct) => direct.release(unit, count),
+            Store::Remote(remote) => remote.release(unit, count),
+        }
+    }
+
+    fn carry_out(&self, work: &mut Work) {
+        while let Some(todo) = work.todo.pop() {
+            let units = todo.units;
+            match todo.action {
+                Action::Fetch { page, count, source, frame, writable, demand } => {
+                    let read = Read { page, count, bytes: self.bytes(units * count) as u32, frame, writable, demand };
+                    self.fetch(read, source, work);
+                }
+                Action::Install { page, frame, writable } => {
+                    let span = self.span(page, units);
+                    // SAFETY: the pager gave page and frame to this action.
+                    let certain = unsafe { self.view.move_in(span, frame, writable) };
+                    self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
+                    self.ring(page);
+                }
+                Action::Open { page } => {
+                    self.view.open(self.span(page, units));
+                    self.step(&[Event::Opened { page }], work);
+                    self.ring(page);
+                }
+                Action::TakeOut { .. } => self.take_out(todo, work),
+                Action::WriteBack { page, frame } => self.write_back(page, frame, units, work),
+                Action::FreeFrame { frame } => {
+                    self.view.empty_frame(frame);
+                    self.step(&[Event::FrameFreed { frame }], work);
+                }
+                Action::Wake { page } => {
+                    self.view.wake(self.span(page, units));
+                    self.ring(page);
+                }
+                Action::Release { unit, count } => self.release(unit, count),
+            }
+        }
+    }
+
+    fn bytes(&self, units: u32) -> usize {
+        units as usize * self.unit_bytes
+    }
+
+    fn span(&self, page: PageId, units: u32) -> Span {
+        Span { offset: self.bytes(page.0), len: self.bytes(units) }
+    }
+
+    // ---- bringing in ------------------------------------------------------------------------------------------------
+
+    fn fetch(&self, read: Read, source: Source, work: &mut Work) {
+        if let (Source::Server, Store::Remote(remote)) = (source, &self.store) {
+            return remote.fetch(self, read);
+        }
+        let event = match read.frame {
+            Some(frame) => {
+                self.fill_frame(&read, source, self.view.frame(frame));
+                Event::Fetched { page: read.page, ok: true }
+            }
+            None => {
+                self.fill_view(&read, source, work.bounce as *mut u8);
+                Event::Arrived { page: read.page, count: read.count, certain: true, ok: true }
+            }
+        };
+        self.step(&[event], work);
+        if read.frame.is_none() {
+            self.ring_run(read.page, read.count);
+        }
+    }
+
+    fn fill_frame(&self, read: &Read, source: Source, to: *mut u8) {
+        let len = read.bytes as usize;
+        // SAFETY: the frame is in transit and has room for its page; sources are undisturbed while they are read.
+        unsafe {
+            match (source, &self.store) {
+                (Source::Frame(from), _) => copy::copy(self.view.frame(from), to, len),
+                (Source::Server, Store::Direct(direct)) => direct.read(read.page.0, len, to),
+                _ => copy::zero(to, len),
+            }
+        }
+    }
+
+    fn fill_view(&self, read: &Read, source: Source, bounce: *mut u8) {
+        let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
+        match (source, &self.store) {
+            // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
+            (Source::Frame(from), _) => unsafe { self.view.copy_in(span, self.view.frame(from), read.writable) },
+            (Source::Server, Store::Direct(direct)) => direct.visit(read.page.0, span.len, bounce, |done, from, len| {
+                self.show(read, Span { offset: span.offset + done, len }, from);
+            }),
+            _ => self.show(read, span, self.view.zeroes()),
+        }
+    }
+
+    /// Copies bytes of a run into view: the first page as the fault wants it, those fetched with it protected.
+    fn show(&self, read: &Read, span: Span, from: *const u8) {
+        let page_bytes = read.bytes as usize / read.count as usize;
+        let at = span.offset - self.bytes(read.page.0);
+        let first = if read.writable { page_bytes.saturating_sub(at).min(span.len) } else { 0 };
+        let rest = Span { offset: span.offset + first, len: span.len - first };
+        // SAFETY: the pages are in transit, and `from` has as many bytes as the span.
+        unsafe {
+            if first > 0 {
+                self.view.copy_in(Span { len: first, ..span }, from, true);
+            }
+            if rest.len > 0 {
+                self.view.copy_in(rest, from.add(first), false);
+            }
+        }
+    }
+
+    /// Receives a page that was asked of a server to where it belongs.
+    pub(crate) fn receive(&self, read: Read, bounce: *mut u8, payload: impl FnOnce(*mut u8)) -> Event {
+        if let Some(frame) = read.frame {
+            payload(self.view.frame(frame));
+            return Event::Fetched { page: read.page, ok: true };
+        }
+        let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
+        match self.view.receive_place(span.offset) {
+            Some(place) => {
+                payload(place);
+                let first = if read.writable { span.len / read.count as usize } else { 0 };
+                if first > 0 {
+                    self.view.show(Span { len: first, ..span }, true);
+                }
+                if span.len > first {
+                    self.view.show(Span { offset: span.offset + first, len: span.len - first }, false);
+                }
+            }
+            None => {
+                payload(bounce);
+                self.show(&read, span, bounce);
+            }
+        }
+        Event::Arrived { page: read.page, count: read.count, certain: true, ok: true }
+    }
+
+    // ---- taking out -------------------------------------------------------------------------------------------------
+
+    /// Takes a page out of view, and with it all that leave by the same way, in one batch.
+    fn take_out(&self, first: Todo, work: &mut Work) {
+        let Action::TakeOut { page, frame, .. } = first.action else { return };
+        if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
+            // SAFETY: the pager gave page and (empty) frame to this action.
+            unsafe { self.view.move_out(self.span(page, first.units), frame) };
+            self.step(&[Event::TakenOut { page, ok: true }], work);
+            return self.ring(page);
+        }
+        work.leaving.clear();
+        work.leaving.push(first);
+        while let Some(todo @ Todo { action: Action::TakeOut { frame, .. }, .. }) = work.todo.last().copied()
+            && !frame.is_some_and(|frame| frame.wide || self.small_moves)
+            && work.leaving.len() < limits::VICTIMS_MAX
+        {
+            work.todo.pop();
+            work.leaving.push(todo);
+        }
+        let leaving = std::mem::take(&mut work.leaving);
+        self.save_dirty(&leaving, work.bounce as *mut u8);
+        {
+            let mut batch = self.batch.lock();
+            for todo in &leaving {
+                self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
+            }
+            self.view.flush(&mut batch);
+        }
+        self.tell_taken_out(&leaving, work);
+        work.leaving = leaving;
+    }
+
+    /// Stops writes to the dirty pages of a batch, then copies them to where they go.
+    fn save_dirty(&self, leaving: &[Todo], bounce: *mut u8) {
+        let mut frozen: Option<Span> = None;
+        for todo in leaving {
+            let Action::TakeOut { page, dirty: true, .. } = todo.action else { continue };
+            let span = self.span(page, todo.units);
+            match &mut frozen {
+                Some(run) if run.offset + run.len == span.offset => run.len += span.len,
+                _ => {
+                    if let Some(run) = frozen.replace(span) {
+                        self.view.freeze(run);
+                    }
+                }
+            }
+        }
+        if let Some(run) = frozen {
+            self.view.freeze(run);
+        }
+        for todo in leaving {
+            let Action::TakeOut { page, frame, dirty: true } = todo.action else { continue };
+            let span = self.span(page, todo.units);
+            match (frame, &self.store) {
+                // SAFETY: the page is frozen and in view; the frame is free for it.
+                (Some(frame), _) => unsafe { self.view.read(span, self.view.frame(frame)) },
+                (None, Store::Direct(direct)) => {
+                    // SAFETY: the page is frozen and in view; `write` gives a place with room for it.
+                    direct.write(page.0, span.len, bounce, |to| unsafe { self.view.read(span, to) });
+                    direct.mark_held(page.0, todo.units);
+                }
+                (None, Store::Remote(_)) => {}
+            }
+        }
+    }
+
+    fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
+        const AT_ONCE: usize = 32;
+        for part in leaving.chunks(AT_ONCE) {
+            let mut events = [Event::TakenOut { page: PageId(0), ok: true }; AT_ONCE];
+            for (event, todo) in events.iter_mut().zip(part) {
+                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok: true };
+            }
+            self.step(&events[..part.len()], work);
+        }
+        if self.waiters.load(SeqCst) > 0 {
+            leaving.iter().for_each(|todo| self.ring(PageId(page_of(todo.action))));
+        }
+    }
+
+    fn write_back(&self, page: PageId, frame: FrameId, units: u32, work: &mut Work) {
+        let len = self.bytes(units);
+        match &self.store {
+            Store::Remote(remote) => remote.write_back(page, frame, len as u32),
+            Store::Direct(direct) => {
+                let from = self.view.frame(frame);
+                // SAFETY: a frame being written back is not disturbed; `write` gives a place with room for it.
+                direct.write(page.0, len, work.bounce as *mut u8, |to| unsafe { copy::copy(from, to, len) });
+                direct.mark_held(page.0, units);
+                self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
+                self.ring(page);
+            }
+        }
+    }
+
+    // ---- upkeep -----------------------------------------------------------------------------------------------------
+
+    /// What is done now and then, beside the program.
+    pub(crate) fn keep(&self) {
+        match &self.store {
+            Store::Direct(direct) => direct.refill(),
+            Store::Remote(remote) => remote.watch(self),
+        }
+    }
+
+    /// Adds what happened since the last time to the shared counters.
+    pub(crate) fn publish(&self) {
+        let mut core = self.core.lock();
+        let Core { pager, accounts, .. } = &mut *core;
+        accounts.publish(pager);
+    }
+}
+
+/// First unit of the page an action is about.
+fn page_of(action: Action) -> u32 {
+    match action {
+        Action::Fetch { page, .. }
+        | Action::Install { page, .. }
+        | Action::Open { page }
+        | Action::TakeOut { page, .. }
+        | Action::WriteBack { page, .. }
+        | Action::Wake { page } => page.0,
+        Action::Release { unit, .. } => unit,
+        Action::FreeFrame { .. } => 0,
+    }
+}
+
+/// Nanoseconds on CLOCK_MONOTONIC.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills a struct of ours; async-signal-safe.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,91 @@
+//! From settings and what the machine allows to the shapes of a run: page sizes, budgets, frames. Pure arithmetic.
+
+use hanare_paging::{Class, Config, Geometry, limits};
+use hanare_sys::features::Features;
+
+use crate::settings::{Local, Mode, PageSize, Settings};
+
+/// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
+const MOVE_FROM_BYTES: usize = 64 << 10;
+const HUGE_BYTES: usize = 2 << 20;
+/// Most dirty pages on their way to a server at once, where pages are copied.
+const STAGING_FRAMES_MAX: u64 = 512;
+
+/// The shapes of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    /// Bytes reserved for far memory.
+    pub(crate) reserve: usize,
+    /// Bytes of one slot at the server.
+    pub(crate) slot_bytes: usize,
+    /// Local memory beside the pager's budget.
+    pub(crate) overhead_bytes: u64,
+    /// Whether huge pages are asked for.
+    pub(crate) huge: bool,
+}
+
+/// Why no plan fits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the local budget of {given} bytes is too small: {pages} pages of {page} bytes are the least; give a larger --local or a smaller --page-size"
+)]
+pub struct PlanError {
+    given: u64,
+    pages: u64,
+    page: u64,
+}
+
+/// Unit and block, in bytes, for a page size as asked for.
+fn sizes(page_size: PageSize, mode: Mode, features: &Features) -> (usize, usize) {
+    match page_size {
+        PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
+        // Each page on its own costs a mapping there, and a process may have only so many.
+        PageSize::Auto if mode == Mode::Sigsegv => (64 << 10, 64 << 10),
+        PageSize::Auto if features.move_ && features.thp.usable() => (4 << 10, HUGE_BYTES),
+        // Without whole huge pages to move, one middling size serves all patterns passably.
+        PageSize::Auto => (16 << 10, 16 << 10),
+    }
+}
+
+/// Plans a run. `direct` tells whether pages are copied by this process itself.
+pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct: bool) -> Result<Plan, PlanError> {
+    let (unit, block) = sizes(settings.page_size, mode, features);
+    let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
+    let can_move = features.move_ && mode != Mode::Sigsegv;
+    let small_moves = can_move && unit >= MOVE_FROM_BYTES;
+    let (budget, budget_max) = match settings.local {
+        Local::Bytes(bytes) => (bytes, bytes),
+        Local::Percent(percent) => (2 * block as u64, reserve as u64 / 100 * u64::from(percent)),
+    };
+    let staged = !direct && !small_moves;
+    let staging = if staged { (budget / 8 / unit as u64).clamp(1, STAGING_FRAMES_MAX) } else { 0 };
+    let overhead_bytes = staging * unit as u64;
+    let units = budget.saturating_sub(overhead_bytes) / unit as u64;
+    if units < u64::from(limits::BUDGET_PAGES_MIN) {
+        let pages = u64::from(limits::BUDGET_PAGES_MIN) + u64::from(staged);
+        return Err(PlanError { given: budget, pages, page: unit as u64 });
+    }
+    let frames = |bytes: usize| (budget_max / bytes as u64).min(u64::from(limits::UNITS_MAX)) as u32;
+    let geometry = Geometry {
+        units: (reserve / unit) as u32,
+        unit_bytes: unit as u32,
+        block_units: (block / unit) as u32,
+    };
+    let config = Config {
+        geometry,
+        budget_units: units.min(u64::from(limits::UNITS_MAX)) as u32,
+        small: Class { moves: small_moves, frames: if small_moves { frames(unit) } else { staging as u32 } },
+        wide: Class { moves: true, frames: if block > unit { frames(block).max(1) } else { 0 } },
+        direct,
+        ahead_units: ahead(direct, unit, block),
+    };
+    Ok(Plan { config, reserve, slot_bytes: block, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
+}
+
+/// How far ahead whole frames are fetched: over a link, enough to keep it busy; on one host, where the copy is made by
+/// the thread that waits, not at all.
+fn ahead(direct: bool, unit: usize, block: usize) -> u32 {
+    const AHEAD_BYTES: usize = 4 << 20;
+    if direct { 0 } else { (AHEAD_BYTES / unit).max(2 * block / unit) as u32 }
+}

@@ -1,0 +1,177 @@
+//! The private memory server of one run: started when the user names no server, ended with the run.
+//!
+//! It is `hanare serve --private SOCKET` in a process group of its own, so that Ctrl-C reaches the program but not its
+//! memory. Its standard input is a pipe that only this process holds the other end of: however this process ends, the
+//! server reads the end of the pipe and ends too. On standard output it says one line: `ready`, or `failed: REASON`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use thiserror::Error;
+
+use crate::settings::Settings;
+
+/// Beginning of the name of the directories that hold private servers' sockets.
+pub const DIR_PREFIX: &str = "hanare-";
+/// How long the server may take to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to end in good order before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(6);
+const STOP_POLL: Duration = Duration::from_millis(2);
+/// The longest line it may say.
+const LINE_LEN_MAX: u64 = 4096;
+/// The longest path whose AF_UNIX address still fits the kernel's 108 bytes with the socket's name behind it.
+const DIR_LEN_MAX: usize = 80;
+
+/// Why there is no private server.
+#[derive(Debug, Error)]
+pub enum PrivateError {
+    /// No directory for its socket.
+    #[error("cannot make a directory for the private memory server: {0}; set TMPDIR to a writable directory")]
+    Directory(std::io::Error),
+    /// It could not be started.
+    #[error("cannot start the private memory server {command}: {source}; reinstall hanare", command = command.display())]
+    Spawn {
+        /// The command.
+        command: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It said why it cannot serve.
+    #[error("{0}")]
+    Failed(String),
+    /// It ended or fell silent before it was ready.
+    #[error("the private memory server {what}; run 'hanare serve' by hand to see why, or name one with --server")]
+    NotReady {
+        /// What it did.
+        what: String,
+    },
+}
+
+/// What the private server may use.
+pub struct PrivateOptions<'a> {
+    /// The `hanare` command.
+    pub command: &'a Path,
+    /// Bytes of memory it may hold.
+    pub memory: u64,
+    /// Directory of its spill file.
+    pub spill: Option<&'a Path>,
+}
+
+/// A running private server and the directory of its socket.
+pub struct Private {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Private {
+    /// Starts it and waits until it is ready.
+    ///
+    /// # Errors
+    /// See [`PrivateError`]; nothing is left running.
+    pub fn start(options: &PrivateOptions<'_>) -> Result<Self, PrivateError> {
+        let dir = socket_dir().map_err(PrivateError::Directory)?;
+        let command = options.command;
+        let mut serve = Command::new(command);
+        serve.arg("serve").arg("--private").arg(dir.path().join(SOCKET));
+        serve.arg("--memory").arg(options.memory.to_string());
+        if let Some(spill) = options.spill {
+            serve.arg("--spill").arg(spill);
+        }
+        // What is meant for the program, of this run or of one around it, must not reach the server: it would page itself.
+        for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
+            serve.env_remove(name);
+        }
+        serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = serve.spawn().map_err(|source| PrivateError::Spawn { command: command.to_owned(), source })?;
+        let said = child.stdout.take().map(first_line);
+        let mut server = Private { child, dir };
+        match said.and_then(|line| line.recv_timeout(READY_TIMEOUT).ok()) {
+            Some(line) if line == "ready" => Ok(server),
+            Some(line) if line.is_empty() => {
+                let what = match server.ended_within(STOP_TIMEOUT) {
+                    Some(status) => format!("ended at once ({status})"),
+                    None => "closed its output".to_owned(),
+                };
+                Err(PrivateError::NotReady { what })
+            }
+            Some(line) => Err(PrivateError::Failed(line.strip_prefix("failed: ").unwrap_or(&line).to_owned())),
+            None => Err(PrivateError::NotReady { what: format!("was not ready in {} s", READY_TIMEOUT.as_secs()) }),
+        }
+    }
+
+    /// The socket the program's engine attaches to.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
+    }
+
+    fn ended_within(&mut self, timeout: Duration) -> Option<std::process::ExitStatus> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(STOP_POLL),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// The socket's name in its directory.
+const SOCKET: &str = "memory.socket";
+
+impl Drop for Private {
+    /// Ends the server: first by the end of its standard input, then by force.
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        if self.ended_within(STOP_TIMEOUT).is_none() {
+            // Killing fails only if it has ended, and then the wait returns at once.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A fresh directory that only this user may enter.
+fn socket_dir() -> std::io::Result<TempDir> {
+    let wish = std::env::temp_dir();
+    // LD_PRELOAD's environment carries the path as text, and a socket's address is short.
+    let fits = wish.as_os_str().len() <= DIR_LEN_MAX && wish.to_str().is_some();
+    let base = if fits { wish } else { PathBuf::from("/tmp") };
+    tempfile::Builder::new().prefix(DIR_PREFIX).permissions(std::fs::Permissions::from_mode(0o700)).tempdir_in(base)
+}
+
+/// The first line that `output` says, or an empty one at its end. It is read by a thread, which ends with the output.
+fn first_line(output: ChildStdout) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        // An unreadable output reads as an empty line, which counts as "ended".
+        let _ = BufReader::new(output.take(LINE_LEN_MAX)).read_line(&mut line);
+        // Nobody listens any more only after the timeout has been reported.
+        let _ = sender.send(line.trim_end().to_owned());
+    });
+    receiver
+}
+
+/// Starts a private server for this very process, with half of the memory that is available; it ends with the process.
+/// The command is `HANARE_BIN`, or `hanare` from PATH.
+///
+/// # Errors
+/// See [`PrivateError`].
+pub fn spawn() -> Result<PathBuf, PrivateError> {
+    let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
+    let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
+    let server = Private::start(&PrivateOptions { command: &command, memory, spill: None })?;
+    let socket = server.socket();
+    // Kept to the end of the process, which is what ends the server.
+    std::mem::forget(server);
+    Ok(socket)
+}

@@ -1,0 +1,258 @@
+//! The same-host store: slots in a memfd (and past its limit in a spill file) that this process maps and copies itself.
+//!
+//! A fault here costs no request and no wake-up. Slots are granted in runs ahead of need by [`Direct::refill`]; only when
+//! that falls behind does a write-back ask by itself.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use hanare_sys::copy;
+use hanare_sys::futex::LockCell;
+use hanare_sys::map::{self, Advice, MapError, Mapping};
+use hanare_wire::{Attachment, Grant, LinkError, Place};
+
+use super::Held;
+use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
+
+/// Bytes of slots asked for at a time, and kept ready.
+const GRANT_BYTES: usize = 64 << 20;
+/// Set in a slot number that lies in the spill file.
+const SPILLED: u32 = 1 << 31;
+
+/// Why the private server's slots cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectError {
+    /// The link.
+    #[error("private memory server: {0}")]
+    Link(#[from] LinkError),
+    /// Its slots cannot be mapped.
+    #[error("cannot map the private memory server's slots: {0}; raise the limit on address space")]
+    Map(#[from] MapError),
+}
+
+pub(crate) struct Direct {
+    unit_bytes: usize,
+    slot_bytes: usize,
+    /// The slots, mapped twice: once asking for huge pages, for writing whole large slots; once not.
+    huge: usize,
+    plain: usize,
+    spill: Option<File>,
+    table: LockCell<Table>,
+    control: LockCell<Attachment>,
+    free_slots: AtomicU32,
+}
+
+/// Which slot each stretch has (number plus one; 0 is none), and the slots that are free.
+struct Table {
+    slot_of: Vec<u32>,
+    free: Vec<u32>,
+    held: Held,
+    unit_bytes: usize,
+}
+
+impl Direct {
+    /// Attaches to the private server at this socket for so many units.
+    pub(crate) fn open(path: &Path, units: u32, unit_bytes: usize, slot_bytes: usize) -> Result<Self, DirectError> {
+        let attachment = Attachment::open(path, slot_bytes as u32)?;
+        let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
+        let map = |advice| -> Result<usize, MapError> {
+            let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
+            for advice in [advice, Advice::DontFork, Advice::DontDump] {
+                // SAFETY: our own fresh mapping; the advice changes no contents.
+                let _ = unsafe { map::advise(mapping.addr(), len, advice) };
+            }
+            Ok(mapping.leak())
+        };
+        let stretch_units = (slot_bytes / unit_bytes) as u32;
+        let stretches = units.div_ceil(stretch_units) as usize;
+        Ok(Self {
+            unit_bytes,
+            slot_bytes,
+            huge: map(Advice::HugePage)?,
+            plain: map(Advice::NoHugePage)?,
+            spill: attachment.spill.as_ref().map(|fd| fd.try_clone().map(File::from)).transpose().map_err(|source| {
+                DirectError::Link(LinkError::Io { what: "keeping the spill file open", source })
+            })?,
+            table: LockCell::new(Table {
+                slot_of: vec![0; stretches],
+                free: Vec::with_capacity(stretches),
+                held: Held::new(units, stretch_units),
+                unit_bytes,
+            }),
+            control: LockCell::new(attachment),
+            free_slots: AtomicU32::new(0),
+        })
+    }
+
+    /// Where a held unit's bytes lie: an address, or a position in the spill file.
+    fn locate(&self, unit: u32) -> Result<*const u8, u64> {
+        let (slot, inside) = self.table.lock().slot(unit, self.slot_bytes);
+        self.place(slot, inside, false)
+    }
+
+    fn place(&self, slot: u32, inside: usize, huge: bool) -> Result<*const u8, u64> {
+        let position = (slot & !SPILLED) as usize * self.slot_bytes + inside;
+        if slot & SPILLED != 0 {
+            return Err(position as u64);
+        }
+        Ok((if huge { self.huge } else { self.plain } + position) as *const u8)
+    }
+
+    /// Walks a held range slot by slot: bytes done, where the piece lies, its length.
+    fn pieces(&self, unit: u32, len: usize, mut visit: impl FnMut(usize, Result<*const u8, u64>, usize)) {
+        let unit_bytes = self.unit_bytes;
+        let per_slot = self.slot_bytes / unit_bytes;
+        let mut done = 0;
+        while done < len {
+            let at = unit + (done / unit_bytes) as u32;
+            let piece = ((per_slot - at as usize % per_slot) * unit_bytes).min(len - done);
+            visit(done, self.locate(at), piece);
+            done += piece;
+        }
+    }
+
+    /// Hands a held range to `visit` piece by piece, as addresses of its bytes: in their slots, or read into `bounce`
+    /// (room for `len` bytes) when spilled.
+    pub(crate) fn visit(&self, unit: u32, len: usize, bounce: *mut u8, mut visit: impl FnMut(usize, *const u8, usize)) {
+        self.pieces(unit, len, |done, place, piece| match place {
+            Ok(address) => visit(done, address, piece),
+            Err(position) => {
+                self.read_spill(position, bounce, piece);
+                visit(done, bounce, piece);
+            }
+        });
+    }
+
+    /// Copies a held range into a buffer.
+    ///
+    /// # Safety
+    /// `to` has `len` bytes of the caller's.
+    pub(crate) unsafe fn read(&self, unit: u32, len: usize, to: *mut u8) {
+        self.pieces(unit, len, |done, place, piece| {
+            // SAFETY: within the caller's buffer, and within a slot that is this session's.
+            unsafe {
+                match place {
+                    Ok(address) => copy::copy(address, to.add(done), piece),
+                    Err(position) => self.read_spill(position, to.add(done), piece),
+                }
+            }
+        });
+    }
+
+    fn read_spill(&self, position: u64, to: *mut u8, len: usize) {
+        // SAFETY: the callers pass a buffer of theirs with so many bytes.
+        let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
+        let result = self.spill.as_ref().map(|file| file.read_exact_at(into, position));
+        if !matches!(result, Some(Ok(()))) {
+            fatal::die(EXIT_LOST, format_args!("the private memory server's spill file cannot be read; check its disk"));
+        }
+    }
+
+    /// Writes a page into its slot, `fill` putting the bytes at the address it is given.
+    pub(crate) fn write(&self, unit: u32, len: usize, bounce: *mut u8, fill: impl FnOnce(*mut u8)) {
+        let (slot, inside) = loop {
+            let found = {
+                let mut table = self.table.lock();
+                let found = table.slot_for_write(unit, self.slot_bytes);
+                self.free_slots.store(table.free.len() as u32, Relaxed);
+                found
+            };
+            match found {
+                Some(found) => break found,
+                None => self.grant(),
+            }
+        };
+        match self.place(slot, inside, len >= 2 << 20) {
+            Ok(address) => fill(address.cast_mut()),
+            Err(position) => {
+                fill(bounce);
+                // SAFETY: `bounce` has room for a page and was just filled.
+                let bytes = unsafe { std::slice::from_raw_parts(bounce, len) };
+                let written = self.spill.as_ref().map(|file| file.write_all_at(bytes, position));
+                if !matches!(written, Some(Ok(()))) {
+                    fatal::die(EXIT_FULL, format_args!("the spill file cannot be written; check the space on its disk"));
+                }
+            }
+        }
+    }
+
+    /// These units' bytes in their slots count from now on.
+    pub(crate) fn mark_held(&self, unit: u32, count: u32) {
+        self.table.lock().held.mark(unit, count);
+    }
+
+    /// These units are no longer needed; slots that are wholly free are used again.
+    pub(crate) fn release(&self, unit: u32, count: u32) {
+        let mut table = self.table.lock();
+        for unit in unit..unit + count {
+            if table.held.release(unit) {
+                let stretch = unit / table.held.stretch_units;
+                let slot = std::mem::take(&mut table.slot_of[stretch as usize]) - 1;
+                table.free.push(slot);
+            }
+        }
+    }
+
+    /// Asks for more slots when few are left; also tells whether the server is still there.
+    pub(crate) fn refill(&self) {
+        if !self.control.lock().is_alive() {
+            fatal::die(EXIT_LOST, format_args!("the private memory server is gone; the program's far memory went with it"));
+        }
+        let low = (GRANT_BYTES / self.slot_bytes / 2) as u32;
+        if self.free_slots.load(Relaxed) < low {
+            // A refusal shows itself again when a slot is really needed.
+            let _ = self.try_grant();
+        }
+    }
+
+    fn grant(&self) {
+        match self.try_grant() {
+            Ok(()) => {}
+            Err(LinkError::Full) => fatal::die(
+                EXIT_FULL,
+                format_args!("the private memory server and its spill space are full; give more --memory or a --spill directory"),
+            ),
+            Err(error) => fatal::die(EXIT_LOST, format_args!("private memory server: {error}")),
+        }
+    }
+
+    fn try_grant(&self) -> Result<(), LinkError> {
+        let mut control = self.control.lock();
+        // Someone else may have been granted slots while this thread waited for the link.
+        if self.free_slots.load(Relaxed) as usize >= GRANT_BYTES / self.slot_bytes / 2 + 1 {
+            return Ok(());
+        }
+        let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
+        let wanted = (GRANT_BYTES / self.slot_bytes).max(1) as u32;
+        let count = control.grant_into(wanted, &mut runs)?;
+        let mut table = self.table.lock();
+        for run in runs[..count].iter().rev() {
+            let spilled = if run.place == Place::Spill { SPILLED } else { 0 };
+            for slot in (run.first_slot..run.first_slot + run.count).rev() {
+                table.free.push(slot | spilled);
+            }
+        }
+        self.free_slots.store(table.free.len() as u32, Relaxed);
+        Ok(())
+    }
+}
+
+impl Table {
+    fn slot(&self, unit: u32, slot_bytes: usize) -> (u32, usize) {
+        let stretch = unit / self.held.stretch_units;
+        let inside = (unit % self.held.stretch_units) as usize * self.unit_bytes;
+        debug_assert!(inside < slot_bytes && self.slot_of[stretch as usize] != 0, "unit {unit} has no slot");
+        (self.slot_of[stretch as usize].wrapping_sub(1), inside)
+    }
+
+    fn slot_for_write(&mut self, unit: u32, slot_bytes: usize) -> Option<(u32, usize)> {
+        let stretch = (unit / self.held.stretch_units) as usize;
+        if self.slot_of[stretch] == 0 {
+            self.slot_of[stretch] = self.free.pop()? + 1;
+        }
+        Some(self.slot(unit, slot_bytes))
+    }
+}

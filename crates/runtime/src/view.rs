@@ -1,0 +1,432 @@
+//! The program's view of far memory, and the frames beside it: the only room that makes pages appear and vanish.
+//!
+//! Two mechanisms behind one face. *Userfaultfd*: private anonymous memory; pages are copied in or whole frames moved in
+//! and out, and protected against writes while clean. *Protection* (sigsegv mode): shared memory mapped twice; pages are
+//! filled through a second mapping that never traps, then opened with mprotect. Nothing here decides anything, allocates
+//! anything or knows what a server is.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use hanare_paging::FrameId;
+use hanare_sys::batch::DontNeedBatch;
+use hanare_sys::copy;
+use hanare_sys::futex::LockCell;
+use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
+use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
+
+/// Why the view could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// Address space could not be had.
+    #[error("cannot set up far memory: {0}; lower HANARE_RESERVE or raise the limit on address space")]
+    Map(#[from] MapError),
+    /// The kernel refused to register it.
+    #[error("cannot set up far memory: {0}; 'hanare doctor' tells what this machine allows")]
+    Uffd(#[from] UffdError),
+}
+
+/// How the view is made.
+pub(crate) enum Mechanism {
+    /// Userfaultfd, opened with the features the mode needs.
+    Uffd(Uffd),
+    /// mprotect, with a memfd mapped twice.
+    Protection,
+}
+
+/// Sizes of the view, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) reserve: usize,
+    pub(crate) unit: usize,
+    pub(crate) block: usize,
+    pub(crate) small_frames: usize,
+    pub(crate) wide_frames: usize,
+}
+
+pub(crate) struct View {
+    base: usize,
+    sizes: Sizes,
+    uffd: Option<Uffd>,
+    /// Start of the second mapping in sigsegv mode, and the file beneath both.
+    io_base: usize,
+    file: Option<std::os::fd::OwnedFd>,
+    small_pool: usize,
+    wide_pool: usize,
+    zeroes: usize,
+    /// Units whose access the program restricted: a bit each, so that their bytes are read the slow way.
+    restricted: LockCell<Vec<u64>>,
+    any_restricted: AtomicBool,
+    single: fn() -> bool,
+}
+
+/// The page, in bytes from the start of far memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+impl View {
+    /// Reserves and registers far memory and its frames. `single` tells whether only one thread of the program can be
+    /// running at the moment.
+    pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, single: fn() -> bool) -> Result<Self, ViewError> {
+        let align = 2 << 20;
+        let (uffd, file) = match mechanism {
+            Mechanism::Uffd(uffd) => (Some(uffd), None),
+            Mechanism::Protection => (None, Some(map::memfd("hanare-view", sizes.reserve as u64)?)),
+        };
+        let mut view = Self {
+            base: 0,
+            sizes,
+            uffd,
+            io_base: 0,
+            file: None,
+            small_pool: pool(sizes.small_frames * sizes.unit, align)?,
+            wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
+            zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
+            restricted: LockCell::new(vec![0; sizes.reserve / sizes.unit / 64 + 1]),
+            any_restricted: AtomicBool::new(false),
+            single,
+        };
+        match file {
+            Some(file) => {
+                view.base = Mapping::shared(&file, 0, sizes.reserve)?.leak();
+                view.io_base = Mapping::shared(&file, 0, sizes.reserve)?.leak();
+                view.file = Some(file);
+                // SAFETY: the range was mapped just now and nothing points into it.
+                unsafe { map::protect(view.base, sizes.reserve, Prot::NONE) }.map_err(|errno| refused(&view, errno))?;
+            }
+            None => view.base = Mapping::reserve(sizes.reserve, align)?.leak(),
+        }
+        view.advise_all(huge);
+        view.register()?;
+        Ok(view)
+    }
+
+    fn register(&self) -> Result<(), ViewError> {
+        let Some(uffd) = &self.uffd else { return Ok(()) };
+        uffd.register(self.base, self.sizes.reserve, RegisterMode { missing: true, wp: true, minor: false })?;
+        // MOVE wants its destination registered; with write-protect mode alone the frames themselves never trap.
+        for (addr, len) in self.pools() {
+            uffd.register(addr, len, RegisterMode { missing: false, wp: true, minor: false })?;
+        }
+        Ok(())
+    }
+
+    fn pools(&self) -> impl Iterator<Item = (usize, usize)> {
+        let small = (self.small_pool, (self.sizes.small_frames * self.sizes.unit).next_multiple_of(2 << 20));
+        let wide = (self.wide_pool, self.sizes.wide_frames * self.sizes.block);
+        [small, wide].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
+    }
+
+    /// Advice is best effort: a kernel that refuses it loses speed, or writes larger cores, and nothing else.
+    fn advise_all(&self, huge: bool) {
+        let ranges = [(self.base, self.sizes.reserve), (self.io_base, self.sizes.reserve)];
+        for (addr, len) in ranges.into_iter().chain(self.pools()).filter(|&(addr, _)| addr != 0) {
+            let size = if huge { Advice::HugePage } else { Advice::NoHugePage };
+            for advice in [size, Advice::DontFork, Advice::DontDump] {
+                // SAFETY: the range is our own mapping; none of the three changes its contents.
+                let _ = unsafe { map::advise(addr, len, advice) };
+            }
+        }
+    }
+
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.reserve
+    }
+
+    pub(crate) fn uffd(&self) -> Option<&Uffd> {
+        self.uffd.as_ref()
+    }
+
+    /// Address of a frame's bytes.
+    pub(crate) fn frame(&self, frame: FrameId) -> *mut u8 {
+        let (pool, size) = match frame.wide {
+            true => (self.wide_pool, self.sizes.block),
+            false => (self.small_pool, self.sizes.unit),
+        };
+        (pool + frame.index as usize * size) as *mut u8
+    }
+
+    /// Where bytes for a page can be received straight into view, if the mechanism has such a place.
+    pub(crate) fn receive_place(&self, offset: usize) -> Option<*mut u8> {
+        (self.io_base != 0).then_some((self.io_base + offset) as *mut u8)
+    }
+
+    pub(crate) fn zeroes(&self) -> *const u8 {
+        self.zeroes as *const u8
+    }
+
+    // ---- into view --------------------------------------------------------------------------------------------------
+
+    /// Copies bytes into view at pages that are absent, and lets the threads that wait for them go on.
+    ///
+    /// # Safety
+    /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
+    pub(crate) unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) {
+        match &self.uffd {
+            // SAFETY: passed on from the caller.
+            Some(uffd) => unsafe { copy_in(uffd, self.base + span.offset, from as usize, span.len, !writable) },
+            None => {
+                // SAFETY: the second mapping is ours alone, and the caller owns these pages.
+                unsafe { copy::copy(from, (self.io_base + span.offset) as *mut u8, span.len) };
+                self.show(span, writable);
+            }
+        }
+    }
+
+    /// Shows pages that were filled through [`Self::receive_place`].
+    pub(crate) fn show(&self, span: Span, writable: bool) {
+        self.protect_own(span, if writable { Prot::READ_WRITE } else { Prot::READ });
+    }
+
+    /// Moves a frame into view; the frame has no memory afterwards. Returns whether no write can have slipped in before
+    /// the page was protected.
+    ///
+    /// # Safety
+    /// The page is in transit and the frame filled, both this call's to handle.
+    pub(crate) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
+        let Some(uffd) = &self.uffd else { return true };
+        let (to, from) = (self.base + span.offset, self.frame(frame) as usize);
+        // Between the move and its protection another thread could write unseen. Where none can be running, the window
+        // is empty; elsewhere the page is reported as uncertain, and counts as dirty.
+        let alone = writable || (self.single)();
+        let mode = MoveMode { dontwake: !writable, allow_src_holes: true };
+        // SAFETY: the caller owns both ranges.
+        if unsafe { move_all(uffd, to, from, span.len, mode) } {
+            if !writable {
+                let protected = uffd.write_protect(to, span.len, true, false).is_ok();
+                let _ = uffd.wake(to, span.len);
+                return alone && protected;
+            }
+            return true;
+        }
+        // SAFETY: the frame's bytes are still in place, and the caller's.
+        unsafe { copy_in(uffd, to, from, span.len, !writable) };
+        self.empty_frame(frame);
+        true
+    }
+
+    /// Opens a protected page for writing and lets its writers go on.
+    pub(crate) fn open(&self, span: Span) {
+        match &self.uffd {
+            Some(uffd) => drop(uffd.write_protect(self.base + span.offset, span.len, false, false)),
+            None => self.protect_own(span, Prot::READ_WRITE),
+        }
+    }
+
+    /// Lets threads that wait for a page look again.
+    pub(crate) fn wake(&self, span: Span) {
+        if let Some(uffd) = &self.uffd {
+            let _ = uffd.wake(self.base + span.offset, span.len);
+        }
+    }
+
+    // ---- out of view ------------------------------------------------------------------------------------------------
+
+    /// Moves a page out of view into an empty frame, in one step that no write can fall into.
+    ///
+    /// # Safety
+    /// The page is in transit and the frame empty, both this call's to handle.
+    pub(crate) unsafe fn move_out(&self, span: Span, frame: FrameId) {
+        let Some(uffd) = &self.uffd else { return };
+        let (from, to) = (self.base + span.offset, self.frame(frame) as usize);
+        let mode = MoveMode { dontwake: true, allow_src_holes: true };
+        // SAFETY: the caller owns both ranges.
+        if unsafe { move_all(uffd, to, from, span.len, mode) } {
+            return;
+        }
+        // A pinned page, or one under restricted access, cannot be moved: freeze, copy, drop.
+        self.freeze(span);
+        // SAFETY: the page is frozen, the frame is the caller's.
+        unsafe { self.read(span, self.frame(frame)) };
+        // SAFETY: the bytes are in the frame now.
+        let _ = unsafe { map::advise(from, span.len, Advice::DontNeed) };
+    }
+
+    /// Stops writes to pages in view: later ones trap and wait.
+    pub(crate) fn freeze(&self, span: Span) {
+        match &self.uffd {
+            Some(uffd) => drop(uffd.write_protect(self.base + span.offset, span.len, true, false)),
+            None => self.protect_own(span, Prot::NONE),
+        }
+    }
+
+    /// Copies a frozen page's bytes.
+    ///
+    /// # Safety
+    /// The page is frozen and present; `to` has room for it and is the caller's.
+    pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
+        let from = if self.io_base != 0 { self.io_base } else { self.base } + span.offset;
+        if self.io_base == 0 && self.is_restricted(span) {
+            // SAFETY: the caller's buffer; the kernel reads the page whatever its protection.
+            let into = unsafe { std::slice::from_raw_parts_mut(to, span.len) };
+            let _ = copy::read_foreign(from, into);
+            return;
+        }
+        // SAFETY: the page is present and readable, and nothing writes to it.
+        unsafe { copy::copy(from as *const u8, to, span.len) };
+    }
+
+    /// Makes frozen or clean pages vanish at the next [`Self::flush`].
+    pub(crate) fn drop_later(&self, span: Span, batch: &mut DontNeedBatch) {
+        if self.uffd.is_none() {
+            self.protect_own(span, Prot::NONE);
+            if let Some(file) = &self.file {
+                let _ = map::punch_hole(file, span.offset as u64, span.len as u64);
+            }
+            return;
+        }
+        if !batch.push(self.base + span.offset, span.len) {
+            self.flush(batch);
+            let _ = batch.push(self.base + span.offset, span.len);
+        }
+    }
+
+    /// Carries out the drops collected in a batch.
+    pub(crate) fn flush(&self, batch: &mut DontNeedBatch) {
+        // SAFETY: every range pushed is a page in transit out of view, whose bytes are safe or not needed.
+        let _ = unsafe { batch.flush() };
+    }
+
+    /// Gives a frame's memory back to the system.
+    pub(crate) fn empty_frame(&self, frame: FrameId) {
+        let size = if frame.wide { self.sizes.block } else { self.sizes.unit };
+        // SAFETY: the frame is free; nobody needs its bytes.
+        let _ = unsafe { map::advise(self.frame(frame) as usize, size, Advice::DontNeed) };
+    }
+
+    // ---- the program's own protection -------------------------------------------------------------------------------
+
+    /// The program changes the access of a range of its far memory.
+    pub(crate) fn restrict(&self, span: Span, prot: i32) -> Result<(), i32> {
+        if self.uffd.is_none() {
+            // Here protection is the trap itself; taking access away would be taken for absence.
+            return if prot == Prot::READ_WRITE.0 { Ok(()) } else { Err(libc::ENOTSUP) };
+        }
+        let restricted = prot != Prot::READ_WRITE.0;
+        if restricted {
+            self.any_restricted.store(true, Relaxed);
+            self.mark_restricted(span, true);
+        }
+        // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
+        unsafe { map::protect(self.base + span.offset, span.len, Prot(prot)) }.map_err(|errno| errno.0)?;
+        if !restricted {
+            self.mark_restricted(span, false);
+        }
+        Ok(())
+    }
+
+    /// Gives freed memory its usual access back.
+    pub(crate) fn unrestrict(&self, span: Span) {
+        if self.any_restricted.load(Relaxed) && self.is_restricted(span) {
+            let _ = self.restrict(span, Prot::READ_WRITE.0);
+        }
+    }
+
+    fn mark_restricted(&self, span: Span, on: bool) {
+        let (first, end) = (span.offset / self.sizes.unit, (span.offset + span.len).div_ceil(self.sizes.unit));
+        let mut restricted = self.restricted.lock();
+        for unit in first..end {
+            let bit = 1 << (unit % 64);
+            match on {
+                true => restricted[unit / 64] |= bit,
+                false => restricted[unit / 64] &= !bit,
+            }
+        }
+    }
+
+    fn is_restricted(&self, span: Span) -> bool {
+        let (first, end) = (span.offset / self.sizes.unit, (span.offset + span.len).div_ceil(self.sizes.unit));
+        self.any_restricted.load(Relaxed) && {
+            let restricted = self.restricted.lock();
+            (first..end).any(|unit| restricted[unit / 64] & (1 << (unit % 64)) != 0)
+        }
+    }
+
+    fn protect_own(&self, span: Span, prot: Prot) {
+        // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+        if unsafe { map::protect(self.base + span.offset, span.len, prot) }.is_err() {
+            crate::fatal::die(
+                crate::fatal::EXIT_LOST,
+                format_args!(
+                    "the kernel has no more mappings for sigsegv mode (vm.max_map_count); give a larger --page-size"
+                ),
+            );
+        }
+    }
+
+    /// In a forked child: the parent's far memory is not there, and nothing else may come to lie in its place.
+    pub(crate) fn forbid(&self) {
+        // SAFETY: the ranges were left out of the child (DONTFORK), so this only occupies empty address space.
+        unsafe {
+            let _ = map::replace_with_none(self.base, self.sizes.reserve);
+        }
+    }
+}
+
+fn refused(view: &View, errno: hanare_sys::Errno) -> ViewError {
+    ViewError::Map(MapError::Reserve { len: view.sizes.reserve, errno })
+}
+
+fn pool(len: usize, align: usize) -> Result<usize, MapError> {
+    if len == 0 {
+        return Ok(0);
+    }
+    Ok(Mapping::reserve(len.next_multiple_of(align), align)?.leak())
+}
+
+/// COPY until all of it is there.
+///
+/// # Safety
+/// As [`View::copy_in`].
+unsafe fn copy_in(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: passed on from the caller.
+        let result = unsafe { uffd.copy(to + done, from + done, len - done, CopyMode { wp, dontwake: false }) };
+        done += result.done;
+        match result.errno {
+            None | Some(libc::EAGAIN) => {}
+            // A page that is there already (the kernel may make one while it collapses huge pages) keeps its bytes.
+            Some(libc::EEXIST) => {
+                let _ = uffd.wake(to + done, 4096);
+                done += 4096;
+            }
+            // The range is gone, or the process is: nobody waits for these pages any more.
+            Some(_) => return,
+        }
+    }
+}
+
+/// MOVE until all of it is there; false, with everything back in place, when the kernel refuses.
+///
+/// # Safety
+/// The caller owns the contents of both ranges.
+unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> bool {
+    let mut done = 0;
+    let mut tries = 0;
+    while done < len {
+        // SAFETY: passed on from the caller.
+        let result = unsafe { uffd.move_pages(to + done, from + done, len - done, mode) };
+        done += result.done;
+        match result.errno {
+            None => {}
+            Some(libc::EAGAIN) if tries < 1000 => tries += 1,
+            Some(libc::EBUSY) if tries < 3 => tries += 1,
+            Some(_) => {
+                if done > 0 {
+                    let back = MoveMode { dontwake: true, allow_src_holes: true };
+                    // SAFETY: these are the very pages moved above.
+                    let _ = unsafe { uffd.move_pages(from, to, done, back) };
+                }
+                return false;
+            }
+        }
+    }
+    true
+}
