@@ -7,7 +7,6 @@
 mod doctor;
 mod library;
 mod message;
-mod private;
 mod program;
 mod report;
 mod run;

@@ -9,14 +9,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hanare::hostfile::{Hostfile, HostfileError};
-use hanare::settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_name, parse_size};
+use hanare::private::{Private, PrivateError, PrivateOptions};
+use hanare::settings::{
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
+    SettingsError, parse_name, parse_size,
+};
 use hanare::stats::{Stats, StatsError};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
 use crate::library::{self, LibraryError};
 use crate::message::say;
-use crate::private::{Private, PrivateError, PrivateOptions};
 use crate::program::{self, ProgramError};
 use crate::report::Figures;
 use crate::signals::Forwarder;
@@ -33,8 +36,10 @@ const EXAMPLES: &str = "\
 Examples:
   hanare run --local 256M -- sort -S 1200M big.txt     sort in 1200M of which 256M are here
   hanare run --local 25% --report -- ./simulate        a quarter of what it allocates is here
-  hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8 ('hanare serve')
+  hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
+
+Memory servers are started with 'hanare serve'.
 Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
 HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_THRESHOLD (128K), HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
@@ -63,11 +68,9 @@ pub(crate) struct RunArgs {
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
     #[arg(long, value_name = "auto|SIZE")]
     page_size: Option<PageSize>,
-    /// Replacement policy. Default: lru.
-    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices("Replacement policy", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
-    /// Prefetcher. Default: sequential.
-    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
     /// How touches are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
     #[arg(long, value_name = "MODE")]
@@ -90,6 +93,12 @@ pub(crate) struct RunArgs {
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// The help of a flag that takes a name: what there is, and the default.
+fn choices(what: &str, all: &[(&str, &str)], default: &str) -> String {
+    let names: Vec<String> = all.iter().map(|(name, line)| format!("{name} ({line})")).collect();
+    format!("{what}: {}. Default: {default}", names.join(", "))
 }
 
 /// Why a program was not run, or not reported on.
@@ -221,7 +230,8 @@ fn start_private(args: &RunArgs) -> Result<Private, RunError> {
         Some(dir) => Some(dir.as_path()),
         None => Some(Path::new(SPILL_DEFAULT)).filter(|dir| is_disk(dir)),
     };
-    Ok(Private::start(&PrivateOptions { memory, spill })?)
+    let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
+    Ok(Private::start(&PrivateOptions { command: &command, memory, spill })?)
 }
 
 /// Whether files in `dir` lie on a disk that we may write: spilling to a file system in memory would save none.

@@ -160,7 +160,7 @@ fn watch_starter(stop: StopHandle) -> io::Result<()> {
 fn remove_directory(socket: Option<&Path>) {
     let dir = socket.and_then(Path::parent);
     let is_run_directory = |dir: &&Path| {
-        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(crate::private::DIR_PREFIX))
+        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(hanare::private::DIR_PREFIX))
     };
     if let Some(dir) = dir.filter(is_run_directory) {
         // The starter may have been first.

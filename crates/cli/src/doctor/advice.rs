@@ -112,6 +112,7 @@ mod tests {
         let lines = machine(|features| {
             features.access = UffdAccess::Syscall;
             features.missing = true;
+            features.wp = true;
             features.move_ = true;
             features.wp_async = true;
             features.sigbus = true;
