@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{Header, Kind};
-use hanare_wire::handshake::{send_coded, send_control};
 use hanare_wire::inbox::{Inbox, check_payload};
 use hanare_wire::limits::CONTROL_MAX;
 use hanare_wire::payload::{GRANT_REQUEST_BYTES, Grant};
@@ -56,22 +55,22 @@ pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) 
             }
             Err(LinkError::Closed) => return Ok(()),
             Err(e @ (LinkError::Garbage { .. } | LinkError::Version { .. })) => {
-                farewell(socket, 0, ErrorCode::BadFrame, &e.to_string());
+                farewell(&mut channel, 0, ErrorCode::BadFrame, &e.to_string());
                 return Err(e);
             }
             Err(e) => return Err(e),
         };
         if let Served::Broken { tag, code, text } = role.serve(house, &mut channel, &header)? {
-            farewell(socket, tag, code, text);
+            farewell(&mut channel, tag, code, text);
             return Err(LinkError::Server { tag, code, text: Text::new(text) });
         }
     }
 }
 
-fn farewell(socket: &Socket, tag: u64, code: ErrorCode, text: &str) {
+fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
     let text = Text::new(text);
-    if send_coded(socket, Kind::Error, tag, code as u32, text.as_str().as_bytes()).is_ok() {
-        socket.finish(FAREWELL);
+    if channel.answer(Kind::Error, tag, code as u32, text.as_str().as_bytes()).is_ok() {
+        channel.socket.finish(FAREWELL);
     }
 }
 
@@ -79,8 +78,13 @@ fn farewell(socket: &Socket, tag: u64, code: ErrorCode, text: &str) {
 fn next_header(house: &House, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
     loop {
         if let Some(header) = channel.inbox.header()? {
+            let is_here = channel.inbox.waiting() >= header.payload_bytes();
+            if header.kind != Kind::Write || !is_here {
+                channel.flush()?;
+            }
             return Ok(Some(header));
         }
+        channel.flush()?;
         if channel.inbox.fill(channel.socket)?.is_some() {
             continue;
         }
@@ -126,10 +130,10 @@ enum Serving {
 impl Serving {
     fn serve(&mut self, house: &House, channel: &mut Channel<'_>, header: &Header) -> Result<Served, LinkError> {
         match (self, header.kind) {
-            (_, Kind::Ping) => send_control(channel.socket, Kind::Pong, header.tag, &[])?,
+            (_, Kind::Ping) => channel.answer(Kind::Pong, header.tag, 0, &[])?,
             (_, Kind::Status) => {
                 let status = house.store.status(house.registry.count()).encode();
-                send_control(channel.socket, Kind::StatusReply, header.tag, &status)?;
+                channel.answer(Kind::StatusReply, header.tag, 0, &status)?;
             }
             (Serving::Session(member), Kind::Read) => return read(house, channel, member.session(), header),
             (Serving::Session(member), Kind::Write) => return write(house, channel, member.session(), header),
@@ -138,7 +142,7 @@ impl Serving {
                     return answer(channel, header, ErrorCode::BadRange, BAD_RANGE);
                 }
                 member.session().discard(header.offset, u64::from(header.length));
-                send_control(channel.socket, Kind::Done, header.tag, &[])?;
+                channel.answer(Kind::Done, header.tag, 0, &[])?;
             }
             (Serving::Host(session), Kind::Attach) => attach(channel.socket, session, header.tag)?,
             (Serving::Host(session), Kind::GrantRequest) => return grant(channel, session, header),
@@ -155,13 +159,13 @@ impl Serving {
 const BAD_RANGE: &str = "a range is whole 4 KiB units within the limits";
 
 /// Answers a request with an ERROR that leaves the connection usable.
-fn answer(channel: &Channel<'_>, header: &Header, code: ErrorCode, text: &str) -> Result<Served, LinkError> {
-    send_coded(channel.socket, Kind::Error, header.tag, code as u32, Text::new(text).as_str().as_bytes())?;
+fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &str) -> Result<Served, LinkError> {
+    channel.answer(Kind::Error, header.tag, code as u32, Text::new(text).as_str().as_bytes())?;
     Ok(Served::Fine)
 }
 
 /// Answers a request about a range that could not be moved.
-fn answer_range(channel: &Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
+fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),
         RangeError::NotHeld => answer(channel, header, ErrorCode::NotHeld, "this session never wrote that range"),
@@ -195,7 +199,7 @@ fn write(house: &House, channel: &mut Channel<'_>, session: &Session, header: &H
     match channel.receive_range(session, header) {
         Ok(()) => {
             house.store.stats.write_bytes.fetch_add(u64::from(header.length), Relaxed);
-            send_control(channel.socket, Kind::Done, header.tag, &[])?;
+            channel.acknowledge(header.tag)?;
             Ok(Served::Fine)
         }
         Err(e) => answer_range(channel, header, e),
@@ -237,7 +241,7 @@ fn grant(channel: &mut Channel<'_>, session: &mut HostSession, header: &Header) 
         return answer(channel, header, ErrorCode::Full, "memory and spill space are used up");
     }
     let bytes: Vec<u8> = runs.iter().flat_map(Grant::encode).collect();
-    send_control(channel.socket, Kind::Grant, header.tag, &bytes)?;
+    channel.answer(Kind::Grant, header.tag, 0, &bytes)?;
     Ok(Served::Fine)
 }
 
@@ -247,7 +251,7 @@ fn take_back(channel: &mut Channel<'_>, session: &mut HostSession, header: &Head
         return Ok(no_sense(header));
     };
     match session.take_back(run) {
-        Ok(()) => send_control(channel.socket, Kind::Done, header.tag, &[])?,
+        Ok(()) => channel.answer(Kind::Done, header.tag, 0, &[])?,
         Err(ReturnError::NotGranted) => {
             return answer(channel, header, ErrorCode::BadRange, "that run of slots was not granted");
         }

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use hanare_wire::LinkError;
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
+use hanare_wire::handshake::send_coded;
 use hanare_wire::inbox::Inbox;
 use hanare_wire::socket::{Direction, Progress, Socket};
 
@@ -17,6 +18,8 @@ use crate::table::{Run, Taken};
 
 /// Spilled bytes pass through a buffer of this size.
 const BOUNCE_BYTES: usize = 256 << 10;
+/// Acknowledgements that wait for each other at most.
+const ACKS_BYTES: usize = 64 * HEADER_BYTES;
 
 /// One connection's means of moving bytes.
 pub(crate) struct Channel<'a> {
@@ -25,6 +28,8 @@ pub(crate) struct Channel<'a> {
     /// Whether ranges carry checksums.
     pub(crate) payload_crc: bool,
     bounce: Vec<u8>,
+    /// DONE frames of small WRITEs that came together, to go out together.
+    acks: Vec<u8>,
 }
 
 /// Why a range was not moved; unless it is `Link`, the connection goes on.
@@ -50,7 +55,28 @@ impl From<LinkError> for RangeError {
 
 impl<'a> Channel<'a> {
     pub(crate) fn new(socket: &'a Socket, inbox: Inbox, payload_crc: bool) -> Channel<'a> {
-        Channel { socket, inbox, payload_crc, bounce: Vec::new() }
+        Channel { socket, inbox, payload_crc, bounce: Vec::new(), acks: Vec::with_capacity(ACKS_BYTES) }
+    }
+
+    /// Acknowledges a WRITE, at once or, when there may soon be more to acknowledge, by [`Channel::flush`].
+    pub(crate) fn acknowledge(&mut self, tag: u64) -> Result<(), LinkError> {
+        self.acks.extend_from_slice(&Header::bare(Kind::Done, tag).encode());
+        if self.acks.len() + HEADER_BYTES > ACKS_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends the acknowledgements that wait.
+    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+        if !self.acks.is_empty() {
+            self.socket.send_all(&[IoSlice::new(&self.acks)])?;
+            self.acks.clear();
+        }
+        Ok(())
+    }
+
+    /// Sends a small answer, after the acknowledgements of what came before.
+    pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
+        self.flush()?;
+        send_coded(self.socket, kind, tag, code, payload)
     }
 
     /// Answers a READ with DATA. An error other than `Link` is found before anything is sent.

@@ -209,9 +209,14 @@ fn a_dead_client_frees_its_slots_and_a_living_one_keeps_its_own() {
 fn many_requests_in_flight_are_answered_in_order() {
     let server = TestServer::start(64 * MIB);
     let mut client = Client::open(&server.tcp, 4096);
-    for n in 0..500u64 {
-        client.writer.write(n, n * PAGE, &[IoSlice::new(&page(n, 4))]).expect("sent");
+    let pages: Vec<Vec<u8>> = (0..500).map(|n| page(n, 4)).collect();
+    for n in 0..100u64 {
+        client.writer.write(n, n * PAGE, &[IoSlice::new(&pages[n as usize])]).expect("sent");
     }
+    let rest: Vec<_> = (100..500u64).map(|n| (n, n * PAGE, &pages[n as usize][..])).collect();
+    client.writer.write_many(&rest).expect("sent");
+    let short = client.writer.write_many(&[(0, 0, &pages[0]), (1, 0, &pages[0][..100])]);
+    assert!(matches!(short, Err(LinkError::Misuse { .. })));
     for n in 0..500 {
         assert_eq!(client.ack(n).expect("an answer"), AckStatus::Done);
     }

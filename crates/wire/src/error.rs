@@ -73,19 +73,15 @@ pub enum ErrorCode {
     Checksum = 5,
     /// The spill file could not be read or written.
     Spill = 6,
-    /// The server is stopping.
-    Stopping = 7,
     /// A frame that this connection's role does not allow; the server closes the connection.
-    NotAllowed = 8,
+    NotAllowed = 7,
 }
 
 impl ErrorCode {
     /// The code on the wire as a code of this version.
     pub fn from_wire(code: u32) -> Option<ErrorCode> {
         use ErrorCode::*;
-        [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, Stopping, NotAllowed]
-            .into_iter()
-            .find(|known| *known as u32 == code)
+        [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, NotAllowed].into_iter().find(|known| *known as u32 == code)
     }
 }
 
@@ -98,7 +94,6 @@ impl std::fmt::Display for ErrorCode {
             ErrorCode::BadFrame => "it could not understand a frame",
             ErrorCode::Checksum => "a payload arrived damaged",
             ErrorCode::Spill => "its spill file failed",
-            ErrorCode::Stopping => "it is stopping",
             ErrorCode::NotAllowed => "the request does not belong on this connection",
         })
     }

@@ -5,7 +5,7 @@
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header};
-use crate::limits::INBOX_BYTES;
+use crate::limits::{INBOX_BYTES, INBOX_SIP_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
 /// Bytes received and not yet taken.
@@ -14,11 +14,13 @@ pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    /// How much to take at a time, by the size of the last payload.
+    sip: usize,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0, sip: INBOX_SIP_BYTES }
     }
 }
 
@@ -35,6 +37,7 @@ impl Inbox {
             Some(raw) => {
                 let header = Header::decode(raw)?;
                 self.start += HEADER_BYTES;
+                self.sip = if header.payload_bytes() <= SMALL_PAGE { INBOX_BYTES } else { INBOX_SIP_BYTES };
                 Ok(Some(header))
             }
             None => {
@@ -54,8 +57,7 @@ impl Inbox {
 
     /// Receives, without waiting, what fits behind the bytes already here; `None` when there is nothing.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
-        self.compact();
-        let received = socket.receive(&mut self.bytes[self.end..])?;
+        let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
@@ -67,8 +69,7 @@ impl Inbox {
         if taken > 0 || into.is_empty() {
             return Ok(Some(taken));
         }
-        self.compact();
-        let Some(received) = socket.receive_two(into, &mut self.bytes[self.end..])? else {
+        let Some(received) = socket.receive_two(into, self.room())? else {
             return Ok(None);
         };
         let direct = received.min(into.len());
@@ -116,12 +117,15 @@ impl Inbox {
         Ok((header, length))
     }
 
-    fn compact(&mut self) {
+    /// The room behind the bytes that wait, which are moved to the front first.
+    fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
+        let end = INBOX_BYTES.min(self.end + self.sip);
+        &mut self.bytes[self.end..end]
     }
 }
 

@@ -26,8 +26,12 @@ pub const KEY_MIN: usize = 16;
 pub const KEY_MAX: usize = 4096;
 /// The most runs one GRANT may carry.
 pub const GRANT_RUNS_MAX: usize = 256;
-/// What an [`crate::inbox::Inbox`] holds: a header and a small page together, with room for the next headers.
-pub const INBOX_BYTES: usize = 8192;
+/// What an [`crate::inbox::Inbox`] can hold: a batch of headers with small pages.
+pub const INBOX_BYTES: usize = 64 << 10;
+/// Pages up to this size come through the inbox, many in one system call: copying them again costs less than a call.
+pub const SMALL_PAGE: usize = 16 << 10;
+/// What an inbox takes at a time between larger pages: a header, and little that has to be copied again.
+pub const INBOX_SIP_BYTES: usize = 8192;
 /// Socket buffers asked for, each way.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Without one byte of progress for this long, a peer counts as silent.
@@ -40,7 +44,7 @@ pub const SPINS_BEFORE_SLEEP: u32 = 100;
 const _: () = {
     assert!(RANGE_MAX.is_multiple_of(RANGE_UNIT) && DISCARD_MAX.is_multiple_of(RANGE_UNIT));
     assert!(SLOT_MIN.is_power_of_two() && SLOT_MAX.is_power_of_two() && SLOT_MIN >= RANGE_UNIT);
-    assert!(INBOX_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES);
+    assert!(INBOX_SIP_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES && INBOX_BYTES >= INBOX_SIP_BYTES);
     assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
     assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
 };

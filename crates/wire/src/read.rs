@@ -50,17 +50,20 @@ pub(crate) fn halves(socket: Socket, inbox: Inbox, payload_crc: bool) -> (ReadRe
 impl ReadRequests {
     /// Asks for `len` bytes at `offset`: whole 4 KiB units, at most [`RANGE_MAX`].
     pub fn request(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
-        let frame = read_frame(tag, offset, len)?;
+        check_range(offset, len)?;
+        let frame = Header::range(Kind::Read, tag, offset, len).encode();
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Asks for several ranges `(tag, offset, len)`, many in one system call. When one breaks the limits, those of
-    /// its batch are not sent.
+    /// Asks for several ranges `(tag, offset, len)`, many in one system call. When one breaks the limits, none is sent.
     pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
+        for (_, offset, len) in ranges {
+            check_range(*offset, *len)?;
+        }
         for batch in ranges.chunks(BATCH) {
             let mut frames = [0; BATCH * HEADER_BYTES];
             for (into, (tag, offset, len)) in frames.chunks_exact_mut(HEADER_BYTES).zip(batch) {
-                into.copy_from_slice(&read_frame(*tag, *offset, *len)?);
+                into.copy_from_slice(&Header::range(Kind::Read, *tag, *offset, *len).encode());
             }
             self.socket.send_all(&[IoSlice::new(&frames[..batch.len() * HEADER_BYTES])])?;
         }
@@ -68,11 +71,11 @@ impl ReadRequests {
     }
 }
 
-fn read_frame(tag: u64, offset: u64, len: u32) -> Result<[u8; HEADER_BYTES], LinkError> {
-    if !range_is_valid(offset, len, RANGE_MAX) {
-        return Err(LinkError::Misuse { what: "a READ takes whole 4 KiB units, at most 4 MiB" });
+fn check_range(offset: u64, len: u32) -> Result<(), LinkError> {
+    match range_is_valid(offset, len, RANGE_MAX) {
+        true => Ok(()),
+        false => Err(LinkError::Misuse { what: "a READ takes whole 4 KiB units, at most 4 MiB" }),
     }
-    Ok(Header::range(Kind::Read, tag, offset, len).encode())
 }
 
 impl AsFd for ReadRequests {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::error::{ErrorCode, LinkError};
-use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
+use crate::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 use crate::inbox::Inbox;
 use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
@@ -60,14 +60,7 @@ impl Writer {
         if !range_is_valid(offset, length, RANGE_MAX) || parts.len() > PARTS_MAX {
             return Err(LinkError::Misuse { what: "a WRITE takes whole 4 KiB units, at most 4 MiB in 256 parts" });
         }
-        let mut header = Header::range(Kind::Write, tag, offset, length);
-        if self.payload_crc {
-            let mut crc = crc32fast::Hasher::new();
-            parts.iter().for_each(|part| crc.update(part));
-            header.flags = FLAG_PAYLOAD_CRC;
-            header.payload_crc = crc.finalize();
-        }
-        let header = header.encode();
+        let header = self.header(tag, offset, length, parts);
         let (first, rest) = parts.split_at(parts.len().min(PARTS_AT_ONCE - 1));
         let mut pieces = [IoSlice::new(&[]); PARTS_AT_ONCE];
         pieces[0] = IoSlice::new(&header);
@@ -76,6 +69,39 @@ impl Writer {
         }
         self.socket.send_all(&pieces[..=first.len()])?;
         self.socket.send_all(rest)
+    }
+
+    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call; each is as in [`Writer::write`] and
+    /// acknowledged apart. When one breaks the limits, none is sent.
+    pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
+            return Err(LinkError::Misuse { what: "a WRITE takes whole 4 KiB units, at most 4 MiB" });
+        }
+        for batch in pages.chunks(PARTS_AT_ONCE / 2) {
+            let mut headers = [[0; HEADER_BYTES]; PARTS_AT_ONCE / 2];
+            for (header, (tag, offset, bytes)) in headers.iter_mut().zip(batch) {
+                *header = self.header(*tag, *offset, bytes.len() as u32, &[IoSlice::new(bytes)]);
+            }
+            let mut pieces = [IoSlice::new(&[]); PARTS_AT_ONCE];
+            for (pair, (header, (_, _, bytes))) in pieces.chunks_exact_mut(2).zip(headers.iter().zip(batch)) {
+                pair[0] = IoSlice::new(header);
+                pair[1] = IoSlice::new(bytes);
+            }
+            self.socket.send_all(&pieces[..batch.len() * 2])?;
+        }
+        Ok(())
+    }
+
+    fn header(&self, tag: u64, offset: u64, length: u32, parts: &[IoSlice<'_>]) -> [u8; HEADER_BYTES] {
+        let mut header = Header::range(Kind::Write, tag, offset, length);
+        if self.payload_crc {
+            let mut crc = crc32fast::Hasher::new();
+            parts.iter().for_each(|part| crc.update(part));
+            header.flags = FLAG_PAYLOAD_CRC;
+            header.payload_crc = crc.finalize();
+        }
+        header.encode()
     }
 
     /// Says that `len` bytes at `offset` are no longer needed: whole 4 KiB units, at most [`DISCARD_MAX`]. The server
