@@ -69,7 +69,8 @@ pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) 
 
 fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
     let text = Text::new(text);
-    if channel.answer(Kind::Error, tag, code as u32, text.as_str().as_bytes()).is_ok() {
+    let said = channel.answer(Kind::Error, tag, code as u32, text.as_str().as_bytes());
+    if said.and_then(|()| channel.flush()).is_ok() {
         channel.socket.finish(FAREWELL);
     }
 }
@@ -78,8 +79,7 @@ fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
 fn next_header(house: &House, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
     loop {
         if let Some(header) = channel.inbox.header()? {
-            let is_here = channel.inbox.waiting() >= header.payload_bytes();
-            if header.kind != Kind::Write || !is_here {
+            if channel.inbox.waiting() < header.payload_bytes() {
                 channel.flush()?;
             }
             return Ok(Some(header));
@@ -144,7 +144,7 @@ impl Serving {
                 member.session().discard(header.offset, u64::from(header.length));
                 channel.answer(Kind::Done, header.tag, 0, &[])?;
             }
-            (Serving::Host(session), Kind::Attach) => attach(channel.socket, session, header.tag)?,
+            (Serving::Host(session), Kind::Attach) => attach(channel, session, header.tag)?,
             (Serving::Host(session), Kind::GrantRequest) => return grant(channel, session, header),
             (Serving::Host(session), Kind::Return) => return take_back(channel, session, header),
             _ => {
@@ -199,19 +199,20 @@ fn write(house: &House, channel: &mut Channel<'_>, session: &Session, header: &H
     match channel.receive_range(session, header) {
         Ok(()) => {
             house.store.stats.write_bytes.fetch_add(u64::from(header.length), Relaxed);
-            channel.acknowledge(header.tag)?;
+            channel.answer(Kind::Done, header.tag, 0, &[])?;
             Ok(Served::Fine)
         }
         Err(e) => answer_range(channel, header, e),
     }
 }
 
-fn attach(socket: &Socket, session: &HostSession, tag: u64) -> Result<(), LinkError> {
+fn attach(channel: &mut Channel<'_>, session: &HostSession, tag: u64) -> Result<(), LinkError> {
+    channel.flush()?;
     let mut files = vec![session.memfd()];
     files.extend(session.spill());
     let code = if files.len() > 1 { ATTACHED_SPILL } else { 0 };
     let frame = Header { code, ..Header::bare(Kind::Attached, tag) };
-    socket.send_files(&frame.encode(), &files)
+    channel.socket.send_files(&frame.encode(), &files)
 }
 
 /// Receives a request's small payload.

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use hanare_wire::frame::Kind;
 use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
-use hanare_wire::limits::SILENT_DEFAULT;
 use hanare_wire::socket::Socket;
 use hanare_wire::{Endpoint, Key};
 use rustix::event::{PollFd, PollFlags};
@@ -52,8 +51,6 @@ pub struct ServerConfig {
     pub key: Option<Key>,
     /// How long a connection looks for the next request before it sleeps.
     pub spin: Duration,
-    /// How long a transfer may stand still before its connection is cut.
-    pub silent_timeout: Duration,
     /// The most connections at a time.
     pub connections_max: usize,
     /// Where the log goes.
@@ -70,7 +67,6 @@ impl ServerConfig {
             spill_margin: 1 << 30,
             key: None,
             spin: Duration::from_micros(80),
-            silent_timeout: SILENT_DEFAULT,
             connections_max: 1024,
             log: Arc::new(|_| {}),
         }
@@ -170,7 +166,6 @@ pub struct Server {
     listeners: Vec<Listener>,
     house: Arc<House>,
     key: Option<Key>,
-    silent_timeout: Duration,
     connections_max: usize,
     log: Log,
 }
@@ -213,7 +208,6 @@ impl Server {
             listeners,
             house: Arc::new(house),
             key: config.key,
-            silent_timeout: config.silent_timeout,
             connections_max: config.connections_max,
             log: config.log,
         })
@@ -270,7 +264,7 @@ impl Server {
     }
 
     fn admit(&self, fd: OwnedFd, peer: String, is_unix: bool, running: &mut Vec<Running>) {
-        let socket = match Socket::new(fd, self.silent_timeout) {
+        let socket = match Socket::new(fd, None) {
             Ok(socket) => Arc::new(socket),
             Err(e) => return (self.log)(&format!("{peer}: {e}")),
         };

@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 
 use hanare_wire::LinkError;
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
-use hanare_wire::handshake::send_coded;
+use hanare_wire::handshake::control_header;
 use hanare_wire::inbox::Inbox;
+use hanare_wire::limits::{CONTROL_MAX, SMALL_PAGE};
 use hanare_wire::socket::{Direction, Progress, Socket};
 
 use crate::session::{Found, Session};
@@ -18,8 +19,9 @@ use crate::table::{Run, Taken};
 
 /// Spilled bytes pass through a buffer of this size.
 const BOUNCE_BYTES: usize = 256 << 10;
-/// Acknowledgements that wait for each other at most.
-const ACKS_BYTES: usize = 64 * HEADER_BYTES;
+/// Answers are gathered up to this size.
+const OUTBOX_BYTES: usize = 64 << 10;
+const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES >= HEADER_BYTES + CONTROL_MAX);
 
 /// One connection's means of moving bytes.
 pub(crate) struct Channel<'a> {
@@ -28,8 +30,8 @@ pub(crate) struct Channel<'a> {
     /// Whether ranges carry checksums.
     pub(crate) payload_crc: bool,
     bounce: Vec<u8>,
-    /// DONE frames of small WRITEs that came together, to go out together.
-    acks: Vec<u8>,
+    /// Answers to requests that came together, to go out together.
+    outbox: Vec<u8>,
 }
 
 /// Why a range was not moved; unless it is `Link`, the connection goes on.
@@ -55,32 +57,87 @@ impl From<LinkError> for RangeError {
 
 impl<'a> Channel<'a> {
     pub(crate) fn new(socket: &'a Socket, inbox: Inbox, payload_crc: bool) -> Channel<'a> {
-        Channel { socket, inbox, payload_crc, bounce: Vec::new(), acks: Vec::with_capacity(ACKS_BYTES) }
+        Channel { socket, inbox, payload_crc, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
     }
 
-    /// Acknowledges a WRITE, at once or, when there may soon be more to acknowledge, by [`Channel::flush`].
-    pub(crate) fn acknowledge(&mut self, tag: u64) -> Result<(), LinkError> {
-        self.acks.extend_from_slice(&Header::bare(Kind::Done, tag).encode());
-        if self.acks.len() + HEADER_BYTES > ACKS_BYTES { self.flush() } else { Ok(()) }
+    /// Makes a small answer; it goes out with others at the next [`Channel::flush`].
+    pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
+        self.make_room(HEADER_BYTES + payload.len())?;
+        self.outbox.extend_from_slice(&control_header(kind, tag, code, payload).encode());
+        self.outbox.extend_from_slice(payload);
+        Ok(())
     }
 
-    /// Sends the acknowledgements that wait.
+    /// Sends the answers made so far. It must come before every wait for the peer's next request.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
-        if !self.acks.is_empty() {
-            self.socket.send_all(&[IoSlice::new(&self.acks)])?;
-            self.acks.clear();
+        if !self.outbox.is_empty() {
+            self.socket.send_all(&[IoSlice::new(&self.outbox)])?;
+            self.outbox.clear();
         }
         Ok(())
     }
 
-    /// Sends a small answer, after the acknowledgements of what came before.
-    pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
-        self.flush()?;
-        send_coded(self.socket, kind, tag, code, payload)
+    fn make_room(&mut self, bytes: usize) -> Result<(), LinkError> {
+        if self.outbox.len() + bytes > OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 
     /// Answers a READ with DATA. An error other than `Link` is found before anything is sent.
+    ///
+    /// A small page among others is copied, for that costs less than a system call; any other goes straight from its
+    /// slot.
     pub(crate) fn send_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
+        let has_company = !self.outbox.is_empty() || self.inbox.next_is(Kind::Read);
+        if has_company && request.length as usize <= SMALL_PAGE {
+            return self.gather_range(session, request);
+        }
+        self.flush()?;
+        self.send_from_slots(session, request)
+    }
+
+    fn gather_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
+        let length = request.length as usize;
+        self.make_room(HEADER_BYTES + length)?;
+        let start = self.outbox.len();
+        let page = start + HEADER_BYTES;
+        self.outbox.resize(page, 0);
+        if let Err(e) = self.copy_range(session, request) {
+            self.outbox.truncate(start);
+            return Err(e);
+        }
+        let mut data = Header { kind: Kind::Data, flags: 0, payload_crc: 0, code: 0, ..*request };
+        if self.payload_crc {
+            data.flags = FLAG_PAYLOAD_CRC;
+            data.payload_crc = crc32fast::hash(&self.outbox[page..]);
+        }
+        self.outbox[start..page].copy_from_slice(&data.encode());
+        Ok(())
+    }
+
+    /// Appends the bytes of a small range to the outbox.
+    fn copy_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
+        let length = request.length as usize;
+        let mut done = 0;
+        while done < length {
+            let outbox = &mut self.outbox;
+            let found = session.with_memory(request.offset + done as u64, length - done, |bytes| {
+                outbox.extend_from_slice(bytes);
+                bytes.len()
+            });
+            done += match found {
+                Found::Memory(n) => n,
+                Found::Spill { file, at, bytes } => {
+                    let end = self.outbox.len();
+                    self.outbox.resize(end + bytes, 0);
+                    file.read_exact_at(&mut self.outbox[end..], at).map_err(RangeError::Spill)?;
+                    bytes
+                }
+                Found::Absent { .. } => return Err(RangeError::NotHeld),
+            };
+        }
+        Ok(())
+    }
+
+    fn send_from_slots(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         if !session.holds(request.offset, u64::from(request.length)) {
             return Err(RangeError::NotHeld);
         }

@@ -3,9 +3,12 @@
 mod common;
 
 use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_server::{Server, ServerConfig, ServerError};
+use hanare_wire::frame::{Header, Kind};
 use hanare_wire::{AckStatus, Endpoint, ErrorCode, LinkError, Wait};
 
 const PAGE: u64 = 4096;
@@ -99,8 +102,6 @@ fn a_write_cut_short_shows_nothing() {
     server.status_until(|status| status.sessions == 0);
     let client = Client::open(&server.tcp, 65536);
     let Client { mut requests, mut replies, writer, .. } = client;
-    use hanare_wire::frame::{Header, Kind};
-    use std::os::fd::AsFd;
     let header = Header::range(Kind::Write, 1, 0, 65536).encode();
     rustix::net::send(writer.as_fd(), &header, rustix::net::SendFlags::empty()).expect("sent");
     rustix::net::send(writer.as_fd(), &[1; 100], rustix::net::SendFlags::empty()).expect("sent");
@@ -120,6 +121,26 @@ fn a_write_cut_short_shows_nothing() {
 fn fill(client: &mut Client) -> u64 {
     let full = |n: &u64| client.write(n * MIB, &vec![*n as u8; 1 << 20]).expect("an answer") == AckStatus::Full;
     (0..1024).find(full).unwrap_or(1024)
+}
+
+/// A program stopped in the midst of a WRITE, with answers waiting for it, finds its pages when it goes on: the server
+/// is more patient than any client.
+#[test]
+fn a_client_that_pauses_keeps_its_session() {
+    let server = TestServer::start(8 * MIB);
+    let mut client = Client::open(&server.tcp, 4096);
+    client.write(0, &vec![5; 4 << 20]).expect("an answer");
+    for n in 0..8 {
+        client.requests.request(n, 0, 4 << 20).expect("sent");
+    }
+    let header = Header::range(Kind::Write, 9, 0, 4096).encode();
+    rustix::net::send(client.writer.as_fd(), &header, rustix::net::SendFlags::empty()).expect("sent");
+    std::thread::sleep(hanare_wire::limits::SILENT_DEFAULT + Duration::from_millis(1500));
+    rustix::net::send(client.writer.as_fd(), &page(0, 6), rustix::net::SendFlags::empty()).expect("sent");
+    assert_eq!(client.ack(9).expect("an answer"), AckStatus::Done);
+    for _ in 0..8 {
+        assert!(client.receive(0, 4 << 20).expect("all of it")[4096..].iter().all(|byte| *byte == 5));
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub const MAGIC: [u8; 4] = *b"HNRE";
 pub const VERSION: u16 = 1;
 /// The bytes of a header.
 pub const HEADER_BYTES: usize = 40;
+/// Where a header has its kind.
+pub(crate) const KIND_AT: usize = 6;
 /// Flag: `payload_crc` is the CRC-32 of the payload.
 pub const FLAG_PAYLOAD_CRC: u8 = 1;
 const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
@@ -203,7 +205,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[6] = self.kind as u8;
+        bytes[KIND_AT] = self.kind as u8;
         bytes[7] = self.flags;
         bytes[8..16].copy_from_slice(&self.tag.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
@@ -222,7 +224,7 @@ impl Header {
             return Err(FrameError::Checksum);
         }
         let header = Header {
-            kind: Kind::from_wire(bytes[6]).ok_or(FrameError::Kind(bytes[6]))?,
+            kind: Kind::from_wire(bytes[KIND_AT]).ok_or(FrameError::Kind(bytes[KIND_AT]))?,
             flags: bytes[7],
             tag: u64_at(bytes, 8),
             offset: u64_at(bytes, 16),

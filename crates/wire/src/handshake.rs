@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
-use crate::frame::{Header, Kind};
+use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
 use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
@@ -57,7 +57,7 @@ pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, 
         Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
         Endpoint::Unix(path) => UnixStream::connect(path).map(OwnedFd::from).map_err(unreachable)?,
     };
-    let socket = Socket::new(fd, wish.silent_timeout)?;
+    let socket = Socket::new(fd, Some(wish.silent_timeout))?;
     let mut inbox = Inbox::default();
     let welcome = greet(&socket, &mut inbox, wish)?;
     Ok(Welcomed { socket, inbox, welcome })
@@ -147,18 +147,17 @@ fn judge(
     if as_wished { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
-/// Sends a frame with a small payload, checksummed whatever was agreed.
+/// Sends a frame with a small payload.
 pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Result<(), LinkError> {
-    send_coded(socket, kind, tag, 0, payload)
+    let header = control_header(kind, tag, 0, payload).encode();
+    socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// Sends a frame with a code and a small payload, checksummed whatever was agreed.
-pub fn send_coded(socket: &Socket, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
-    let mut header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
-    if !payload.is_empty() {
-        header.flags = crate::frame::FLAG_PAYLOAD_CRC;
-        header.payload_crc = crc32fast::hash(payload);
+/// The header of a frame with a small payload, which has a checksum whatever was agreed.
+pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
+    let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
+    match payload {
+        [] => header,
+        _ => Header { flags: FLAG_PAYLOAD_CRC, payload_crc: crc32fast::hash(payload), ..header },
     }
-    let header = header.encode();
-    socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }

@@ -4,7 +4,7 @@
 //! they belong, and the same call already fetches the next headers.
 
 use crate::error::LinkError;
-use crate::frame::{HEADER_BYTES, Header};
+use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_SIP_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
@@ -45,6 +45,11 @@ impl Inbox {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether another frame of this kind is waiting, as far as its header is to be believed.
+    pub fn next_is(&self, kind: Kind) -> bool {
+        self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
     /// Takes bytes that are here.

@@ -21,8 +21,8 @@ use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 const PIECES_MAX: usize = 32;
 /// The most files one message passes.
 const FILES_MAX: usize = 2;
-/// A TCP peer that acknowledges nothing for this long is gone.
-const TCP_UNACKNOWLEDGED_MS: u32 = 4000;
+/// TCP itself gives a peer up this much later than a transfer that stands still does.
+const TCP_GRACE: Duration = Duration::from_secs(1);
 /// An idle TCP link is probed after this long, and then this often.
 const TCP_PROBE: Duration = Duration::from_secs(1);
 /// Unanswered probes until an idle TCP link counts as dead.
@@ -45,6 +45,9 @@ pub enum Wait {
     },
 }
 
+/// One sleep of a transfer without an end to its patience.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
 /// What a sleeper waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -58,7 +61,7 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
-    silent: Duration,
+    silent: Option<Duration>,
 }
 
 impl AsFd for Socket {
@@ -69,16 +72,14 @@ impl AsFd for Socket {
 
 impl Socket {
     /// Makes `fd` nonblocking and sets what helps a link: no delay, large buffers, probes of an idle peer (the latter
-    /// two as far as the system allows). `silent` is how long a transfer may stand still.
-    pub fn new(fd: OwnedFd, silent: Duration) -> Result<Socket, LinkError> {
+    /// two as far as the system allows).
+    ///
+    /// `silent` is how long a transfer may stand still. A client sets it, to notice a server that is stuck; a server
+    /// does not, for a stopped program must find its pages when it goes on, and a dead host is TCP's to notice.
+    pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
-        set_options(&fd);
+        set_options(&fd, silent);
         Ok(Socket { fd, silent })
-    }
-
-    /// How long a transfer may stand still before the peer counts as silent.
-    pub fn silent_timeout(&self) -> Duration {
-        self.silent
     }
 
     /// Receives what is there, without waiting; `None` when nothing is.
@@ -252,7 +253,7 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
 
 /// Large buffers and quick notice of a dead peer. Each may be refused by the kind of socket or by the system's limits;
 /// the link then works without, only slower.
-fn set_options(fd: &OwnedFd) {
+fn set_options(fd: &OwnedFd, silent: Option<Duration>) {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
     // For TCP a fixed buffer switches the kernel's own growing off, so it is set only where it is not cut smaller.
     let allowed =
@@ -268,7 +269,9 @@ fn set_options(fd: &OwnedFd) {
         let _ = sockopt::set_tcp_keepidle(fd, TCP_PROBE);
         let _ = sockopt::set_tcp_keepintvl(fd, TCP_PROBE);
         let _ = sockopt::set_tcp_keepcnt(fd, TCP_PROBES);
-        let _ = sockopt::set_tcp_user_timeout(fd, TCP_UNACKNOWLEDGED_MS);
+    }
+    if let (true, Some(silent)) = (is_tcp, silent) {
+        let _ = sockopt::set_tcp_user_timeout(fd, (silent + TCP_GRACE).as_millis().min(u128::from(u32::MAX)) as u32);
     }
 }
 
@@ -276,7 +279,7 @@ fn set_options(fd: &OwnedFd) {
 /// silent. Progress renews it, unless it was made with a fixed end.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    patience: Duration,
+    patience: Option<Duration>,
     spins: u32,
     end: Option<Instant>,
     fixed: bool,
@@ -290,7 +293,12 @@ impl Progress {
 
     /// Patience that ends after `timeout`, whatever comes.
     pub fn until(timeout: Duration) -> Progress {
-        Progress { patience: timeout, spins: SPINS_BEFORE_SLEEP, end: Some(Instant::now() + timeout), fixed: true }
+        Progress {
+            patience: Some(timeout),
+            spins: SPINS_BEFORE_SLEEP,
+            end: Some(Instant::now() + timeout),
+            fixed: true,
+        }
     }
 
     /// Something went through.
@@ -313,12 +321,16 @@ impl Progress {
             std::hint::spin_loop();
             return Ok(());
         }
+        let Some(patience) = self.patience else {
+            return socket.wait(direction, WAIT_MAX).map(|_| ());
+        };
         let now = Instant::now();
-        let end = *self.end.get_or_insert(now + self.patience);
-        if now >= end {
-            return Err(LinkError::Silent { seconds: self.patience.as_secs().max(1) as u32 });
+        let end = *self.end.get_or_insert(now + patience);
+        // A process that was stopped for long must look once more before it blames the peer.
+        if now >= end && !socket.wait(direction, Duration::ZERO)? {
+            return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
         }
-        socket.wait(direction, end - now).map(|_| ())
+        socket.wait(direction, end.saturating_duration_since(now)).map(|_| ())
     }
 }
 
