@@ -175,13 +175,8 @@ impl Drop for HostSession {
     fn drop(&mut self) {
         let (memory, spill) = (self.memory_slots.granted.total(), self.spill_slots.granted.total());
         let size = u64::from(self.slot_size);
-        // The client may outlive its connection and still hold the memfd: empty it, or its memory would be counted to
-        // nobody. What a mapping then writes is the client's own memory, and goes with it.
-        let all = self.store.memory.limit_bytes() / size * size;
-        if all > 0 {
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(&self.memfd, punch, 0, all);
-        }
+        // The files are closed, not emptied: a client that has not yet noticed a stopping server, or a forked child that
+        // still maps them, must not read zeroes. The kernel frees them with their last holder.
         self.store.memory.release(memory * size);
         self.store.stats.spill_bytes.fetch_sub(spill * size, Relaxed);
         self.store.stats.slots.fetch_sub(memory + spill, Relaxed);
