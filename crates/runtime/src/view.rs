@@ -14,6 +14,9 @@ use hanare_sys::futex::LockCell;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
 
+/// The page of the operating system: the least that can be copied or woken.
+const OS_PAGE: usize = 4096;
+
 /// Why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
@@ -184,26 +187,26 @@ impl View {
         self.protect_own(span, if writable { Prot::READ_WRITE } else { Prot::READ });
     }
 
-    /// Moves a frame into view; the frame has no memory afterwards. Returns whether no write can have slipped in before
-    /// the page was protected.
+    /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that was to be protected is
+    /// open for writing instead.
     ///
     /// # Safety
     /// The page is in transit and the frame filled, both this call's to handle.
     pub(crate) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
         let Some(uffd) = &self.uffd else { return true };
         let (to, from) = (self.base + span.offset, self.frame(frame) as usize);
-        // Between the move and its protection another thread could write unseen. Where none can be running, the window
-        // is empty; elsewhere the page is reported as uncertain, and counts as dirty.
-        let alone = writable || (self.single)();
-        let mode = MoveMode { dontwake: !writable, allow_src_holes: true };
+        // Between the move and its protection another thread could write unseen. Where none can be running the window is
+        // empty; elsewhere the page is left open, and reported so that it counts as dirty.
+        let protect = !writable && (self.single)();
+        let mode = MoveMode { dontwake: protect, allow_src_holes: true };
         // SAFETY: the caller owns both ranges.
         if unsafe { move_all(uffd, to, from, span.len, mode) } {
-            if !writable {
-                let protected = uffd.write_protect(to, span.len, true, false).is_ok();
-                let _ = uffd.wake(to, span.len);
-                return alone && protected;
+            if !protect {
+                return writable;
             }
-            return true;
+            let protected = uffd.write_protect(to, span.len, true, false).is_ok();
+            let _ = uffd.wake(to, span.len);
+            return protected;
         }
         // SAFETY: the frame's bytes are still in place, and the caller's.
         unsafe { copy_in(uffd, to, from, span.len, !writable) };
@@ -386,19 +389,21 @@ fn pool(len: usize, align: usize) -> Result<usize, MapError> {
 /// As [`View::copy_in`].
 unsafe fn copy_in(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) {
     let mut done = 0;
+    let mut piece_max = len;
     while done < len {
+        let piece = piece_max.min(len - done);
         // SAFETY: passed on from the caller.
-        let result = unsafe { uffd.copy(to + done, from + done, len - done, CopyMode { wp, dontwake: false }) };
+        let result = unsafe { uffd.copy(to + done, from + done, piece, CopyMode { wp, dontwake: false }) };
         done += result.done;
         match result.errno {
             None | Some(libc::EAGAIN) => {}
-            // A page that is there already (the kernel may make one while it collapses huge pages) keeps its bytes.
-            Some(libc::EEXIST) => {
-                let _ = uffd.wake(to + done, 4096);
-                done += 4096;
+            // A range that crosses mappings (the program changed access to part of it) is refused whole.
+            Some(libc::ENOENT) if piece > OS_PAGE => piece_max = OS_PAGE,
+            // A page that is there already keeps its bytes; one whose mapping is gone has nobody to wait for it.
+            Some(_) => {
+                let _ = uffd.wake(to + done, OS_PAGE);
+                done += OS_PAGE;
             }
-            // The range is gone, or the process is: nobody waits for these pages any more.
-            Some(_) => return,
         }
     }
 }

@@ -86,7 +86,7 @@ impl Lock {
         self.state
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(LockGuard { lock: self, _not_send: PhantomData })
+            .then(|| LockGuard { lock: self, _not_send: PhantomData })
     }
 
     /// Makes the lock free whoever held it: for a forked child, where the holder may not exist.
