@@ -328,12 +328,24 @@ impl Engine {
                     self.step(&[Event::FrameFreed { frame }], work);
                 }
                 Action::Wake { page } => {
-                    self.view.wake(self.span(page, units));
+                    self.wake(page, units);
                     self.ring(page);
                 }
                 Action::Release { unit, count } => self.release(unit, count),
             }
         }
+    }
+
+    /// A touch trapped though the page is there. In sigsegv mode that is how a page is shown again whose access the
+    /// program changed; the pager stays locked, so that the page cannot leave meanwhile.
+    fn wake(&self, page: PageId, units: u32) {
+        let span = self.span(page, units);
+        let core = self.core.lock();
+        if self.view.uffd().is_none() && core.pager.is_accessible(page.0, false) {
+            self.view.show(span, core.pager.is_accessible(page.0, true));
+        }
+        drop(core);
+        self.view.wake(span);
     }
 
     fn bytes(&self, units: u32) -> usize {

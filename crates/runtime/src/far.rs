@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering:
 use hanare_paging::{ConfigError, Pager, policy, prefetch};
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
-use hanare_sys::map::MapError;
+use hanare_sys::map::{MapError, Prot};
 use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
 use hanare_sys::{copy, thread};
@@ -25,7 +25,7 @@ use crate::settings::{Local, Mode, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
-use crate::view::{Mechanism, Sizes, Span, View, ViewError};
+use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -379,7 +379,7 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
 /// Changes the program's access to a range, as mprotect does.
 ///
 /// # Errors
-/// The errno of the refusal; `ENOTSUP` in sigsegv mode, where access is the trap itself.
+/// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
 pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     let _mask = SignalMask::block_all();
@@ -427,8 +427,24 @@ impl State {
                 !state.engine.is_untouched((offset / state.granularity) as u32)
             };
             if len > 0 && touched(self) {
-                // SAFETY: far memory of the caller's, who gives these bytes up.
-                unsafe { copy::zero((BASE.load(Relaxed) + offset) as *mut u8, len) };
+                self.zero_pages(offset, len);
+            }
+        }
+    }
+
+    /// Zeroes pages of the operating system in place, whatever access the program left itself to them.
+    fn zero_pages(&self, offset: usize, len: usize) {
+        let view = self.engine.view();
+        for offset in (offset..offset + len).step_by(OS_PAGE) {
+            let page = Span { offset, len: OS_PAGE };
+            let left = view.access(offset);
+            if left != Prot::READ_WRITE {
+                let _ = view.restrict(page, Prot::READ_WRITE.0);
+            }
+            // SAFETY: far memory of the caller's, who gives these bytes up.
+            unsafe { copy::zero((BASE.load(Relaxed) + offset) as *mut u8, OS_PAGE) };
+            if left != Prot::READ_WRITE {
+                let _ = view.restrict(page, left.0);
             }
         }
     }

@@ -16,13 +16,14 @@ const FOLLOW_EVERY: u32 = 32;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
-    match far::engine_at(info.addr) {
-        Some(engine) => {
-            engine.fault_here(info.addr, info.write);
-            Verdict::Handled
-        }
-        None => Verdict::NotOurs,
+    let Some(engine) = far::engine_at(info.addr) else { return Verdict::NotOurs };
+    // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.
+    let offset = info.addr - engine.view().base();
+    if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
+        return Verdict::NotOurs;
     }
+    engine.fault_here(info.addr, info.write);
+    Verdict::Handled
 }
 
 /// The life of the handler thread.

@@ -16,6 +16,7 @@ pub mod hostfile;
 pub mod near;
 mod plan;
 pub mod private;
+mod restrictions;
 pub mod settings;
 pub mod stats;
 mod store;

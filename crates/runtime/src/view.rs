@@ -5,17 +5,16 @@
 //! filled through a second mapping that never traps, then opened with mprotect. Nothing here decides anything, allocates
 //! anything or knows what a server is.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
-use hanare_sys::futex::LockCell;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
 
+use crate::restrictions::Restrictions;
+
 /// The page of the operating system: the least that can be copied or woken.
-const OS_PAGE: usize = 4096;
+pub(crate) const OS_PAGE: usize = 4096;
 
 /// Why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +55,7 @@ pub(crate) struct View {
     small_pool: usize,
     wide_pool: usize,
     zeroes: usize,
-    /// Units whose access the program restricted: a bit each, so that their bytes are read the slow way.
-    restricted: LockCell<Vec<u64>>,
-    any_restricted: AtomicBool,
+    restrictions: Restrictions,
     single: fn() -> bool,
 }
 
@@ -87,14 +84,13 @@ impl View {
             small_pool: pool(sizes.small_frames * sizes.unit, align)?,
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
-            restricted: LockCell::new(vec![0; sizes.reserve / sizes.unit / 64 + 1]),
-            any_restricted: AtomicBool::new(false),
+            restrictions: Restrictions::new(sizes.reserve),
             single,
         };
         match file {
             Some(file) => {
-                view.base = Mapping::shared(&file, 0, sizes.reserve)?.leak();
-                view.io_base = Mapping::shared(&file, 0, sizes.reserve)?.leak();
+                view.base = Mapping::shared_aligned(&file, sizes.reserve, align)?.leak();
+                view.io_base = Mapping::shared_aligned(&file, sizes.reserve, align)?.leak();
                 view.file = Some(file);
                 // SAFETY: the range was mapped just now and nothing points into it.
                 unsafe { map::protect(view.base, sizes.reserve, Prot::NONE) }.map_err(|errno| refused(&view, errno))?;
@@ -265,7 +261,7 @@ impl View {
     /// The page is frozen and present; `to` has room for it and is the caller's.
     pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
         let from = if self.io_base != 0 { self.io_base } else { self.base } + span.offset;
-        if self.io_base == 0 && self.is_restricted(span) {
+        if self.io_base == 0 && self.restrictions.touch(span) {
             // SAFETY: the caller's buffer; the kernel reads the page whatever its protection.
             let into = unsafe { std::slice::from_raw_parts_mut(to, span.len) };
             let _ = copy::read_foreign(from, into);
@@ -305,53 +301,48 @@ impl View {
 
     // ---- the program's own protection -------------------------------------------------------------------------------
 
-    /// The program changes the access of a range of its far memory.
+    /// The program changes the access of a range of its far memory. In sigsegv mode the pages are out of view until they
+    /// are shown again ([`Self::show`]), each with what the program left.
     pub(crate) fn restrict(&self, span: Span, prot: i32) -> Result<(), i32> {
-        if self.uffd.is_none() {
-            // Here protection is the trap itself; taking access away would be taken for absence.
-            return if prot == Prot::READ_WRITE.0 { Ok(()) } else { Err(libc::ENOTSUP) };
+        let is_usual = Prot(prot & Prot::READ_WRITE.0) == Prot::READ_WRITE;
+        if !is_usual {
+            self.restrictions.set(span, prot);
         }
-        let restricted = prot != Prot::READ_WRITE.0;
-        if restricted {
-            self.any_restricted.store(true, Relaxed);
-            self.mark_restricted(span, true);
-        }
+        let prot = if self.uffd.is_some() { Prot(prot) } else { Prot::NONE };
         // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
-        unsafe { map::protect(self.base + span.offset, span.len, Prot(prot)) }.map_err(|errno| errno.0)?;
-        if !restricted {
-            self.mark_restricted(span, false);
+        unsafe { map::protect(self.base + span.offset, span.len, prot) }.map_err(|errno| errno.0)?;
+        if is_usual {
+            self.restrictions.set(span, prot_usual());
         }
         Ok(())
     }
 
     /// Gives freed memory its usual access back.
     pub(crate) fn unrestrict(&self, span: Span) {
-        if self.any_restricted.load(Relaxed) && self.is_restricted(span) {
-            let _ = self.restrict(span, Prot::READ_WRITE.0);
+        if self.restrictions.touch(span) {
+            let _ = self.restrict(span, prot_usual());
         }
     }
 
-    fn mark_restricted(&self, span: Span, on: bool) {
-        let (first, end) = (span.offset / self.sizes.unit, (span.offset + span.len).div_ceil(self.sizes.unit));
-        let mut restricted = self.restricted.lock();
-        for unit in first..end {
-            let bit = 1 << (unit % 64);
-            match on {
-                true => restricted[unit / 64] |= bit,
-                false => restricted[unit / 64] &= !bit,
-            }
-        }
+    /// Whether the program left itself the access that trapped.
+    pub(crate) fn permits(&self, offset: usize, write: bool) -> bool {
+        let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ };
+        self.restrictions.at(offset).0 & wanted != 0
     }
 
-    fn is_restricted(&self, span: Span) -> bool {
-        let (first, end) = (span.offset / self.sizes.unit, (span.offset + span.len).div_ceil(self.sizes.unit));
-        self.any_restricted.load(Relaxed) && {
-            let restricted = self.restricted.lock();
-            (first..end).any(|unit| restricted[unit / 64] & (1 << (unit % 64)) != 0)
-        }
+    /// The access the program left to a page of the operating system.
+    pub(crate) fn access(&self, offset: usize) -> Prot {
+        self.restrictions.at(offset)
     }
 
     fn protect_own(&self, span: Span, prot: Prot) {
+        if prot == Prot::NONE {
+            return self.protect_run(span, prot);
+        }
+        self.restrictions.runs(span, |run, left| self.protect_run(run, Prot(prot.0 & left.0)));
+    }
+
+    fn protect_run(&self, span: Span, prot: Prot) {
         // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
         if unsafe { map::protect(self.base + span.offset, span.len, prot) }.is_err() {
             crate::fatal::die(
@@ -370,6 +361,10 @@ impl View {
             let _ = map::replace_with_none(self.base, self.sizes.reserve);
         }
     }
+}
+
+fn prot_usual() -> i32 {
+    Prot::READ_WRITE.0
 }
 
 fn refused(view: &View, errno: hanare_sys::Errno) -> ViewError {

@@ -142,6 +142,22 @@ impl Mapping {
         })
     }
 
+    /// As [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
+    ///
+    /// # Errors
+    /// [`MapError::Shape`], [`MapError::Reserve`], [`MapError::Shared`].
+    pub fn shared_aligned(fd: impl AsFd, len: usize, align: usize) -> Result<Self, MapError> {
+        let place = Self::private(len, align, ProtFlags::empty(), MapFlags::NORESERVE)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: replaces a reservation made just now, which nobody knows of.
+        let mapped = unsafe { rustix::mm::mmap(pointer(place.addr), place.len, prot, flags, fd, 0) };
+        match mapped {
+            Ok(_) => Ok(place),
+            Err(errno) => Err(MapError::Shared { offset: 0, len: place.len, errno: errno.into() }),
+        }
+    }
+
     /// Maps more than needed and gives the surplus at both ends back, which leaves an aligned
     /// range.
     fn private(len: usize, align: usize, prot: ProtFlags, flags: MapFlags) -> Result<Self, MapError> {

@@ -1,0 +1,126 @@
+//! What access the program itself left to its far memory (mprotect), a page of the operating system at a time.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use hanare_sys::futex::LockCell;
+use hanare_sys::map::Prot;
+
+use crate::view::{OS_PAGE, Span};
+
+/// Two bits a page, both clear for the usual read and write access, so that unrestricted memory costs nothing.
+pub(crate) struct Restrictions {
+    any: AtomicBool,
+    bits: LockCell<Bits>,
+}
+
+struct Bits {
+    no_read: Vec<u64>,
+    no_write: Vec<u64>,
+}
+
+impl Restrictions {
+    pub(crate) fn new(reserve: usize) -> Self {
+        let words = reserve / OS_PAGE / 64 + 1;
+        Self {
+            any: AtomicBool::new(false),
+            bits: LockCell::new(Bits { no_read: vec![0; words], no_write: vec![0; words] }),
+        }
+    }
+
+    /// Notes the program's access to a range.
+    pub(crate) fn set(&self, span: Span, prot: i32) {
+        let (no_read, no_write) = (prot & libc::PROT_READ == 0, prot & libc::PROT_WRITE == 0);
+        if no_read || no_write {
+            self.any.store(true, Relaxed);
+        } else if !self.any.load(Relaxed) {
+            return;
+        }
+        let mut bits = self.bits.lock();
+        for page in pages(span) {
+            put(&mut bits.no_read, page, no_read);
+            put(&mut bits.no_write, page, no_write);
+        }
+    }
+
+    /// Whether any page of a range is not open for reading and writing.
+    pub(crate) fn touch(&self, span: Span) -> bool {
+        self.any.load(Relaxed) && {
+            let bits = self.bits.lock();
+            pages(span).any(|page| get(&bits.no_read, page) || get(&bits.no_write, page))
+        }
+    }
+
+    /// The access to a single page.
+    pub(crate) fn at(&self, offset: usize) -> Prot {
+        if !self.any.load(Relaxed) {
+            return Prot::READ_WRITE;
+        }
+        let bits = self.bits.lock();
+        let page = offset / OS_PAGE;
+        match (get(&bits.no_read, page), get(&bits.no_write, page)) {
+            (true, _) => Prot::NONE,
+            (false, true) => Prot::READ,
+            (false, false) => Prot::READ_WRITE,
+        }
+    }
+
+    /// Cuts a range into runs of one access each.
+    pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(Span, Prot)) {
+        if !self.touch(span) {
+            return visit(span, Prot::READ_WRITE);
+        }
+        let mut run = Span { offset: span.offset, len: 0 };
+        let mut prot = self.at(span.offset);
+        for page in pages(span) {
+            let next = self.at(page * OS_PAGE);
+            if next != prot {
+                visit(run, prot);
+                (run, prot) = (Span { offset: run.offset + run.len, len: 0 }, next);
+            }
+            run.len += OS_PAGE;
+        }
+        visit(run, prot);
+    }
+}
+
+fn pages(span: Span) -> std::ops::Range<usize> {
+    span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE)
+}
+
+fn get(bits: &[u64], page: usize) -> bool {
+    bits[page / 64] & (1 << (page % 64)) != 0
+}
+
+fn put(bits: &mut [u64], page: usize, on: bool) {
+    let bit = 1 << (page % 64);
+    if on { bits[page / 64] |= bit } else { bits[page / 64] &= !bit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(first: usize, count: usize) -> Span {
+        Span { offset: first * OS_PAGE, len: count * OS_PAGE }
+    }
+
+    #[test]
+    fn runs_follow_what_was_set_and_undone() {
+        let restrictions = Restrictions::new(256 * OS_PAGE);
+        assert!(!restrictions.touch(span(0, 256)));
+        restrictions.set(span(60, 8), libc::PROT_READ);
+        restrictions.set(span(64, 2), libc::PROT_NONE);
+        let mut seen = Vec::new();
+        restrictions.runs(span(58, 12), |run, prot| seen.push((run.offset / OS_PAGE, run.len / OS_PAGE, prot)));
+        let expected = [
+            (58, 2, Prot::READ_WRITE),
+            (60, 4, Prot::READ),
+            (64, 2, Prot::NONE),
+            (66, 2, Prot::READ),
+            (68, 2, Prot::READ_WRITE),
+        ];
+        assert_eq!(seen, expected);
+        restrictions.set(span(60, 8), libc::PROT_READ | libc::PROT_WRITE);
+        assert!(!restrictions.touch(span(0, 256)));
+    }
+}
