@@ -1,0 +1,86 @@
+# The front door. `make demo` shows what Hanare does, `make test` checks it; neither needs anything typed before.
+#
+#   make demo          sort 640 MB of text with 1200 MB of buffer in 256 MB of local memory, against plain sort
+#   make test          every test; the last line counts them
+#   make check         format, lints, licences
+#   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
+#   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
+#   make workloads     the C programs the tests run                  (target/workloads)
+#   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
+#   make clean
+#
+# CARGO_TARGET_DIR moves everything that is built. PROFILE=dev builds, installs and tests without optimisation.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+.DELETE_ON_ERROR:
+
+CARGO ?= cargo
+PROFILE ?= release
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BIN := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+
+# An absolute path, because recipes below build in other folders.
+OUT := $(abspath $(TARGET))/workloads
+PYTHON := $(TARGET)/venv/bin/python
+
+all: build
+
+build:
+	@scripts/need cargo cc
+	$(CARGO) build --profile $(PROFILE) -p hanare -p hanare-preload -p hanare-cli
+
+demo: build
+	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT) $(OUT)/gentext
+	@scripts/demo $(BIN)/hanare $(OUT)/gentext $(TARGET)/demo
+
+# The tests of the command, the preload library and the whole build what they need of the same profile beside themselves.
+test: workloads python
+	@scripts/need cargo sort xz sqlite3 pkg-config timeout
+	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
+	    $(CARGO) test --profile $(PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
+
+# Advisories are left out: their database is on GitHub, which a machine that builds from a registry mirror may not reach.
+check:
+	@scripts/need cargo cargo-fmt cargo-clippy cargo-deny
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) deny --log-level warn check licenses bans sources
+
+bench: build
+	benches/run.sh
+
+bench-swap: build
+	benches/swap.sh
+
+workloads:
+	@scripts/need cc c++
+	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT)
+
+# numpy in a place of its own. Where it cannot be had, the tests that want it skip themselves and say so.
+python:
+	@scripts/need python3
+	@$(PYTHON) -c 'import numpy' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy; \
+	} || echo "numpy cannot be installed: the tests that want it are skipped"
+
+# The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
+install: build
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig $(INCLUDEDIR))
+	install -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
+	install -m 755 $(BIN)/libhanare.so $(DESTDIR)$(LIBDIR)/
+	install -m 644 include/*.h $(DESTDIR)$(INCLUDEDIR)/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	    -e 's|@VERSION@|$(VERSION)|' packaging/hanare.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/hanare.pc
+
+clean:
+	$(CARGO) clean
+	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
+
+.PHONY: all build demo test check bench bench-swap workloads python install clean
