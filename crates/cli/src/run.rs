@@ -163,7 +163,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, RunError> {
 
     // From here on something must be undone at the end, so a signal may no longer simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
-    let private = if settings.servers.is_empty() { Some(start_private(args)?) } else { None };
+    let private = if settings.servers.is_empty() { Some(start_private(args, settings.local)?) } else { None };
     match &private {
         Some(private) => settings.private = Some(private.socket()),
         None => servers::check(&settings)?,
@@ -220,10 +220,17 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     Ok(settings)
 }
 
-fn start_private(args: &RunArgs) -> Result<Private, RunError> {
+/// Half of what is left beside the program's own local memory, which may be all that a container has.
+fn private_memory(available: u64, local: Local) -> u64 {
+    const LEAST: u64 = 16 << 20;
+    let local = if let Local::Bytes(bytes) = local { bytes } else { 0 };
+    (available.saturating_sub(local) / 2).max(LEAST)
+}
+
+fn start_private(args: &RunArgs, local: Local) -> Result<Private, RunError> {
     let memory = match args.memory {
         Some(bytes) => bytes,
-        None => Memory::now()?.available_bytes / 2,
+        None => private_memory(Memory::now()?.available_bytes, local),
     };
     let spill = match &args.spill {
         Some(dir) if dir == Path::new("none") => None,

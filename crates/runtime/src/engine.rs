@@ -17,7 +17,7 @@ use hanare_sys::map::{MapError, Mapping};
 use hanare_wire::Wait;
 
 use crate::accounts::{self, Accounts};
-use crate::stats::Counters;
+use crate::stats::{Counters, add};
 use crate::store::direct::Direct;
 use crate::store::remote::{Read, Remote};
 use crate::view::{Span, View};
@@ -360,6 +360,7 @@ impl Engine {
 
     fn fetch(&self, read: Read, source: Source, work: &mut Work) {
         if let (Source::Server, Store::Remote(remote)) = (source, &self.store) {
+            add(&self.counters.requests, 1);
             return remote.fetch(self, read);
         }
         let event = match read.frame {
@@ -451,8 +452,10 @@ impl Engine {
     fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, .. } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
+            let started = now_ns();
             // SAFETY: the pager gave page and (empty) frame to this action.
             unsafe { self.view.move_out(self.span(page, first.units), frame) };
+            add(&self.counters.evict_ns, now_ns() - started);
             self.step(&[Event::TakenOut { page, ok: true }], work);
             return self.ring(page);
         }
@@ -465,6 +468,7 @@ impl Engine {
             work.todo.pop();
             work.leaving.push(todo);
         }
+        let started = now_ns();
         let leaving = std::mem::take(&mut work.leaving);
         self.save_dirty(&leaving, work.bounce as *mut u8);
         {
@@ -474,6 +478,7 @@ impl Engine {
             }
             self.view.flush(&mut batch);
         }
+        add(&self.counters.evict_ns, now_ns() - started);
         self.tell_taken_out(&leaving, work);
         work.leaving = leaving;
     }

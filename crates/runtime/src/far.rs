@@ -194,7 +194,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
     let units = plan.config.geometry.units;
     let unit = plan.config.geometry.unit_bytes as usize;
     if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
-        return Ok((Store::Direct(Direct::open(path, units, unit, plan.slot_bytes)?), Vec::new()));
+        return Ok((Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?), Vec::new()));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
     let silent = std::time::Duration::from_secs(u64::from(settings.timeout_s));

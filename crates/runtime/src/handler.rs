@@ -1,11 +1,13 @@
 //! The traps: a handler thread that reads userfaultfd (thread mode), or a signal handler in the faulting thread (sigbus
 //! and sigsegv mode). They only translate what the kernel says into faults of the engine.
 
+use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{signal::SignalMask, thread};
+use hanare_sys::thread::{self, CpuWatch};
+use hanare_sys::{futex, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
@@ -82,6 +84,7 @@ fn finish_when_alone(engine: &Engine, faults: usize) {
 struct Follow {
     faults: u32,
     cpu: Option<usize>,
+    watch: Option<(i32, CpuWatch)>,
 }
 
 impl Follow {
@@ -90,7 +93,10 @@ impl Follow {
         if self.faults % FOLLOW_EVERY != 1 {
             return;
         }
-        let cpu = thread::cpu_of(tid);
+        if self.watch.as_ref().is_none_or(|(watched, _)| *watched != tid) {
+            self.watch = CpuWatch::open(tid).map(|watch| (tid, watch));
+        }
+        let cpu = self.watch.as_ref().and_then(|(_, watch)| watch.cpu());
         if cpu.is_some() && cpu != self.cpu {
             self.cpu = cpu;
             // Only speed is lost when the kernel refuses.
@@ -99,13 +105,17 @@ impl Follow {
     }
 }
 
+/// Rung when the keeper has something to do at once.
+pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
+
 /// The life of the keeper: upkeep of the links, and counters that are never older than a tenth of a second.
 pub(crate) fn keep(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let mut published_ns = 0;
     loop {
+        let heard = KEEPER_BELL.load(Acquire);
         let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
-        std::thread::sleep(Duration::from_millis(if busy { 1 } else { 20 }));
+        let _ = futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         engine.keep();
         if now_ns() - published_ns > 100_000_000 {
             engine.publish();

@@ -107,6 +107,10 @@ impl HostSession {
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
             let Some((first_slot, count)) = self.memory_slots.free.take(left) else { break };
             self.memory_slots.granted.insert(first_slot, count);
+            // Filled here, so that this process and not the client is charged for the memory, and the client never waits
+            // for it. Where the system refuses, the client's first touch fills it instead.
+            let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
+            let _ = rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
             runs.push(Grant { place: Place::Memory, first_slot, count });
             left -= count;
             granted += count;

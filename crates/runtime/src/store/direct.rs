@@ -7,18 +7,19 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use hanare_sys::copy;
-use hanare_sys::futex::LockCell;
+use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::Held;
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 
-/// Bytes of slots asked for at a time, and kept ready.
-const GRANT_BYTES: usize = 64 << 20;
+/// Bytes of slots asked for at a time: as much as was granted before, within these bounds.
+const GRANT_BYTES_MIN: usize = 4 << 20;
+const GRANT_BYTES_MAX: usize = 64 << 20;
 /// Set in a slot number that lies in the spill file.
 const SPILLED: u32 = 1 << 31;
 
@@ -36,13 +37,15 @@ pub enum DirectError {
 pub(crate) struct Direct {
     unit_bytes: usize,
     slot_bytes: usize,
-    /// The slots, mapped twice: once asking for huge pages, for writing whole large slots; once not.
-    huge: usize,
-    plain: usize,
+    /// The slots in memory, one after the other.
+    slots: usize,
     spill: Option<File>,
     table: LockCell<Table>,
     control: LockCell<Attachment>,
     free_slots: AtomicU32,
+    granted_slots: AtomicU32,
+    /// Rung when few free slots are left.
+    bell: &'static AtomicU32,
 }
 
 /// Which slot each stretch has (number plus one; 0 is none), and the slots that are free.
@@ -55,24 +58,20 @@ struct Table {
 
 impl Direct {
     /// Attaches to the private server at this socket for so many units.
-    pub(crate) fn open(path: &Path, units: u32, unit_bytes: usize, slot_bytes: usize) -> Result<Self, DirectError> {
+    pub(crate) fn open(path: &Path, units: u32, unit_bytes: usize, slot_bytes: usize, bell: &'static AtomicU32) -> Result<Self, DirectError> {
         let attachment = Attachment::open(path, slot_bytes as u32)?;
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
-        let map = |advice| -> Result<usize, MapError> {
-            let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
-            for advice in [advice, Advice::DontFork, Advice::DontDump] {
-                // SAFETY: our own fresh mapping; the advice changes no contents.
-                let _ = unsafe { map::advise(mapping.addr(), len, advice) };
-            }
-            Ok(mapping.leak())
-        };
+        let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
+        for advice in [Advice::DontFork, Advice::DontDump] {
+            // SAFETY: our own fresh mapping; the advice changes no contents.
+            let _ = unsafe { map::advise(mapping.addr(), len, advice) };
+        }
         let stretch_units = (slot_bytes / unit_bytes) as u32;
         let stretches = units.div_ceil(stretch_units) as usize;
         Ok(Self {
             unit_bytes,
             slot_bytes,
-            huge: map(Advice::HugePage)?,
-            plain: map(Advice::NoHugePage)?,
+            slots: mapping.leak(),
             spill: attachment.spill.as_ref().map(|fd| fd.try_clone().map(File::from)).transpose().map_err(|source| {
                 DirectError::Link(LinkError::Io { what: "keeping the spill file open", source })
             })?,
@@ -84,21 +83,23 @@ impl Direct {
             }),
             control: LockCell::new(attachment),
             free_slots: AtomicU32::new(0),
+            granted_slots: AtomicU32::new(0),
+            bell,
         })
     }
 
     /// Where a held unit's bytes lie: an address, or a position in the spill file.
     fn locate(&self, unit: u32) -> Result<*const u8, u64> {
         let (slot, inside) = self.table.lock().slot(unit, self.slot_bytes);
-        self.place(slot, inside, false)
+        self.place(slot, inside)
     }
 
-    fn place(&self, slot: u32, inside: usize, huge: bool) -> Result<*const u8, u64> {
+    fn place(&self, slot: u32, inside: usize) -> Result<*const u8, u64> {
         let position = (slot & !SPILLED) as usize * self.slot_bytes + inside;
         if slot & SPILLED != 0 {
             return Err(position as u64);
         }
-        Ok((if huge { self.huge } else { self.plain } + position) as *const u8)
+        Ok((self.slots + position) as *const u8)
     }
 
     /// Walks a held range slot by slot: bytes done, where the piece lies, its length.
@@ -160,12 +161,16 @@ impl Direct {
                 self.free_slots.store(table.free.len() as u32, Relaxed);
                 found
             };
+            if self.free_slots.load(Relaxed) + 1 == self.low() {
+                self.bell.fetch_add(1, Release);
+                futex::wake_one(self.bell);
+            }
             match found {
                 Some(found) => break found,
                 None => self.grant(),
             }
         };
-        match self.place(slot, inside, len >= 2 << 20) {
+        match self.place(slot, inside) {
             Ok(address) => fill(address.cast_mut()),
             Err(position) => {
                 fill(bounce);
@@ -201,11 +206,21 @@ impl Direct {
         if !self.control.lock().is_alive() {
             fatal::die(EXIT_LOST, format_args!("the private memory server is gone; the program's far memory went with it"));
         }
-        let low = (GRANT_BYTES / self.slot_bytes / 2) as u32;
-        if self.free_slots.load(Relaxed) < low {
+        if self.free_slots.load(Relaxed) < self.low() {
             // A refusal shows itself again when a slot is really needed.
             let _ = self.try_grant();
         }
+    }
+
+    fn grant_slots(&self) -> u32 {
+        let bounds = (GRANT_BYTES_MIN.max(self.slot_bytes), GRANT_BYTES_MAX);
+        let so_far = self.granted_slots.load(Relaxed) as usize * self.slot_bytes;
+        (so_far.clamp(bounds.0, bounds.1) / self.slot_bytes) as u32
+    }
+
+    /// Free slots below which more are asked for; none before the first page went out.
+    fn low(&self) -> u32 {
+        if self.granted_slots.load(Relaxed) == 0 { 0 } else { self.grant_slots() / 2 }
     }
 
     fn grant(&self) {
@@ -222,11 +237,11 @@ impl Direct {
     fn try_grant(&self) -> Result<(), LinkError> {
         let mut control = self.control.lock();
         // Someone else may have been granted slots while this thread waited for the link.
-        if self.free_slots.load(Relaxed) as usize >= GRANT_BYTES / self.slot_bytes / 2 + 1 {
+        if self.free_slots.load(Relaxed) > self.low() {
             return Ok(());
         }
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
-        let wanted = (GRANT_BYTES / self.slot_bytes).max(1) as u32;
+        let wanted = self.grant_slots();
         let count = control.grant_into(wanted, &mut runs)?;
         let mut table = self.table.lock();
         for run in runs[..count].iter().rev() {
@@ -235,6 +250,8 @@ impl Direct {
                 table.free.push(slot | spilled);
             }
         }
+        let granted: u32 = runs[..count].iter().map(|run| run.count).sum();
+        self.granted_slots.fetch_add(granted, Relaxed);
         self.free_slots.store(table.free.len() as u32, Relaxed);
         Ok(())
     }

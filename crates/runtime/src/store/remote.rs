@@ -18,6 +18,7 @@ use hanare_wire::{AckStatus, LinkError, ReadReplies, ReadRequests, Session, Wait
 use super::Held;
 use crate::engine::{Engine, now_ns};
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
+use crate::stats::add;
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
@@ -302,6 +303,7 @@ impl Remote {
                 }
                 server.writes_in_flight.store(1, Release);
                 self.send(engine, index, &mut writer, tag, &group);
+                add(&engine.counters.requests, 1);
                 tag += 1;
                 unacknowledged.push_back(group);
             }
