@@ -42,6 +42,8 @@ pub enum Event {
         page: PageId,
         /// False: it is still in view, unchanged.
         ok: bool,
+        /// Answers [`Bytes::Unknown`]: whether they differ from the server's. As asked, otherwise.
+        changed: bool,
     },
     /// A write-back ended.
     WrittenBack {
@@ -90,6 +92,17 @@ pub enum Source {
     Frame(FrameId),
 }
 
+/// What is known of a page's bytes as it leaves the view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bytes {
+    /// The server holds them, or they are zeroes, or nobody wants them.
+    Clean,
+    /// Only this page has them.
+    Dirty,
+    /// The page was opened for writing on a guess: compare them with the server's, and write them only if they differ.
+    Unknown,
+}
+
 /// Something to be done. Actions of one step are to be started in their order; `Release` must take effect before the
 /// next step is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,8 +143,8 @@ pub enum Action {
         page: PageId,
         /// Where its bytes go; none: straight to the server when dirty, nowhere when clean.
         frame: Option<FrameId>,
-        /// Whether the bytes matter.
-        dirty: bool,
+        /// What is known of its bytes.
+        bytes: Bytes,
     },
     /// Write a frame to the server, then tell [`Event::WrittenBack`].
     WriteBack {

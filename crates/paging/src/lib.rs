@@ -22,7 +22,7 @@ pub mod prefetch;
 mod units;
 
 pub use config::{Class, Config, ConfigError, Counters, Progress, State};
-pub use event::{Action, Actions, Event, Source};
+pub use event::{Action, Actions, Bytes, Event, Source};
 pub use pager::Pager;
 pub use placement::Placement;
 pub use units::{FrameId, Geometry, PageId};

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use crate::config::{Class, Config, ConfigError, Counters, Progress, STATES, State};
-use crate::event::{Action, Actions, Event, Source};
+use crate::event::{Action, Actions, Bytes, Event, Source};
 use crate::frames::Frames;
 use crate::grain::Grain;
 use crate::limits;
@@ -25,21 +25,25 @@ use crate::prefetch::{Prefetcher, Proposals, Touch};
 use crate::units::{FrameId, Geometry, PageId};
 
 /// The program may have written to it since the server last had it.
-const DIRTY: u8 = 1;
+const DIRTY: u16 = 1;
 /// The server holds bytes for it.
-const HELD: u8 = 2;
+const HELD: u16 = 2;
 /// A thread waits for it.
-const WANTED: u8 = 4;
+const WANTED: u16 = 4;
 /// A thread waits to write to it; in flight into view: it arrives writable.
-const WRITE: u8 = 8;
+const WRITE: u16 = 8;
 /// It leaves the view because it was discarded.
-const DISCARDED: u8 = 16;
+const DISCARDED: u16 = 16;
 /// It was fetched before anyone asked.
-const PREFETCHED: u8 = 32;
+const PREFETCHED: u16 = 32;
 /// A write-back of it is under way.
-const WRITING: u8 = 64;
+const WRITING: u16 = 64;
 /// That write-back's bytes are no longer the page's: release them when it ends.
-const STALE: u8 = 128;
+const STALE: u16 = 128;
+/// It was written to when it was last in view.
+const WRITTEN_BEFORE: u16 = 256;
+/// It came into view open for writing because it was written to before; whether it is this time is not known.
+const GUESSED: u16 = 512;
 
 const NO_FRAME: u32 = u32::MAX;
 
@@ -56,7 +60,7 @@ pub struct Pager {
     direct: bool,
     ahead_units: u32,
     state: Vec<u8>,
-    flags: Vec<u8>,
+    flags: Vec<u16>,
     frame: Vec<u32>,
     is_wide: Vec<u8>,
     in_memory: Vec<u16>,
@@ -148,7 +152,7 @@ impl Pager {
                 }
             }
             Event::Opened { page } => self.opened(page),
-            Event::TakenOut { page, ok } => self.taken_out(page, ok, actions),
+            Event::TakenOut { page, ok, changed } => self.taken_out(page, ok, changed, actions),
             Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
             Event::FrameFreed { frame } => {
                 self.freeing -= self.span_of(frame.wide);
@@ -290,8 +294,14 @@ impl Pager {
         }
         self.used += self.span(page);
         self.move_to(page, State::Fetching);
-        self.clear(page, WANTED | WRITE | PREFETCHED);
+        self.clear(page, WANTED | WRITE | PREFETCHED | GUESSED);
         self.set(page, if demand { WANTED } else { PREFETCHED });
+        // A page that was written to before is opened at once where a wrong guess costs no more than comparing it.
+        let guess = demand && !write && frame.is_none() && self.direct && self.has(page, WRITTEN_BEFORE);
+        if guess && source == Source::Server {
+            self.set(page, GUESSED);
+        }
+        let write = write || self.has(page, GUESSED);
         if write {
             // A page fetched straight into view arrives writable; one in a frame is told when it is installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
@@ -367,7 +377,7 @@ impl Pager {
         let wanted = self.has(page, WANTED);
         let write = self.has(page, WRITE) || frame.is_none() && self.has(page, DIRTY);
         self.used -= self.span(page);
-        self.clear(page, WANTED | WRITE | DIRTY | PREFETCHED);
+        self.clear(page, WANTED | WRITE | DIRTY | PREFETCHED | GUESSED);
         self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
         if wanted {
             self.launch(page, frame, write, true, actions);
@@ -412,8 +422,9 @@ impl Pager {
         self.clear(page, WANTED | WRITE);
     }
 
-    fn taken_out(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
-        let dirty = self.has(page, DIRTY);
+    fn taken_out(&mut self, page: PageId, ok: bool, changed: bool, actions: &mut Actions) {
+        let guessed = self.has(page, GUESSED);
+        let dirty = self.has(page, DIRTY) && (changed || !guessed);
         if !ok {
             return self.still_in_view(page, actions);
         }
@@ -452,7 +463,7 @@ impl Pager {
     fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         let frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
         if self.has(page, DISCARDED) {
-            return actions.push(Action::TakeOut { page, frame, dirty: false });
+            return actions.push(Action::TakeOut { page, frame, bytes: Bytes::Clean });
         }
         if let Some(frame) = frame {
             self.pool(frame.wide).frames.put_empty(frame.index);
@@ -476,14 +487,23 @@ impl Pager {
         self.leave_done(page);
         self.forget_frame(page, frame);
         self.used -= self.span(page);
+        self.remember(page, dirty);
         if dirty {
             self.set(page, HELD);
             self.counters.written_back += u64::from(self.span(page));
         } else {
             self.counters.dropped_clean += u64::from(self.span(page));
         }
-        self.clear(page, DIRTY);
+        self.clear(page, DIRTY | GUESSED);
         self.settle(page, actions);
+    }
+
+    /// Keeps in mind whether a page was written to this time.
+    fn remember(&mut self, page: PageId, written: bool) {
+        match written {
+            true => self.set(page, WRITTEN_BEFORE),
+            false => self.clear(page, WRITTEN_BEFORE),
+        }
     }
 
     /// A page without local memory comes to rest, or goes back at once when a thread waits for it.
@@ -620,7 +640,7 @@ impl Pager {
         } else if self.has(page, HELD) {
             actions.push(Action::Release { unit: page.0, count: self.span(page) });
         }
-        self.clear(page, HELD | DIRTY | DISCARDED | PREFETCHED);
+        self.clear(page, HELD | DIRTY | DISCARDED | PREFETCHED | WRITTEN_BEFORE | GUESSED);
         self.settle_untouched(page, actions);
     }
 
@@ -642,7 +662,7 @@ impl Pager {
         if span == 1 || !at_rest || self.has(page, WRITING | WANTED) {
             return false;
         }
-        let flags = self.flags[page.0 as usize] & (DIRTY | HELD);
+        let flags = self.flags[page.0 as usize] & (DIRTY | HELD | WRITTEN_BEFORE);
         if state == State::Resident {
             self.policy.removed(page);
         }
@@ -972,7 +992,12 @@ impl Pager {
         self.move_to(page, State::TakingOut);
         self.leaving += self.span(page);
         self.leaving_clean += if self.frees_at_once(page) { self.span(page) } else { 0 };
-        actions.push(Action::TakeOut { page, frame, dirty });
+        let bytes = match dirty {
+            true if self.has(page, GUESSED) => Bytes::Unknown,
+            true => Bytes::Dirty,
+            false => Bytes::Clean,
+        };
+        actions.push(Action::TakeOut { page, frame, bytes });
     }
 
     /// The page no longer counts as leaving, whatever came of it.
@@ -1075,15 +1100,15 @@ impl Pager {
         }
     }
 
-    fn has(&self, page: PageId, flags: u8) -> bool {
+    fn has(&self, page: PageId, flags: u16) -> bool {
         self.flags[page.0 as usize] & flags != 0
     }
 
-    fn set(&mut self, page: PageId, flags: u8) {
+    fn set(&mut self, page: PageId, flags: u16) {
         self.flags[page.0 as usize] |= flags;
     }
 
-    fn clear(&mut self, page: PageId, flags: u8) {
+    fn clear(&mut self, page: PageId, flags: u16) {
         self.flags[page.0 as usize] &= !flags;
     }
 }

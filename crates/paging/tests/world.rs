@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hanare_paging::{Action, Actions, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, State};
+use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, State};
 use hanare_paging::{policy, prefetch};
 use proptest::prelude::*;
 
@@ -238,7 +238,7 @@ impl World {
                 self.step(Event::Opened { page });
                 self.wake(page);
             }
-            Action::TakeOut { page, frame, dirty } => self.complete_take_out(page, frame, dirty, fails),
+            Action::TakeOut { page, frame, bytes } => self.complete_take_out(page, frame, bytes, fails),
             Action::WriteBack { page, frame } => {
                 let bytes = self.frames[&frame].clone();
                 assert_eq!(seen.as_ref(), Some(&bytes), "{frame:?} was disturbed while it was written back");
@@ -276,14 +276,19 @@ impl World {
         self.wake(page);
     }
 
-    fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, fails: bool) {
+    fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
         if fails {
-            self.step(Event::TakenOut { page, ok: false });
+            self.step(Event::TakenOut { page, ok: false, changed: false });
             return;
         }
         let take = |unit| self.view.remove(&unit).expect("a page is taken out of view once").value;
         let bytes: Vec<u64> = (page.0..page.0 + span).map(take).collect();
+        let changed = match known {
+            Bytes::Clean => false,
+            Bytes::Dirty => true,
+            Bytes::Unknown => bytes != self.server_bytes(page, span),
+        };
         match frame {
             Some(frame) => {
                 // A frame of a copying class is a buffer: it is never empty, only free.
@@ -291,10 +296,10 @@ impl World {
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");
             }
-            None if dirty => self.server.extend((page.0..).zip(bytes)),
+            None if changed => self.server.extend((page.0..).zip(bytes)),
             None => {}
         }
-        self.step(Event::TakenOut { page, ok: true });
+        self.step(Event::TakenOut { page, ok: true, changed });
     }
 
     fn run_thread(&mut self) {

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
-use hanare_paging::{Action, Actions, Event, FrameId, PageId, Pager, Progress, Source, State, limits};
+use hanare_paging::{Action, Actions, Bytes, Event, FrameId, PageId, Pager, Progress, Source, State, limits};
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
@@ -456,7 +456,7 @@ impl Engine {
             // SAFETY: the pager gave page and (empty) frame to this action.
             unsafe { self.view.move_out(self.span(page, first.units), frame) };
             add(&self.counters.evict_ns, now_ns() - started);
-            self.step(&[Event::TakenOut { page, ok: true }], work);
+            self.step(&[Event::TakenOut { page, ok: true, changed: true }], work);
             return self.ring(page);
         }
         work.leaving.clear();
@@ -469,8 +469,8 @@ impl Engine {
             work.leaving.push(todo);
         }
         let started = now_ns();
-        let leaving = std::mem::take(&mut work.leaving);
-        self.save_dirty(&leaving, work.bounce as *mut u8);
+        let mut leaving = std::mem::take(&mut work.leaving);
+        self.save_dirty(&mut leaving, work.bounce as *mut u8);
         {
             let mut batch = self.batch.lock();
             for todo in &leaving {
@@ -484,10 +484,10 @@ impl Engine {
     }
 
     /// Stops writes to the dirty pages of a batch, then copies them to where they go.
-    fn save_dirty(&self, leaving: &[Todo], bounce: *mut u8) {
+    fn save_dirty(&self, leaving: &mut [Todo], bounce: *mut u8) {
         let mut frozen: Option<Span> = None;
-        for todo in leaving {
-            let Action::TakeOut { page, dirty: true, .. } = todo.action else { continue };
+        for todo in leaving.iter() {
+            let Action::TakeOut { page, bytes: Bytes::Dirty | Bytes::Unknown, .. } = todo.action else { continue };
             let span = self.span(page, todo.units);
             match &mut frozen {
                 Some(run) if run.offset + run.len == span.offset => run.len += span.len,
@@ -502,11 +502,17 @@ impl Engine {
             self.view.freeze(run);
         }
         for todo in leaving {
-            let Action::TakeOut { page, frame, dirty: true } = todo.action else { continue };
-            let span = self.span(page, todo.units);
-            match (frame, &self.store) {
+            let Action::TakeOut { page, frame, bytes } = &mut todo.action else { continue };
+            if *bytes == Bytes::Clean {
+                continue;
+            }
+            let (page, span) = (*page, Span { offset: self.bytes(page.0), len: self.bytes(todo.units) });
+            match (*frame, &self.store) {
                 // SAFETY: the page is frozen and in view; the frame is free for it.
                 (Some(frame), _) => unsafe { self.view.read(span, self.view.frame(frame)) },
+                (None, Store::Direct(direct)) if *bytes == Bytes::Unknown && self.is_as_held(direct, page, span) => {
+                    *bytes = Bytes::Clean;
+                }
                 (None, Store::Direct(direct)) => {
                     // SAFETY: the page is frozen and in view; `write` gives a place with room for it.
                     direct.write(page.0, span.len, bounce, |to| unsafe { self.view.read(span, to) });
@@ -517,12 +523,22 @@ impl Engine {
         }
     }
 
+    /// Whether a frozen page has the very bytes of its slot.
+    fn is_as_held(&self, direct: &Direct, page: PageId, span: Span) -> bool {
+        match (self.view.frozen(span), direct.slot_address(page.0)) {
+            // SAFETY: the page is frozen and in view, the slot is this session's and the page's alone.
+            (Some(here), Some(there)) => unsafe { copy::equal(here, there, span.len) },
+            _ => false,
+        }
+    }
+
     fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
         const AT_ONCE: usize = 32;
         for part in leaving.chunks(AT_ONCE) {
-            let mut events = [Event::TakenOut { page: PageId(0), ok: true }; AT_ONCE];
+            let mut events = [Event::TakenOut { page: PageId(0), ok: true, changed: false }; AT_ONCE];
             for (event, todo) in events.iter_mut().zip(part) {
-                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok: true };
+                let changed = !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
+                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok: true, changed };
             }
             self.step(&events[..part.len()], work);
         }

@@ -255,20 +255,28 @@ impl View {
         }
     }
 
+    /// Address of a frozen page's bytes, where they can be read in place.
+    pub(crate) fn frozen(&self, span: Span) -> Option<*const u8> {
+        match self.io_base {
+            0 if self.restrictions.touch(span) => None,
+            0 => Some((self.base + span.offset) as *const u8),
+            io_base => Some((io_base + span.offset) as *const u8),
+        }
+    }
+
     /// Copies a frozen page's bytes.
     ///
     /// # Safety
     /// The page is frozen and present; `to` has room for it and is the caller's.
     pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
-        let from = if self.io_base != 0 { self.io_base } else { self.base } + span.offset;
-        if self.io_base == 0 && self.restrictions.touch(span) {
+        let Some(from) = self.frozen(span) else {
             // SAFETY: the caller's buffer; the kernel reads the page whatever its protection.
             let into = unsafe { std::slice::from_raw_parts_mut(to, span.len) };
-            let _ = copy::read_foreign(from, into);
+            let _ = copy::read_foreign(self.base + span.offset, into);
             return;
-        }
+        };
         // SAFETY: the page is present and readable, and nothing writes to it.
-        unsafe { copy::copy(from as *const u8, to, span.len) };
+        unsafe { copy::copy(from, to, span.len) };
     }
 
     /// Makes frozen or clean pages vanish at the next [`Self::flush`].

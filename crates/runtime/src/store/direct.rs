@@ -94,6 +94,11 @@ impl Direct {
         self.place(slot, inside)
     }
 
+    /// Address of a held unit's bytes, unless they are in the spill file.
+    pub(crate) fn slot_address(&self, unit: u32) -> Option<*const u8> {
+        self.locate(unit).ok()
+    }
+
     fn place(&self, slot: u32, inside: usize) -> Result<*const u8, u64> {
         let position = (slot & !SPILLED) as usize * self.slot_bytes + inside;
         if slot & SPILLED != 0 {
