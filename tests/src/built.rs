@@ -1,0 +1,76 @@
+//! The things under test, built once a test program from the sources as they are now.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where the built things lie.
+pub struct Built {
+    /// The workspace.
+    pub root: PathBuf,
+    /// Cargo's target directory.
+    pub target: PathBuf,
+    /// `release` or `debug`, with the command and the libraries.
+    pub profile_dir: PathBuf,
+    /// The compiled workloads.
+    pub workloads: PathBuf,
+}
+
+/// Builds the command, the libraries and the workloads in the profile of this test program, and says where they are.
+pub fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let built = Built::beside_this_program();
+        built.build_command();
+        built.build_workloads();
+        built
+    })
+}
+
+impl Built {
+    fn beside_this_program() -> Built {
+        // target/PROFILE/deps/TEST-HASH
+        let this = std::env::current_exe().expect("the path of this test program");
+        let profile_dir = this.parent().and_then(Path::parent).expect("a profile directory").to_owned();
+        let target = profile_dir.parent().expect("a target directory").to_owned();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned();
+        Built { root, workloads: target.join("workloads"), target, profile_dir }
+    }
+
+    fn build_command(&self) {
+        let mut cargo = Command::new(cargo());
+        cargo.args(["build", "--quiet", "-p", "hanare", "-p", "hanare-preload", "-p", "hanare-cli"]);
+        cargo.args(["--profile", self.profile()]).arg("--target-dir").arg(&self.target).current_dir(&self.root);
+        assert!(cargo.status().expect("cargo runs").success(), "cargo could not build the command");
+    }
+
+    fn build_workloads(&self) {
+        let mut make = Command::new("make");
+        make.arg("--silent").arg("-C").arg(self.root.join("workloads"));
+        make.arg(format!("OUT={}", self.workloads.display()));
+        assert!(make.status().expect("make runs").success(), "make could not build the workloads");
+    }
+
+    /// The profile's name as `cargo --profile` wants it.
+    pub fn profile(&self) -> &str {
+        match self.profile_dir.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(name) => name,
+        }
+    }
+
+    /// The `hanare` command.
+    pub fn hanare(&self) -> PathBuf {
+        self.profile_dir.join("hanare")
+    }
+
+    /// A compiled workload.
+    pub fn workload(&self, name: &str) -> PathBuf {
+        self.workloads.join(name)
+    }
+}
+
+/// The cargo that runs this test.
+pub(crate) fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}

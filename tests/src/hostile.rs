@@ -1,0 +1,219 @@
+//! Memory servers that do wrong, each in one way. They keep pages as an honest server does until their hour comes, so
+//! that a program is in the middle of its work when it does.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
+use hanare_wire::limits::RANGE_MAX;
+use hanare_wire::payload::{Hello, Role, Status, Welcome};
+use hanare_wire::{ErrorCode, handshake};
+
+/// Reads answered honestly before a lie.
+const HONEST_READS: u32 = 40;
+const UNIT: usize = 4096;
+
+/// What a server does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Not one byte ever comes from it.
+    Silence,
+    /// It speaks another protocol.
+    Garbage,
+    /// It speaks another version.
+    Version,
+    /// It closes every connection at once.
+    HangUp,
+    /// It answers STATUS, but refuses sessions.
+    NoSessions,
+    /// It stops answering reads.
+    ReadsStop,
+    /// It takes write-backs and says nothing.
+    WritesStop,
+    /// It sends bytes that are no frame in place of a page.
+    ReadsGarbage,
+    /// It closes the connection in the middle of a page.
+    HalfPage,
+    /// It stops in the middle of a page and keeps the connection.
+    HalfPageSilence,
+    /// It sends a page nobody asked for in place of the one asked for.
+    OtherPage,
+    /// It sends the right page at half its length.
+    ShortPage,
+    /// It sends pages before anyone asks.
+    Unasked,
+    /// It says it does not hold a page that it was given.
+    NotHeld,
+    /// It acknowledges a write-back that was never sent.
+    OtherAck,
+    /// It speaks another version from some page on.
+    VersionLater,
+}
+
+/// A hostile server on a free port of the loopback. Its threads end with the connections, or with the test.
+pub struct Hostile {
+    /// Where it listens.
+    pub address: String,
+}
+
+impl Hostile {
+    /// Starts one.
+    pub fn start(lie: Lie) -> Hostile {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let held = Arc::new(Held::default());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let peer = Peer { stream, held: held.clone(), lie };
+                // Every error is the client hanging up, which is what it should do.
+                std::thread::spawn(move || peer.live());
+            }
+        });
+        Hostile { address }
+    }
+}
+
+/// What all connections share: pages by unit, and the reads answered.
+#[derive(Default)]
+struct Held {
+    units: Mutex<HashMap<u64, Vec<u8>>>,
+    reads: AtomicU32,
+}
+
+struct Peer {
+    stream: TcpStream,
+    held: Arc<Held>,
+    lie: Lie,
+}
+
+impl Peer {
+    fn live(mut self) -> io::Result<()> {
+        match self.lie {
+            Lie::Silence => return self.wait_for_the_end(),
+            Lie::Garbage => {
+                self.stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
+                return self.wait_for_the_end();
+            }
+            Lie::Version => {
+                self.request()?;
+                self.stream.write_all(&another_version())?;
+                return self.wait_for_the_end();
+            }
+            Lie::HangUp => return Ok(()),
+            _ => {}
+        }
+        self.welcome()?;
+        loop {
+            let (header, payload) = self.request()?;
+            match header.kind {
+                Kind::Read => self.read(header)?,
+                Kind::Write => self.write(header, payload)?,
+                Kind::Status => self.send(Kind::StatusReply, header.tag, &Status::default().encode())?,
+                Kind::Ping => self.send(Kind::Pong, header.tag, &[])?,
+                _ => self.send(Kind::Done, header.tag, &[])?,
+            }
+        }
+    }
+
+    fn welcome(&mut self) -> io::Result<()> {
+        let (_, payload) = self.request()?;
+        let hello = Hello::decode(&payload).ok_or(io::ErrorKind::InvalidData)?;
+        if self.lie == Lie::NoSessions && hello.role == Role::Session {
+            return self.send(Kind::Refused, 0, b"no sessions today");
+        }
+        let welcome = Welcome {
+            session: if hello.role == Role::Session { 7 } else { 0 },
+            token: [3; 16],
+            capacity_bytes: 1 << 30,
+            slot_size: hello.slot_size,
+            payload_crc: hello.payload_crc,
+            proof: [0; 32],
+        };
+        self.send(Kind::Welcome, 0, &welcome.encode())?;
+        if self.lie == Lie::Unasked && hello.role == Role::Session {
+            self.data(1 << 40, 0, &[0; UNIT])?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, asked: Header) -> io::Result<()> {
+        let honest = self.held.reads.fetch_add(1, Relaxed) < HONEST_READS;
+        let page = self.page(asked);
+        let half = page.len() / 2;
+        match self.lie {
+            _ if honest => self.data(asked.tag, asked.offset, &page),
+            Lie::ReadsStop => Ok(()),
+            Lie::ReadsGarbage => self.stream.write_all(&[0xa5; 100]),
+            Lie::VersionLater => self.stream.write_all(&another_version()),
+            Lie::HalfPage | Lie::HalfPageSilence => {
+                let header = Header::range(Kind::Data, asked.tag, asked.offset, page.len() as u32);
+                self.stream.write_all(&header.encode())?;
+                self.stream.write_all(&page[..half])?;
+                if self.lie == Lie::HalfPage { Err(io::ErrorKind::BrokenPipe.into()) } else { self.wait_for_the_end() }
+            }
+            Lie::OtherPage => self.data(asked.tag ^ 1, asked.offset ^ UNIT as u64, &page),
+            Lie::ShortPage => self.data(asked.tag, asked.offset, &page[..half]),
+            Lie::NotHeld => {
+                let header =
+                    handshake::control_header(Kind::Error, asked.tag, ErrorCode::NotHeld as u32, b"never seen");
+                self.stream.write_all(&header.encode())?;
+                self.stream.write_all(b"never seen")
+            }
+            _ => self.data(asked.tag, asked.offset, &page),
+        }
+    }
+
+    fn write(&mut self, given: Header, payload: Vec<u8>) -> io::Result<()> {
+        {
+            let mut units = self.held.units.lock().unwrap_or_else(PoisonError::into_inner);
+            for (n, unit) in payload.chunks(UNIT).enumerate() {
+                units.insert(given.offset / UNIT as u64 + n as u64, unit.to_vec());
+            }
+        }
+        match self.lie {
+            Lie::WritesStop => Ok(()),
+            Lie::OtherAck => self.send(Kind::Done, given.tag + 1000, &[]),
+            _ => self.send(Kind::Done, given.tag, &[]),
+        }
+    }
+
+    fn page(&self, asked: Header) -> Vec<u8> {
+        let units = self.held.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = asked.offset / UNIT as u64;
+        let wanted = first..first + u64::from(asked.length) / UNIT as u64;
+        wanted.flat_map(|unit| units.get(&unit).cloned().unwrap_or_else(|| vec![0; UNIT])).collect()
+    }
+
+    fn request(&mut self) -> io::Result<(Header, Vec<u8>)> {
+        let mut raw = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut raw)?;
+        let header = Header::decode(&raw).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let mut payload = vec![0; header.payload_bytes().min(RANGE_MAX as usize)];
+        self.stream.read_exact(&mut payload)?;
+        Ok((header, payload))
+    }
+
+    fn send(&mut self, kind: Kind, tag: u64, payload: &[u8]) -> io::Result<()> {
+        self.stream.write_all(&handshake::control_header(kind, tag, 0, payload).encode())?;
+        self.stream.write_all(payload)
+    }
+
+    fn data(&mut self, tag: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let header = Header::range(Kind::Data, tag, offset, bytes.len() as u32);
+        self.stream.write_all(&header.encode())?;
+        self.stream.write_all(bytes)
+    }
+
+    fn wait_for_the_end(&mut self) -> io::Result<()> {
+        io::copy(&mut self.stream, &mut io::sink()).map(drop)
+    }
+}
+
+fn another_version() -> [u8; HEADER_BYTES] {
+    let mut frame = Header::bare(Kind::Refused, 0).encode();
+    frame[4] = 99;
+    frame
+}

@@ -1,0 +1,24 @@
+//! What the end-to-end tests stand on: the built command and workloads, a place of its own for each test, programs run
+//! with a bounded wait, memory servers good and hostile.
+//!
+//! The tests in `tests/` drive the built `hanare` as a user does and judge only what a user sees: exit codes, output,
+//! the figures of `--stats-json`. This room must not know how the pager works.
+
+mod built;
+mod hostile;
+mod machine;
+mod place;
+mod running;
+mod served;
+
+pub use built::{Built, built};
+pub use hostile::{Hostile, Lie};
+pub use machine::{python_with_numpy, rounds, system_calls_work_on_far_pages};
+pub use place::{Figures, Outcome, Place, figures};
+pub use running::{Running, until};
+pub use served::{Served, status};
+
+use std::time::Duration;
+
+/// The longest wait for one program; reaching it kills the program and fails the test.
+pub const PATIENCE: Duration = Duration::from_secs(120);

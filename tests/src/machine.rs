@@ -1,0 +1,44 @@
+//! What this machine has and allows, as far as a test depends on it.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use hanare::choose;
+use hanare::settings::Mode;
+use hanare_sys::features::{Disabled, Features};
+
+use crate::built;
+
+/// How many times what only shows by luck is repeated: `HANARE_TEST_ROUNDS`, 1 by default.
+pub fn rounds() -> u32 {
+    match std::env::var("HANARE_TEST_ROUNDS") {
+        Ok(text) => text.parse().expect("HANARE_TEST_ROUNDS is a number"),
+        Err(_) => 1,
+    }
+}
+
+/// Whether programs that make system calls on far pages run here: only where userfaultfd traps the kernel's touches.
+/// Says so when they do not, since the test then does nothing.
+pub fn system_calls_work_on_far_pages() -> bool {
+    let works = choose::system_calls_work(Mode::Thread, &Features::probe(&Disabled::default()));
+    if !works {
+        println!("skipped: this user's userfaultfd traps no system call; see 'hanare doctor'");
+    }
+    works
+}
+
+/// A python that can import numpy: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Says so when there is none.
+pub fn python_with_numpy() -> Option<OsString> {
+    let wish = std::env::var_os("HANARE_TEST_PYTHON");
+    let venvs = [built().target.join("venv/bin/python"), built().root.join("target/venv/bin/python")];
+    let candidates = wish.into_iter().chain(venvs.map(Into::into)).chain(["python3".into()]);
+    let found = candidates.into_iter().find(|python| {
+        let mut import = Command::new(python);
+        import.args(["-c", "import numpy"]).stdout(Stdio::null()).stderr(Stdio::null());
+        import.status().is_ok_and(|status| status.success())
+    });
+    if found.is_none() {
+        println!("skipped: no python imports numpy; name one with HANARE_TEST_PYTHON, or run 'make python'");
+    }
+    found
+}

@@ -1,0 +1,173 @@
+//! One test's directory, and running the command in it.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::{PATIENCE, Running, built, until};
+
+/// A directory of its own for one test: its files, its TMPDIR, the output of what it runs.
+pub struct Place {
+    dir: tempfile::TempDir,
+    runs: AtomicU32,
+}
+
+/// How a program ended and what it said.
+pub struct Outcome {
+    /// Its exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+/// The object `--stats-json` writes.
+pub struct Figures(serde_json::Value);
+
+impl Place {
+    /// A fresh place. Its path is short, because sockets' paths are.
+    #[allow(clippy::new_without_default)] // it makes a directory
+    pub fn new() -> Place {
+        let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").expect("a directory in /tmp");
+        std::fs::create_dir(dir.path().join("tmp")).expect("a TMPDIR");
+        Place { dir, runs: AtomicU32::new(0) }
+    }
+
+    /// A path in this place.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a file");
+        path
+    }
+
+    /// Any command with a clean environment: nothing of ours or of the dynamic linker's, TMPDIR in this place, bytes
+    /// compared as bytes.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("HANARE_") || name == "LD_PRELOAD" {
+                command.env_remove(name);
+            }
+        }
+        command.env("TMPDIR", self.path("tmp")).env("LC_ALL", "C").stdin(Stdio::null()).current_dir(self.dir.path());
+        command
+    }
+
+    /// `hanare` with these arguments; the library is the one built beside it.
+    pub fn hanare<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command(built().hanare());
+        command.args(args);
+        command
+    }
+
+    /// Starts a command.
+    pub fn start(&self, command: &mut Command) -> Running {
+        let run = self.runs.fetch_add(1, Relaxed);
+        Running::start(command, self.path(&format!("stdout{run}")), self.path(&format!("stderr{run}")))
+    }
+
+    /// Runs a command to its end, for [`PATIENCE`] at most.
+    pub fn run(&self, command: &mut Command) -> Outcome {
+        self.start(command).finish(PATIENCE)
+    }
+
+    /// Asserts that no process still knows this place (private servers have its TMPDIR in their command line) and that
+    /// nothing is left in its TMPDIR.
+    pub fn assert_nothing_left(&self) {
+        let tmp = self.path("tmp");
+        until("nothing is left running", || processes_naming(&tmp).is_empty());
+        let left: Vec<_> = std::fs::read_dir(&tmp).expect("TMPDIR").map(|entry| entry.expect("entry").path()).collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+
+    /// The process of the private server that a run in this place has started.
+    pub fn private_server(&self) -> Option<i32> {
+        processes_naming(&self.path("tmp")).first().copied()
+    }
+}
+
+/// Processes whose command line names `path`.
+fn processes_naming(path: &Path) -> Vec<i32> {
+    let needle = path.as_os_str().as_encoded_bytes();
+    let names_it = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(needle.len()).any(|window| window == needle)
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(names_it).collect()
+}
+
+impl Outcome {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Asserts exit code 0 and silence on stderr.
+    #[track_caller]
+    pub fn assert_well(&self, what: &str) {
+        assert!(self.code == Some(0) && self.stderr.is_empty(), "{what}: {self:?}");
+    }
+
+    /// Asserts an end of ours: this exit code, and as all of stderr one line that begins with "hanare: " and names
+    /// `part`.
+    #[track_caller]
+    pub fn assert_ended_by_us(&self, code: i32, part: &str) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.stderr.lines().count() == 1 && self.stderr.ends_with('\n'), "not one line: {self:?}");
+        assert!(self.stderr.starts_with("hanare: ") && self.stderr.contains(part), "{part:?} is not in {self:?}");
+    }
+}
+
+impl fmt::Debug for Outcome {
+    /// The end of either output is what tells.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let out = String::from_utf8_lossy(&self.stdout[self.stdout.len().saturating_sub(600)..]);
+        write!(f, "exit code {:?}, {} bytes of stdout ending in {out:?}", self.code, self.stdout.len())?;
+        write!(f, ", stderr {:?}", self.stderr.chars().take(2000).collect::<String>())
+    }
+}
+
+/// Reads what `--stats-json` wrote.
+#[track_caller]
+pub fn figures(path: &Path) -> Figures {
+    let bytes = std::fs::read(path).expect("the figures' file");
+    Figures(serde_json::from_slice(&bytes).expect("the figures are JSON"))
+}
+
+impl Figures {
+    /// A number that is there.
+    #[track_caller]
+    pub fn number(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_else(|| panic!("no number {name:?} in {}", self.0))
+    }
+
+    /// The trap mode that was used.
+    #[track_caller]
+    pub fn mode(&self) -> &str {
+        self.0["mode"].as_str().unwrap_or_else(|| panic!("no mode in {}", self.0))
+    }
+
+    /// Asserts that far memory was truly paged: at least `bytes` went out and as many came back, within the budget.
+    #[track_caller]
+    pub fn assert_paged(&self, bytes: u64, what: &str) {
+        let (out, back) = (self.number("bytes_out"), self.number("bytes_in"));
+        assert!(out >= bytes && back >= bytes, "{what}: only {out} bytes went out and {back} came back");
+        self.assert_within_budget(what);
+    }
+
+    /// Asserts that local memory never exceeded the budget.
+    #[track_caller]
+    pub fn assert_within_budget(&self, what: &str) {
+        let (peak, budget) = (self.number("local_bytes_peak"), self.number("local_bytes_budget"));
+        assert!((1..=budget).contains(&peak), "{what}: {peak} local bytes at the peak, the budget is {budget}");
+    }
+}

@@ -1,0 +1,94 @@
+//! A started program: its output in files, a bounded wait, and its end with the test's end.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::{Outcome, PATIENCE};
+
+const POLL: Duration = Duration::from_millis(2);
+
+/// A program that runs in a process group of its own. Dropped, the group is killed.
+pub struct Running {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    ended: bool,
+}
+
+impl Running {
+    /// Starts a command. Output goes to files, so that nobody who holds a pipe open can make a reader hang.
+    pub(crate) fn start(command: &mut Command, stdout: PathBuf, stderr: PathBuf) -> Running {
+        let create = |path| File::create(path).expect("a file for output");
+        command.stdout(create(&stdout)).stderr(create(&stderr)).process_group(0);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        Running { child, stdout, stderr, ended: false }
+    }
+
+    /// Waits until it ends; after `limit` its group is killed and the test fails.
+    pub fn finish(mut self, limit: Duration) -> Outcome {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                break status;
+            }
+            if began.elapsed() > limit {
+                self.kill();
+                panic!("still running after {limit:?}: {:?}", self.outcome(None));
+            }
+            std::thread::sleep(POLL);
+        };
+        self.ended = true;
+        self.outcome(status.code())
+    }
+
+    /// Whether it has not ended yet.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("a child of ours").is_none()
+    }
+
+    /// What it has written to standard error by now.
+    pub fn said_so_far(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.stderr).expect("output")).into_owned()
+    }
+
+    fn outcome(&self, code: Option<i32>) -> Outcome {
+        let read = |path| std::fs::read(path).expect("output");
+        let stderr = String::from_utf8_lossy(&read(&self.stderr)).into_owned();
+        Outcome { code, stdout: read(&self.stdout), stderr }
+    }
+
+    /// Sends its group a signal. The group's number is the child's, and stays taken until the child is waited for.
+    pub fn signal(&self, signal: Signal) {
+        let group = Pid::from_raw(self.child.id() as i32).expect("a process number");
+        // Fails only when nobody is left in the group.
+        let _ = kill_process_group(group, signal);
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+        self.ended = true;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.kill();
+        }
+    }
+}
+
+/// Waits for a condition; after [`PATIENCE`] the test fails.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(POLL);
+    }
+}

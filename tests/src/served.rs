@@ -1,0 +1,59 @@
+//! Memory servers as a site runs them: `hanare serve` on TCP or on a Unix socket.
+
+use std::process::Command;
+use std::time::Duration;
+
+use hanare_wire::{Endpoint, Status, fetch_status};
+use rustix::process::Signal;
+
+use crate::{Place, Running, until};
+
+/// A running `hanare serve`; killed when dropped.
+pub struct Served {
+    running: Running,
+    /// The address it said it listens on.
+    pub address: String,
+}
+
+impl Served {
+    /// A server on a free TCP port of the loopback with so much memory (`64M`).
+    pub fn tcp(place: &Place, memory: &str) -> Served {
+        Served::start(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
+    }
+
+    /// A server on a Unix socket called `name` in the place.
+    pub fn unix(place: &Place, memory: &str, name: &str) -> Served {
+        let mut command = place.hanare(["serve", "--memory", memory, "--unix"]);
+        command.arg(place.path(name));
+        Served::start(place, command)
+    }
+
+    fn start(place: &Place, mut command: Command) -> Served {
+        let mut running = place.start(&mut command);
+        let mut said = String::new();
+        until("the server listens", || {
+            let runs = running.runs();
+            said = running.said_so_far();
+            assert!(runs, "the server ended: {said}");
+            said.ends_with('\n')
+        });
+        let address = said.lines().next().and_then(|line| line.rsplit(' ').next()).expect("an address").to_owned();
+        Served { running, address }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
+    /// kill -9.
+    pub fn kill(self) {
+        drop(self.running);
+    }
+}
+
+/// What the server at `address` holds.
+pub fn status(address: &str) -> Status {
+    let endpoint: Endpoint = address.parse().expect("an address");
+    fetch_status(&endpoint, None, Duration::from_secs(10)).expect("a server that answers")
+}

@@ -1,0 +1,211 @@
+//! Guards the promise that a program never hangs on its memory and never goes on with wrong bytes: a memory server that
+//! is killed, lies or falls silent ends the run with one line that names it and a documented exit code; several servers
+//! share the pages by their sizes, a full one hands over to the next, and when all are full that is said too.
+
+use std::time::{Duration, Instant};
+
+use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, status, until};
+
+/// From the end of a server to the end of its program.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A program that pages until it is ended, under a budget far below its size. `args` name the servers.
+fn paging_for_long(place: &Place, args: &[&str]) -> Running {
+    let mut command = place.hanare(["run", "--local", "4M"]);
+    command.args(args).arg("--").arg(built().workload("touch")).args(["32M", "--passes", "100000"]);
+    place.start(&mut command)
+}
+
+/// Waits until pages have gone to the server and come back.
+fn until_pages_came_back(address: &str) {
+    until("pages have come back", || status(address).read_bytes > 64 << 20);
+}
+
+#[test]
+fn a_killed_tcp_server_ends_the_run() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "128M");
+    let address = server.address.clone();
+    let run = paging_for_long(&place, &["--server", &address]);
+    until_pages_came_back(&address);
+    server.kill();
+    run.finish(SOON).assert_ended_by_us(120, &address);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn one_killed_server_of_three_is_the_one_named() {
+    let place = Place::new();
+    let first = Served::tcp(&place, "128M");
+    let second = Served::unix(&place, "128M", "second");
+    let third = Served::tcp(&place, "128M");
+    let run =
+        paging_for_long(&place, &["--server", &first.address, "--server", &second.address, "--server", &third.address]);
+    until_pages_came_back(&second.address);
+    let name = second.address.clone();
+    second.kill();
+    run.finish(SOON).assert_ended_by_us(120, &name);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_killed_private_server_ends_the_run() {
+    for mode in ["auto", "sigsegv"] {
+        let place = Place::new();
+        let run = paging_for_long(&place, &["--mode", mode]);
+        until("the private server is there", || place.private_server().is_some());
+        // Long enough for the program to be in the middle of its paging; that it ends holds at any moment after its start.
+        std::thread::sleep(Duration::from_millis(500));
+        let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
+        rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
+        run.finish(SOON).assert_ended_by_us(120, "private memory server");
+    }
+}
+
+/// Runs a program of 32M against a server that lies, and judges its end.
+fn meets(lie: Lie, code: i32, part: &str) {
+    let place = Place::new();
+    let server = Hostile::start(lie);
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    command.arg(built().workload("touch")).args(["32M", "--passes", "2"]).env("HANARE_TIMEOUT", "1");
+    let began = Instant::now();
+    let outcome = place.start(&mut command).finish(PATIENCE);
+    println!("{lie:?}: {:.1} s: {}", began.elapsed().as_secs_f64(), outcome.stderr.trim_end());
+    assert!(!outcome.text().contains("ok touch"), "{lie:?}: the program went on: {outcome:?}");
+    outcome.assert_ended_by_us(code, &server.address);
+    assert!(outcome.stderr.contains(part), "{lie:?}: {part:?} is not in {outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn servers_that_are_none_are_refused_before_the_program_runs() {
+    meets(Lie::Silence, 125, "");
+    meets(Lie::Garbage, 125, "");
+    meets(Lie::Version, 125, "version");
+    meets(Lie::HangUp, 125, "");
+    meets(Lie::NoSessions, 125, "no sessions today");
+}
+
+#[test]
+fn servers_that_fall_silent_end_the_run() {
+    meets(Lie::ReadsStop, 120, "1 s");
+    meets(Lie::WritesStop, 120, "1 s");
+    meets(Lie::HalfPageSilence, 120, "1 s");
+}
+
+#[test]
+fn servers_that_lie_end_the_run() {
+    meets(Lie::ReadsGarbage, 120, "");
+    meets(Lie::VersionLater, 120, "version");
+    meets(Lie::HalfPage, 120, "");
+    meets(Lie::OtherPage, 120, "not asked for");
+    meets(Lie::ShortPage, 120, "garbage");
+    meets(Lie::Unasked, 120, "");
+    meets(Lie::NotHeld, 120, "");
+    meets(Lie::OtherAck, 120, "");
+}
+
+#[test]
+fn a_stopped_server_counts_as_silent() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "128M");
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    command.arg(built().workload("touch")).args(["32M", "--passes", "100000"]).env("HANARE_TIMEOUT", "1");
+    let run = place.start(&mut command);
+    until_pages_came_back(&server.address);
+    server.signal(rustix::process::Signal::STOP);
+    run.finish(SOON).assert_ended_by_us(120, &server.address);
+    place.assert_nothing_left();
+}
+
+/// A host file of these servers, with sizes in megabytes.
+fn hosts(place: &Place, local: u32, servers: &[(&Served, u32)]) -> String {
+    let mut text = format!("here {local} // computes\n# the others lend memory\n");
+    for (server, megabytes) in servers {
+        text += &format!("{} {megabytes}\n", server.address);
+    }
+    place.file("hosts", text).display().to_string()
+}
+
+#[test]
+fn a_host_file_spreads_pages_by_the_sizes() {
+    let place = Place::new();
+    let (small, large, unused) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"), Served::tcp(&place, "64M"));
+    let file = hosts(&place, 8, &[(&small, 32), (&large, 96), (&unused, 64)]);
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "-f", &file, "-n", "3", "--stats-json"]);
+    command.arg(&json).arg("--").arg(built().workload("touch")).args(["64M", "--passes", "1"]);
+    place.run(&mut command).assert_well("with a host file");
+    let seen = figures(&json);
+    seen.assert_paged(48 << 20, "with a host file");
+    assert_eq!(seen.number("local_bytes_budget"), 8 << 20, "the budget is the first line's");
+    let written = |server: &Served| status(&server.address).write_bytes;
+    let (one, three) = (written(&small) as f64, written(&large) as f64);
+    // Sizes of 32 and 96: one part to three.
+    assert!((2.0..4.5).contains(&(three / one)), "{one} and {three} bytes were written");
+    assert_eq!(written(&unused), 0, "-n 3 leaves the third server out");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_full_server_hands_over_to_the_next() {
+    // By its size the first would take half; it is full long before, for it lends less than the host file claims.
+    let place = Place::new();
+    let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
+    let other = Served::tcp(&place, "8M");
+    for page_size in ["4K", "auto"] {
+        let args =
+            ["run", "--local", "8M", "--page-size", page_size, "--server", &first.address, "--server", &other.address];
+        let mut command = place.hanare(args);
+        command.args(["--server", &second.address, "--"]).arg(built().workload("touch"));
+        let outcome = place.run(command.args(["96M", "--random", "--passes", "2"]));
+        outcome.assert_well(page_size);
+        assert!(outcome.text().starts_with("ok touch"), "{outcome:?}");
+        assert!(status(&first.address).write_bytes > 0 && status(&second.address).write_bytes >= 48 << 20);
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_fills_up_for_another_run_hands_over_too() {
+    // Two runs share the first server, and each believed all of its memory its own when it began.
+    let place = Place::new();
+    let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
+    let start = || {
+        let mut command = place.hanare(["run", "--local", "8M", "--server", &first.address, "--server"]);
+        command.arg(format!("{}=64M", second.address)).arg("--").arg(built().workload("touch"));
+        place.start(command.args(["80M", "--passes", "3"]))
+    };
+    for run in [start(), start()] {
+        let outcome = run.finish(PATIENCE);
+        outcome.assert_well("sharing a server");
+        assert!(outcome.text().starts_with("ok touch"), "{outcome:?}");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn when_all_servers_are_full_it_is_said() {
+    let place = Place::new();
+    let (first, second) = (Served::tcp(&place, "8M"), Served::unix(&place, "8M", "second"));
+    let mut command =
+        place.hanare(["run", "--local", "8M", "--server", &first.address, "--server", &second.address, "--"]);
+    let outcome = place.run(command.arg(built().workload("touch")).arg("64M"));
+    outcome.assert_ended_by_us(121, "full");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_server_serves_the_next_run_after_one_that_was_killed() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "64M");
+    for _ in 0..3 {
+        // Each takes nearly all of the memory: what a killed one held must be free again.
+        let run = paging_for_long(&place, &["--server", &server.address]);
+        until_pages_came_back(&server.address);
+        drop(run);
+        until("its session is closed", || status(&server.address).sessions == 0);
+    }
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    place.run(command.arg(built().workload("touch")).arg("60M")).assert_well("after killed runs");
+}
