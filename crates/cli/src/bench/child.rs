@@ -1,0 +1,218 @@
+//! The process of one measured run, whose memory is far: it fills a region, reaches the steady state, times the pattern,
+//! and checks every word. Hidden from the help; `hanare bench paging` starts it with its settings in the environment.
+
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use hanare::far::{self, StartError};
+use hanare::settings::{Settings, SettingsError};
+use hanare::stats::Snapshot;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::pattern::{Pattern, Walk};
+use super::words::{Mismatch, Words};
+
+/// Passes of reading and rewriting before a run is taken to be in its steady state, whatever was written back.
+const PASSES_MAX: u32 = 4;
+
+/// What a touch does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Access {
+    /// Reads and checks a word.
+    R,
+    /// Reads and checks a word and writes a new one.
+    Rw,
+}
+
+impl Access {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Access::R => "r",
+            Access::Rw => "rw",
+        }
+    }
+}
+
+/// One measured run.
+#[derive(Debug, Args)]
+pub(super) struct ChildArgs {
+    #[arg(long)]
+    pub(super) pattern: Pattern,
+    #[arg(long)]
+    pub(super) access: Access,
+    #[arg(long)]
+    pub(super) pages: u64,
+    #[arg(long)]
+    pub(super) stride_pages: u64,
+    #[arg(long)]
+    pub(super) touches: u64,
+}
+
+/// Why a run could not be measured.
+#[derive(Debug, Error)]
+pub(crate) enum ChildError {
+    /// The settings are malformed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Far memory cannot be had.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The region does not fit.
+    #[error("{0} pages of 4 KiB do not fit into the far reservation; give a smaller --size or a larger HANARE_RESERVE")]
+    Exhausted(u64),
+    /// Far memory holds wrong bytes.
+    #[error("{0}")]
+    Mismatch(#[from] Mismatch),
+    /// The starter cannot be watched.
+    #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
+    Starter(rustix::io::Errno),
+    /// The figures cannot be told.
+    #[error("cannot tell the figures: {0}; run 'hanare bench paging'")]
+    Tell(#[from] serde_json::Error),
+}
+
+/// What a run tells its starter, as one line of JSON. Counters are of the timed part only, but for the peak.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) seconds: f64,
+    pub(super) touches: u64,
+    /// Latencies of the touches that faulted, as the program sees them; taken for the random pattern only.
+    pub(super) fault_us: Option<[f64; 3]>,
+    /// Latencies of faults as the pager sees them, from trapped to resolved.
+    pub(super) handler_us: Option<[f64; 3]>,
+    pub(super) faults: u64,
+    pub(super) faults_first_write: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) local_bytes_peak: u64,
+    /// 1 thread, 2 sigbus, 3 sigsegv.
+    pub(super) mode: u64,
+    pub(super) policy: String,
+    pub(super) prefetch: String,
+    pub(super) words_verified: u64,
+}
+
+/// Measures one run and tells it on stdout.
+pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
+    // A starter that was killed takes the memory server with it: nothing is left to measure then.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(ChildError::Starter)?;
+    far::start(&Settings::from_env()?)?;
+    let mut words = Words::new(args.pages).ok_or(ChildError::Exhausted(args.pages))?;
+    let walk = Walk {
+        pattern: args.pattern,
+        pages: args.pages,
+        stride_pages: args.stride_pages,
+        random_touches: args.touches,
+    };
+    let rewrite = args.access == Access::Rw;
+    reach_steady_state(&mut words, rewrite)?;
+    walk.warming().try_for_each(|page| words.touch(page, rewrite))?;
+    let mut run = timed(&walk, &mut words, rewrite)?;
+    words.verify()?;
+    run.words_verified = words.count();
+    println!("{}", serde_json::to_string(&run)?);
+    Ok(0)
+}
+
+/// To read: one pass, after which all that was evicted is clean and held by the server. To rewrite: passes until as much
+/// is written back as comes in, so that every page is dirty when its turn comes.
+fn reach_steady_state(words: &mut Words, rewrite: bool) -> Result<(), Mismatch> {
+    for pass in 1..=PASSES_MAX {
+        let before = snapshot();
+        (0..words.pages()).try_for_each(|page| words.touch(page, rewrite))?;
+        let after = snapshot();
+        let (came, went) = (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out);
+        if !rewrite || (pass > 1 && went >= came / 10 * 9) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn snapshot() -> Snapshot {
+    far::snapshot().expect("far memory was started, and this is no forked child")
+}
+
+fn timed(walk: &Walk, words: &mut Words, rewrite: bool) -> Result<Run, Mismatch> {
+    let each = walk.pattern == Pattern::Rand;
+    let mut touches_ns = Vec::with_capacity(if each { walk.random_touches as usize } else { 0 });
+    let mut touches = 0;
+    let before = snapshot();
+    let began = Instant::now();
+    if each {
+        let mut last = began;
+        for page in walk.timed() {
+            words.touch(page, rewrite)?;
+            let now = Instant::now();
+            touches_ns.push((now - last).as_nanos().min(u128::from(u32::MAX)) as u32);
+            last = now;
+        }
+        touches = touches_ns.len() as u64;
+    } else {
+        for page in walk.timed() {
+            words.touch(page, rewrite)?;
+            touches += 1;
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let after = snapshot();
+    let mut run = figures(&before, after);
+    (run.seconds, run.touches) = (seconds, touches);
+    run.fault_us = slowest_us(touches_ns, run.faults);
+    Ok(run)
+}
+
+/// The counters' differences.
+fn figures(before: &Snapshot, after: Snapshot) -> Run {
+    let arrivals = |seen: &Snapshot| {
+        seen.faults_read + seen.faults_write + seen.faults_zero + seen.faults_rescued + seen.faults_waited
+    };
+    let mut part = after.clone();
+    for (count, earlier) in part.fault_hist.iter_mut().zip(before.fault_hist) {
+        *count -= earlier;
+    }
+    let timed = part.faults_timed() > 0;
+    Run {
+        seconds: 0.0,
+        touches: 0,
+        fault_us: None,
+        handler_us: timed.then(|| [0.5, 0.9, 0.99].map(|p| part.percentile(p) as f64 / 1e3)),
+        faults: arrivals(&after) - arrivals(before),
+        faults_first_write: after.faults_first_write - before.faults_first_write,
+        bytes_in: after.bytes_in - before.bytes_in,
+        bytes_out: after.bytes_out - before.bytes_out,
+        local_bytes_peak: after.local_bytes_peak,
+        mode: after.mode,
+        policy: after.policy,
+        prefetch: after.prefetch,
+        words_verified: 0,
+    }
+}
+
+/// Percentiles 50, 90 and 99 of the touches that faulted. So many faulted, and a touch that faults is slower than one
+/// that does not: they are the slowest.
+fn slowest_us(mut touches_ns: Vec<u32>, faults: u64) -> Option<[f64; 3]> {
+    touches_ns.sort_unstable();
+    let first = touches_ns.len() - touches_ns.len().min(faults as usize);
+    let faulted = &touches_ns[first..];
+    let at = |p: f64| faulted.get((faulted.len() as f64 * p) as usize).map(|ns| f64::from(*ns) / 1e3);
+    Some([at(0.5)?, at(0.9)?, at(0.99)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_slowest_touches() {
+        let mut touches: Vec<u32> = vec![100; 1000];
+        touches.extend((1..=100).map(|us| us * 1000));
+        assert_eq!(slowest_us(touches.clone(), 100), Some([51.0, 91.0, 100.0]));
+        assert_eq!(slowest_us(touches.clone(), 10), Some([96.0, 100.0, 100.0]));
+        assert_eq!(slowest_us(touches.clone(), 0), None);
+        assert!(slowest_us(touches, 5000).is_some());
+        assert_eq!(slowest_us(vec![], 5), None);
+    }
+}

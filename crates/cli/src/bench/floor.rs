@@ -1,0 +1,128 @@
+//! `hanare bench floor`: the least that trapping, moving and fetching a page cost here.
+
+use std::time::Instant;
+
+use clap::Args;
+use hanare_sys::features::{Disabled, Features, FeaturesError};
+use thiserror::Error;
+
+use super::sheet::Sheet;
+use super::traps::{self, TrapError};
+use super::{links, paging};
+
+/// Every floor, in the order of the report.
+const NAMES: [&str; 20] = [
+    "trap_us",
+    "trap_thread_us",
+    "copy_4k_us",
+    "move_in_4k_us",
+    "move_out_4k_us",
+    "move_in_64k_us",
+    "move_out_64k_us",
+    "move_in_2m_us",
+    "move_out_2m_us",
+    "dontneed_4k_us",
+    "tcp_rtt_4k_us",
+    "tcp_rtt_64k_us",
+    "tcp_rtt_1m_us",
+    "tcp_stream_gb_per_s",
+    "unix_rtt_4k_us",
+    "unix_rtt_64k_us",
+    "unix_rtt_1m_us",
+    "unix_stream_gb_per_s",
+    "memcpy_4k_us",
+    "memcpy_2m_us",
+];
+
+const HELP: &str = "\
+trap_us is a touch resolved in the faulting thread with a COPY (userfaultfd, SIGBUS) without that COPY; trap_thread_us \
+the same by a handler thread on the same CPU. Links are sockets of loopback, both sides polling: a request of 64 bytes \
+and its reply, and the rate of one stream of 1 MiB chunks. memcpy copies what no cache holds. What this machine lacks \
+is '-' (null in JSON).";
+
+/// Measure what trapping, moving and fetching a page cost here at least.
+#[derive(Debug, Args)]
+#[command(after_long_help = HELP)]
+pub(crate) struct FloorArgs {
+    /// How often everything is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = paging::runs())]
+    runs: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why the floors could not be measured.
+#[derive(Debug, Error)]
+pub(crate) enum FloorError {
+    /// HANARE_DISABLE makes no sense.
+    #[error(transparent)]
+    Features(#[from] FeaturesError),
+    /// A socket failed.
+    #[error("cannot measure sockets of loopback: {0}; see that 127.0.0.1 is up")]
+    Link(#[from] std::io::Error),
+    /// Traps or moves failed although the machine said it has them.
+    #[error(transparent)]
+    Trap(#[from] TrapError),
+}
+
+/// The floors of one run, by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Floors(Vec<(&'static str, f64)>);
+
+impl Floors {
+    pub(super) fn put(&mut self, name: &'static str, figure: f64) {
+        self.0.push((name, figure));
+    }
+
+    /// A floor; none where this machine lacks what it is about.
+    pub(super) fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure)
+    }
+}
+
+/// Measures every floor once.
+pub(super) fn measure() -> Result<Floors, FloorError> {
+    let features = Features::probe(&Disabled::from_env()?);
+    let mut floors = Floors::default();
+    traps::measure(&features, &mut floors)?;
+    links::measure(&mut floors)?;
+    Ok(floors)
+}
+
+/// Writes the spread of every floor.
+pub(super) fn write(runs: &[Floors], sheet: &mut Sheet) {
+    for name in NAMES {
+        sheet.spread(name, runs.iter().filter_map(|floors| floors.get(name)).collect());
+    }
+}
+
+pub(super) fn floor(args: &FloorArgs) -> Result<u8, FloorError> {
+    let mut runs = Vec::new();
+    for _ in 0..args.runs {
+        runs.push(measure()?);
+    }
+    let mut sheet = Sheet::default();
+    sheet.count("runs", u64::from(args.runs));
+    write(&runs, &mut sheet);
+    sheet.print(args.json);
+    Ok(0)
+}
+
+/// The median time of `count` operations, each timed by itself, in microseconds. The median shrugs off interruptions;
+/// what looking at the clock costs is taken off.
+pub(super) fn median_us<E>(count: usize, mut operation: impl FnMut(usize) -> Result<(), E>) -> Result<f64, E> {
+    let mut timed_ns = Vec::with_capacity(count);
+    for round in 0..count {
+        let began = Instant::now();
+        operation(round)?;
+        timed_ns.push(began.elapsed().as_nanos());
+    }
+    let clock_ns = median((0..101).map(|_| Instant::now().elapsed().as_nanos()).collect());
+    Ok(median(timed_ns).saturating_sub(clock_ns) as f64 / 1e3)
+}
+
+fn median(mut times_ns: Vec<u128>) -> u128 {
+    times_ns.sort_unstable();
+    times_ns.get(times_ns.len() / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,193 @@
+//! What links cost: two threads on plain nonblocking sockets, both polling, and the memory copy that replaces a link on
+//! one host. Nothing of Hanare's own protocol is in the way, so these are floors.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::floor::{Floors, median_us};
+
+const REQUEST_BYTES: usize = 64;
+const CHUNK_BYTES: usize = 1 << 20;
+const STREAM_BYTES: usize = 1 << 30;
+/// As large as the links of Hanare ask for, where the system grants it.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Attempts between two glances at the clock and at other threads.
+const SPINS: u32 = 4096;
+/// A partner silent for so long has failed.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Larger than the caches of most machines, so that what is copied from it is cold.
+const COLD_BYTES: usize = 128 << 20;
+
+/// A connected nonblocking stream.
+trait Stream: Read + Write + Send {}
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+/// Measures both kinds of sockets and memory copies.
+pub(super) fn measure(floors: &mut Floors) -> io::Result<()> {
+    let names = ["tcp_rtt_4k_us", "tcp_rtt_64k_us", "tcp_rtt_1m_us", "tcp_stream_gb_per_s"];
+    measure_kind(floors, names, tcp_pair)?;
+    let names = ["unix_rtt_4k_us", "unix_rtt_64k_us", "unix_rtt_1m_us", "unix_stream_gb_per_s"];
+    measure_kind(floors, names, unix_pair)?;
+    copies(floors);
+    Ok(())
+}
+
+fn measure_kind<S: Stream>(
+    floors: &mut Floors,
+    names: [&'static str; 4],
+    pair: impl Fn() -> io::Result<(S, S)>,
+) -> io::Result<()> {
+    for (name, (reply_bytes, rounds)) in names.into_iter().zip([(4 << 10, 4000), (64 << 10, 1000), (1 << 20, 200)]) {
+        floors.put(name, round_trip_us(pair()?, reply_bytes, rounds)?);
+    }
+    floors.put(names[3], stream_gb_per_s(pair()?)?);
+    Ok(())
+}
+
+fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    for end in [&near, &far] {
+        end.set_nodelay(true)?;
+        end.set_nonblocking(true)?;
+    }
+    Ok((near, far))
+}
+
+fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (near, far) = UnixStream::pair()?;
+    for end in [&near, &far] {
+        end.set_nonblocking(true)?;
+        // Refused sizes leave the system's own, as they do for Hanare's links.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, SOCKET_BUFFER_BYTES);
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(end, SOCKET_BUFFER_BYTES);
+    }
+    Ok((near, far))
+}
+
+/// Runs `answer` on the far end while `ask` runs on the near one.
+fn both<S: Stream, T>(
+    (mut near, mut far): (S, S),
+    answer: impl FnOnce(&mut S) -> io::Result<()> + Send,
+    ask: impl FnOnce(&mut S) -> io::Result<T>,
+) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let answerer = scope.spawn(move || answer(&mut far));
+        let asked = ask(&mut near);
+        // Dropped first, so that an answerer that still waits sees the end of the stream.
+        drop(near);
+        let answered = answerer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        asked.and_then(|asked| answered.map(|()| asked))
+    })
+}
+
+fn round_trip_us<S: Stream>(pair: (S, S), reply_bytes: usize, rounds: usize) -> io::Result<f64> {
+    let warm_up = rounds / 10;
+    let answer = move |far: &mut S| {
+        let (mut request, reply) = ([0; REQUEST_BYTES], vec![1; reply_bytes]);
+        for _ in 0..warm_up + rounds {
+            receive(far, &mut request)?;
+            send(far, &reply)?;
+        }
+        Ok(())
+    };
+    both(pair, answer, |near| {
+        let (request, mut reply) = ([2; REQUEST_BYTES], vec![0; reply_bytes]);
+        let mut round = |_| send(near, &request).and_then(|()| receive(near, &mut reply));
+        (0..warm_up).try_for_each(&mut round)?;
+        median_us(rounds, round)
+    })
+}
+
+fn stream_gb_per_s<S: Stream>(pair: (S, S)) -> io::Result<f64> {
+    let answer = |far: &mut S| {
+        let chunk = vec![1; CHUNK_BYTES];
+        (0..STREAM_BYTES / CHUNK_BYTES).try_for_each(|_| send(far, &chunk))
+    };
+    both(pair, answer, |near| {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        receive(near, &mut chunk)?;
+        let began = Instant::now();
+        (1..STREAM_BYTES / CHUNK_BYTES).try_for_each(|_| receive(near, &mut chunk))?;
+        Ok((STREAM_BYTES - CHUNK_BYTES) as f64 / began.elapsed().as_secs_f64() / 1e9)
+    })
+}
+
+fn send(stream: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    let mut patience = Patience::default();
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) => patience.after(error)?,
+        }
+    }
+    Ok(())
+}
+
+fn receive(stream: &mut impl Read, mut bytes: &mut [u8]) -> io::Result<()> {
+    let mut patience = Patience::default();
+    while !bytes.is_empty() {
+        match stream.read(bytes) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => bytes = &mut bytes[count..],
+            Err(error) => patience.after(error)?,
+        }
+    }
+    Ok(())
+}
+
+/// Bounds a spin: it lets others run now and then, and gives up in the end.
+#[derive(Default)]
+struct Patience {
+    spins: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn after(&mut self, error: io::Error) -> io::Result<()> {
+        if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
+            return Err(error);
+        }
+        std::hint::spin_loop();
+        self.spins += 1;
+        if self.spins.is_multiple_of(SPINS) {
+            std::thread::yield_now();
+            if self.since.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies of pages that no cache holds: what the same-host link does in place of a request.
+fn copies(floors: &mut Floors) {
+    const SMALL: usize = 4 << 10;
+    const LARGE: usize = 2 << 20;
+    let cold = vec![1_u8; COLD_BYTES];
+    let mut page = vec![0_u8; SMALL];
+    // An odd stride meets every page once and defeats read-ahead by the processor.
+    let (pages, stride) = (COLD_BYTES / SMALL, 10_007);
+    let small = median_us(pages / 2, |round| {
+        let at = round * stride % pages * SMALL;
+        page.copy_from_slice(&cold[at..at + SMALL]);
+        std::hint::black_box(&mut page);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let mut frames = vec![0_u8; COLD_BYTES / 2];
+    let count = frames.len() / LARGE;
+    let large = median_us(count, |round| {
+        let (from, to) = (round * 2 * LARGE, round * LARGE);
+        frames[to..to + LARGE].copy_from_slice(&cold[from..from + LARGE]);
+        std::hint::black_box(&mut frames);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    for (name, Ok(figure)) in [("memcpy_4k_us", small), ("memcpy_2m_us", large)] {
+        floors.put(name, figure);
+    }
+}

@@ -1,0 +1,331 @@
+//! `hanare bench paging`: the pager on a pattern of touches, against the floors of this machine.
+//!
+//! Each run has a memory server and a process of its own, since far memory is started once a process. The server ends
+//! with this process however that ends: it is a private one, which reads the end of a pipe, or threads of ours.
+
+use std::io;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use hanare::private::{Private, PrivateError, PrivateOptions};
+use hanare::settings::{
+    Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
+};
+use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_wire::Endpoint;
+use thiserror::Error;
+
+use super::child::{Access, Run};
+use super::floor::{self, FloorError, Floors};
+use super::pattern::{OS_PAGE, Pattern};
+use super::sheet::Sheet;
+
+/// How many runs make sense.
+pub(super) fn runs() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..=1000)
+}
+
+const HELP: &str = "\
+A touch is one 8-byte word of a 4 KiB page, read and checked, and with rw rewritten. Before the timed touches every \
+page is written, then read once (r) or rewritten until as much is written back as comes in (rw); strided and random \
+touches are practised for a pass or a quarter of their number. Every word is checked afterwards; a wrong one is told \
+with its address, and the exit code is 1.
+
+fault_us is what a touch that faulted took in the program (random only), handler_us what the pager itself took from \
+the trap to the page. ratio_tcp_stream is gb_per_s against one polled TCP stream of loopback; ratio_fault_floor is \
+fault_us_p50 against trap_us + the link's 4 KiB round trip (direct: one cold memcpy) + copy_4k_us, and \
+ratio_fault_floor_own the same with trap_thread_us in thread mode. Floors are measured right before each run.";
+
+/// Measure the pager on a pattern of touches, as a ratio to this machine's floors.
+#[derive(Debug, Args)]
+#[command(after_long_help = HELP)]
+pub(crate) struct PagingArgs {
+    /// Page size: auto, or a power of two from 4K to 2M.
+    #[arg(long, value_name = "auto|SIZE", default_value = "auto")]
+    page_size: PageSize,
+    /// Order of the touches.
+    #[arg(long)]
+    pattern: Pattern,
+    /// Whether touches only read.
+    #[arg(long, default_value = "r")]
+    access: Access,
+    /// Local memory: a size, or a share of --size.
+    #[arg(long, value_name = "SIZE|PERCENT", default_value = "50%")]
+    local: Local,
+    /// Far memory that is touched.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// From one strided touch to the next; a multiple of 4K.
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_size)]
+    stride: u64,
+    /// Number of random touches.
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    touches: u64,
+    /// How touches are trapped: auto, thread, sigbus or sigsegv.
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    mode: Mode,
+    /// Where the memory server is.
+    #[arg(long, default_value = "direct")]
+    link: LinkKind,
+    /// Replacement policy; see 'hanare run --help'.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    policy: Option<String>,
+    /// Prefetcher; see 'hanare run --help'.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    prefetch: Option<String>,
+    /// How often the run is repeated; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
+    runs: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How pages reach the memory server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LinkKind {
+    /// The same-host link of 'hanare run': memory shared with a private server.
+    Direct,
+    /// TCP over loopback.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+}
+
+impl LinkKind {
+    fn name(self) -> &'static str {
+        match self {
+            LinkKind::Direct => "direct",
+            LinkKind::Tcp => "tcp",
+            LinkKind::Unix => "unix",
+        }
+    }
+
+    /// The floor of bringing 4 KiB over it.
+    fn floor_name(self) -> &'static str {
+        match self {
+            LinkKind::Direct => "memcpy_4k_us",
+            LinkKind::Tcp => "tcp_rtt_4k_us",
+            LinkKind::Unix => "unix_rtt_4k_us",
+        }
+    }
+}
+
+/// Why the pager could not be measured.
+#[derive(Debug, Error)]
+pub(crate) enum PagingError {
+    /// Sizes that make no sense.
+    #[error(
+        "--size {size} and --stride {stride}: both must be multiples of 4K, and the stride no larger than the size"
+    )]
+    Shape {
+        /// Size in bytes.
+        size: String,
+        /// Stride in bytes.
+        stride: String,
+    },
+    /// The settings make no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// No floors.
+    #[error(transparent)]
+    Floor(#[from] FloorError),
+    /// No private server.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    /// No TCP server.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// No process to measure in.
+    #[error("cannot start the measured process: {0}; reinstall hanare")]
+    Spawn(io::Error),
+    /// It was killed.
+    #[error("the measured process ended ({0}) and told no figures; run it again")]
+    Ended(ExitStatus),
+    /// Its figures are not understood.
+    #[error("the measured process told no figures ({0}); reinstall hanare")]
+    Figures(#[from] serde_json::Error),
+}
+
+/// Measures and prints. A measured process that fails has said why; its exit code becomes ours.
+pub(super) fn paging(args: &PagingArgs) -> Result<u8, PagingError> {
+    let settings = settings(args)?;
+    let (mut floors, mut runs) = (Vec::new(), Vec::new());
+    for _ in 0..args.runs {
+        floors.push(floor::measure()?);
+        match one_run(args, &settings)? {
+            Ok(run) => runs.push(run),
+            Err(code) => return Ok(code),
+        }
+    }
+    sheet(args, &settings, &floors, &runs).print(args.json);
+    Ok(0)
+}
+
+fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
+    let whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(OS_PAGE);
+    if !whole(args.size) || !whole(args.stride) || args.stride > args.size {
+        return Err(PagingError::Shape { size: format_size(args.size), stride: format_size(args.stride) });
+    }
+    let local_bytes = match args.local {
+        Local::Bytes(bytes) => bytes,
+        Local::Percent(percent) => args.size / 100 * u64::from(percent) + args.size % 100 * u64::from(percent) / 100,
+    };
+    let mut settings = Settings::new(Local::Bytes(local_bytes));
+    settings.page_size = args.page_size;
+    settings.mode = args.mode;
+    settings.policy = args.policy.clone().unwrap_or(settings.policy);
+    settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
+    // Weaker kernels can be forced here as everywhere.
+    settings.disable = std::env::var(hanare_sys::features::DISABLE_VARIABLE).unwrap_or_default();
+    settings.validate_values()?;
+    Ok(settings)
+}
+
+/// A memory server for one run, which ends when this is dropped.
+enum Lender {
+    /// A process of its own.
+    Private(Private),
+    /// A thread of this process, ended in `drop`.
+    Thread { endpoint: Endpoint, stop: StopHandle, life: Option<JoinHandle<()>> },
+}
+
+impl Lender {
+    fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
+        // Whole slots, and some for what is freed a little later than it is taken.
+        let memory = bytes + bytes / 8 + (64 << 20);
+        if link != LinkKind::Tcp {
+            let command = std::env::current_exe().map_err(PagingError::Spawn)?;
+            let options = PrivateOptions { command: &command, memory, spill: None };
+            return Ok(Lender::Private(Private::start(&options)?));
+        }
+        let server = Server::bind(ServerConfig::new(vec![Endpoint::Tcp("127.0.0.1:0".to_owned())], memory))?;
+        let stop = server.stop_handle();
+        let endpoint = server.local_addrs().swap_remove(0);
+        // An end before its time shows in the measured process, as a lost server.
+        let life = std::thread::spawn(move || drop(server.run()));
+        Ok(Lender::Thread { endpoint, stop, life: Some(life) })
+    }
+
+    fn tell(&self, link: LinkKind, settings: &mut Settings) {
+        match self {
+            Lender::Private(private) if link == LinkKind::Direct => settings.private = Some(private.socket()),
+            Lender::Private(private) => {
+                settings.servers = vec![ServerSpec { endpoint: Endpoint::Unix(private.socket()), capacity: None }];
+            }
+            Lender::Thread { endpoint, .. } => {
+                settings.servers = vec![ServerSpec { endpoint: endpoint.clone(), capacity: None }];
+            }
+        }
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        if let Lender::Thread { stop, life, .. } = self {
+            stop.stop();
+            // A panic of the server's was told on stderr when it happened.
+            let _ = life.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// The figures of one run, or the exit code of a measured process that failed and said why.
+fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, PagingError> {
+    let lender = Lender::start(args.link, args.size)?;
+    let mut settings = settings.clone();
+    lender.tell(args.link, &mut settings);
+    let mut command = Command::new(std::env::current_exe().map_err(PagingError::Spawn)?);
+    for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
+        command.env_remove(name);
+    }
+    command.envs(settings.to_env()).stdin(Stdio::null()).stderr(Stdio::inherit());
+    command.args(["bench", "paging-child", "--pattern", args.pattern.name(), "--access", args.access.name()]);
+    for (flag, number) in
+        [("--pages", args.size / OS_PAGE), ("--stride-pages", args.stride / OS_PAGE), ("--touches", args.touches)]
+    {
+        command.arg(flag).arg(number.to_string());
+    }
+    let output = command.output().map_err(PagingError::Spawn)?;
+    match output.status.code() {
+        Some(0) => Ok(Ok(serde_json::from_slice(&output.stdout)?)),
+        Some(code) => Ok(Err(code as u8)),
+        None => Err(PagingError::Ended(output.status)),
+    }
+}
+
+fn sheet(args: &PagingArgs, settings: &Settings, floors: &[Floors], runs: &[Run]) -> Sheet {
+    let mut sheet = Sheet::default();
+    sheet.text("pattern", args.pattern.name());
+    sheet.text("access", args.access.name());
+    sheet.text("page_size", settings.page_size.to_string());
+    sheet.text("link", args.link.name());
+    if let Some(run) = runs.first() {
+        sheet.text("mode", mode_name(run.mode));
+        sheet.text("policy", run.policy.clone());
+        sheet.text("prefetch", run.prefetch.clone());
+        sheet.count("touches", run.touches);
+        sheet.count("words_verified", run.words_verified);
+    }
+    sheet.count("size_bytes", args.size);
+    if let Local::Bytes(bytes) = settings.local {
+        sheet.count("local_bytes_budget", bytes);
+    }
+    if args.pattern == Pattern::Stride {
+        sheet.count("stride_bytes", args.stride);
+    }
+    sheet.count("runs", runs.len() as u64);
+    sheet.flag("verified", !runs.is_empty());
+    let mut put = |name: &str, figure: &dyn Fn(&Run) -> Option<f64>| {
+        sheet.spread(name, runs.iter().filter_map(figure).collect());
+    };
+    put("seconds", &|run| Some(run.seconds));
+    put("gb_per_s", &|run| Some(gb_per_s(run)));
+    put("us_per_touch", &|run| Some(run.seconds * 1e6 / run.touches as f64));
+    for (at, percentile) in ["p50", "p90", "p99"].into_iter().enumerate() {
+        put(&format!("fault_us_{percentile}"), &|run| run.fault_us.map(|us| us[at]));
+        put(&format!("handler_us_{percentile}"), &|run| run.handler_us.map(|us| us[at]));
+    }
+    put("faults", &|run| Some(run.faults as f64));
+    put("faults_first_write", &|run| Some(run.faults_first_write as f64));
+    put("bytes_in", &|run| Some(run.bytes_in as f64));
+    put("bytes_out", &|run| Some(run.bytes_out as f64));
+    put("local_bytes_peak", &|run| Some(run.local_bytes_peak as f64));
+    ratios(args, floors, runs, &mut sheet);
+    floor::write(floors, &mut sheet);
+    sheet
+}
+
+/// Each run against the floors taken right before it.
+fn ratios(args: &PagingArgs, floors: &[Floors], runs: &[Run], sheet: &mut Sheet) {
+    let pairs = || runs.iter().zip(floors);
+    let stream = pairs().filter_map(|(run, floors)| Some(gb_per_s(run) / floors.get("tcp_stream_gb_per_s")?));
+    sheet.spread("ratio_tcp_stream", stream.collect());
+    if args.pattern != Pattern::Rand {
+        return;
+    }
+    let above_floor = |trap: &str| {
+        let ratio = |(run, floors): (&Run, &Floors)| {
+            let floor_us = floors.get(trap)? + floors.get(args.link.floor_name())? + floors.get("copy_4k_us")?;
+            Some(run.fault_us?[0] / floor_us)
+        };
+        pairs().filter_map(ratio).collect()
+    };
+    sheet.spread("ratio_fault_floor", above_floor("trap_us"));
+    let threaded = runs.iter().all(|run| mode_name(run.mode) == "thread");
+    sheet.spread("ratio_fault_floor_own", above_floor(if threaded { "trap_thread_us" } else { "trap_us" }));
+}
+
+fn gb_per_s(run: &Run) -> f64 {
+    (run.touches * OS_PAGE) as f64 / run.seconds / 1e9
+}
+
+fn mode_name(mode: u64) -> &'static str {
+    match mode {
+        2 => "sigbus",
+        3 => "sigsegv",
+        _ => "thread",
+    }
+}

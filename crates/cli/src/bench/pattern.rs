@@ -1,0 +1,122 @@
+//! Which pages a benchmark touches, in which order. `benches/swap_touch.c` walks the same way.
+
+use clap::ValueEnum;
+
+/// The unit of a touch: one word of every such page.
+pub(super) const OS_PAGE: u64 = 4 << 10;
+
+const SEQUENTIAL_PASSES: u64 = 2;
+const STRIDED_TOUCHES_MIN: u64 = 50_000;
+const SEED: u64 = 0x4861_6E61_7265;
+
+/// The order of touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Pattern {
+    /// Every page in ascending order, twice.
+    Seq,
+    /// Pages chosen evenly at random.
+    Rand,
+    /// One page every --stride bytes, in ascending order, again and again.
+    Stride,
+}
+
+impl Pattern {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Pattern::Seq => "seq",
+            Pattern::Rand => "rand",
+            Pattern::Stride => "stride",
+        }
+    }
+}
+
+/// A pattern over a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) pattern: Pattern,
+    /// OS pages of the region.
+    pub(super) pages: u64,
+    /// OS pages from one touch to the next.
+    pub(super) stride_pages: u64,
+    /// Touches of the random pattern.
+    pub(super) random_touches: u64,
+}
+
+impl Walk {
+    /// The touches that are timed, as page numbers.
+    pub(super) fn timed(&self) -> impl Iterator<Item = u64> + use<> {
+        let touches = match self.pattern {
+            Pattern::Seq => SEQUENTIAL_PASSES * self.pages,
+            Pattern::Rand => self.random_touches,
+            Pattern::Stride => STRIDED_TOUCHES_MIN.next_multiple_of(self.in_a_pass()),
+        };
+        self.touches(touches, SEED)
+    }
+
+    /// Touches before the timed ones, so that what the pager learns from the pattern is learnt: one pass, or a quarter
+    /// as many as are timed.
+    pub(super) fn warming(&self) -> impl Iterator<Item = u64> + use<> {
+        let touches = match self.pattern {
+            // The passes that reach the steady state are the pattern itself.
+            Pattern::Seq => 0,
+            Pattern::Rand => self.random_touches / 4,
+            Pattern::Stride => self.in_a_pass(),
+        };
+        self.touches(touches, !SEED)
+    }
+
+    fn in_a_pass(&self) -> u64 {
+        self.pages.div_ceil(self.stride_pages)
+    }
+
+    fn touches(&self, count: u64, seed: u64) -> impl Iterator<Item = u64> + use<> {
+        let Walk { pattern, pages, stride_pages, .. } = *self;
+        let in_a_pass = self.in_a_pass();
+        (0..count).map(move |number| match pattern {
+            Pattern::Seq => number % pages,
+            Pattern::Rand => mix(seed.wrapping_add(number)) % pages,
+            Pattern::Stride => number % in_a_pass * stride_pages,
+        })
+    }
+}
+
+/// A well mixed word for every number (the finalizer of splitmix64).
+pub(super) fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(pattern: Pattern) -> Walk {
+        Walk { pattern, pages: 1000, stride_pages: 16, random_touches: 5000 }
+    }
+
+    #[test]
+    fn sequential_walks_every_page_in_order_twice() {
+        let pages: Vec<u64> = walk(Pattern::Seq).timed().collect();
+        assert!(pages.iter().copied().eq((0..1000).chain(0..1000)));
+        assert_eq!(walk(Pattern::Seq).warming().count(), 0);
+    }
+
+    #[test]
+    fn strided_makes_whole_passes() {
+        let pages: Vec<u64> = walk(Pattern::Stride).timed().collect();
+        let pass: Vec<u64> = (0..1000).step_by(16).collect();
+        assert!(pages.len() >= 50_000 && pages.len() % pass.len() == 0);
+        assert!(pages.chunks(pass.len()).all(|chunk| chunk == pass));
+    }
+
+    #[test]
+    fn random_is_the_same_each_time_and_meets_nearly_all() {
+        let pages: Vec<u64> = walk(Pattern::Rand).timed().collect();
+        assert!(walk(Pattern::Rand).timed().eq(pages.iter().copied()));
+        let met: std::collections::HashSet<u64> = pages.iter().copied().collect();
+        assert!(met.len() > 980 && pages.iter().all(|page| *page < 1000), "{}", met.len());
+        assert!(!walk(Pattern::Rand).warming().eq(pages.into_iter().take(1250)));
+    }
+}
