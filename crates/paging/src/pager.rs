@@ -40,10 +40,12 @@ const PREFETCHED: u16 = 32;
 const WRITING: u16 = 64;
 /// That write-back's bytes are no longer the page's: release them when it ends.
 const STALE: u16 = 128;
-/// It was written to when it was last in view.
-const WRITTEN_BEFORE: u16 = 256;
 /// It came into view open for writing because it was written to before; whether it is this time is not known.
-const GUESSED: u16 = 512;
+const GUESSED: u16 = 256;
+/// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write. A wrong
+/// guess costs a comparison, a missed one a trap several times as dear, so one quiet time does not end the guessing.
+const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
+const WRITTEN_SHIFT: u32 = 9;
 
 const NO_FRAME: u32 = u32::MAX;
 
@@ -500,9 +502,11 @@ impl Pager {
 
     /// Keeps in mind whether a page was written to this time.
     fn remember(&mut self, page: PageId, written: bool) {
-        match written {
-            true => self.set(page, WRITTEN_BEFORE),
-            false => self.clear(page, WRITTEN_BEFORE),
+        let flags = &mut self.flags[page.0 as usize];
+        if written {
+            *flags |= WRITTEN_BEFORE;
+        } else if *flags & WRITTEN_BEFORE != 0 {
+            *flags -= 1 << WRITTEN_SHIFT;
         }
     }
 
