@@ -1,8 +1,8 @@
-/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G) made of seeded random words in lines of 20 to 100 bytes, in no
- * order: the same text every time. */
+/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G): seeded random words in lines of 200 to 1000 bytes, as logs and
+ * records have them, in no order. It is the same text every time. */
 #include "check.h"
 
-enum { WORDS = 4096, WORD_MAX = 12, LINE_MIN = 20, LINE_MAX = 100, BUFFER = 1 << 20 };
+enum { WORDS = 4096, WORD_MAX = 12, LINE_MIN = 200, LINE_MAX = 1000, BUFFER = 1 << 20 };
 
 static char words[WORDS][WORD_MAX];
 static unsigned lengths[WORDS];
