@@ -42,3 +42,13 @@ pub fn python_with_numpy() -> Option<OsString> {
     }
     found
 }
+
+/// Whether this trap mode works here. Says so when it does not.
+pub fn mode_works(mode: &str) -> bool {
+    let mode: Mode = mode.parse().expect("a mode");
+    let obstacle = choose::obstacle(mode, &Features::probe(&Disabled::default()));
+    if let Some(obstacle) = obstacle {
+        println!("skipped: mode {mode}: {obstacle}; see 'hanare doctor'");
+    }
+    obstacle.is_none()
+}

@@ -1,0 +1,105 @@
+//! Guards the DLM paper's promise to C programs: its example compiles with plain `cc` against what `make install`
+//! installs, runs with the paper's `-f hostfile -n 2`, and finds its arguments as it would without.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use hanare_tests::{Place, Served, built, status};
+
+/// Installs into the place, compiles the example against it, and returns the program.
+fn installed_example(place: &Place) -> PathBuf {
+    let built = built();
+    let prefix = place.path("prefix");
+    let mut install = Command::new("make");
+    install.args(["--silent", "install"]).current_dir(&built.root);
+    install.arg(format!("PREFIX={}", prefix.display())).arg(format!("PROFILE={}", built.profile()));
+    let done = install.env("CARGO_TARGET_DIR", &built.target).output().expect("make runs");
+    assert!(done.status.success(), "make install: {done:?}");
+    let mut flags = Command::new("pkg-config");
+    flags.args(["--cflags", "--libs", "hanare"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = flags.output().expect("pkg-config runs");
+    assert!(flags.status.success(), "{flags:?}");
+    let program = place.path("example");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    cc.arg(built.root.join("workloads/dlm_example.c"));
+    cc.args(String::from_utf8_lossy(&flags.stdout).split_whitespace());
+    assert!(cc.status().expect("cc runs").success(), "cc could not compile the example");
+    program
+}
+
+/// Words of 4 bytes, in the program's own argument: 16 MiB at first, 32 after its realloc.
+const WORDS: &str = "4M";
+const SAID: &str = "ok dlm_example: 4194304 words\n";
+
+#[test]
+fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
+    let place = Place::new();
+    let example = installed_example(&place);
+
+    let (used, unused) = (Served::tcp(&place, "128M"), Served::tcp(&place, "128M"));
+    let hosts = format!("here 8 // computes\n{} 128\n{} 128\n", used.address, unused.address);
+    let hosts = place.file("hosts", hosts).display().to_string();
+    let mut command = place.command(&example);
+    let outcome = place.run(command.args(["-f", &hosts, WORDS, "-n", "2"]));
+    outcome.assert_well("with a host file");
+    assert_eq!(outcome.text(), SAID);
+    // 8 MiB of at least 32 stay here.
+    let seen = status(&used.address);
+    assert!(seen.write_bytes >= 16 << 20 && seen.read_bytes >= 8 << 20, "{seen:?}");
+    assert_eq!(status(&unused.address).write_bytes, 0, "-n 2 is the compute node and one server");
+
+    let mut command = place.command(&example);
+    let outcome = place.run(command.args(["--local", "8M", WORDS]).env("HANARE_BIN", built().hanare()));
+    outcome.assert_well("with a private server");
+    assert_eq!(outcome.text(), SAID);
+    place.assert_nothing_left();
+
+    // The library finds the command it was installed with.
+    let mut command = place.command(&example);
+    command.env("PATH", format!("{}:/usr/bin:/bin", place.path("prefix/bin").display()));
+    let outcome = place.run(command.args(["--mode=sigsegv", "--local=8M", WORDS]));
+    outcome.assert_well("with the installed command");
+    assert_eq!(outcome.text(), SAID);
+
+    let mut command = place.hanare(["run", "--local", "8M", "--"]);
+    let outcome = place.run(command.arg(&example).arg(WORDS));
+    outcome.assert_well("under hanare run");
+    assert_eq!(outcome.text(), SAID);
+    place.assert_nothing_left();
+
+    refusals(&place, &example, &used.address);
+}
+
+/// Each mistake ends the example with 125 and one line, before its own work.
+fn refusals(place: &Place, example: &PathBuf, server: &str) {
+    let bad = place.file("bad", format!("here 8\n{server} lots\n")).display().to_string();
+    let cases: [(&[&str], &str); 5] = [
+        (&["-f", &bad, "-n", "2"], "bad:2"),
+        (&["-f", "/no/such/file"], "/no/such/file"),
+        (&["-n", "2"], "-f"),
+        (&["--server", "127.0.0.1:1", "--local", "8M"], "127.0.0.1:1"),
+        (&["--server", server, "--local", "4K"], "--local"),
+    ];
+    for (args, part) in cases {
+        let outcome = place.run(place.command(example).args(args));
+        outcome.assert_ended_by_us(125, part);
+        assert_eq!(outcome.text(), "", "{args:?}");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_lost_server_ends_the_example_with_its_name() {
+    let place = Place::new();
+    let example = installed_example(&place);
+    let server = Served::tcp(&place, "512M");
+    let hosts = place.file("hosts", format!("here 4\n{} 512\n", server.address)).display().to_string();
+    let mut command = place.command(&example);
+    // Long enough to be ended in the middle: 512 MiB in all, of which 4 are here.
+    let run = place.start(command.args(["-f", &hosts, "32M"]));
+    hanare_tests::until("it pages", || status(&server.address).write_bytes > 16 << 20);
+    let address = server.address.clone();
+    server.kill();
+    run.finish(std::time::Duration::from_secs(5)).assert_ended_by_us(120, &address);
+}

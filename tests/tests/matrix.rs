@@ -1,0 +1,132 @@
+//! Guards against the lost, torn or stale word: eight threads read and write one array at random under a quarter of its
+//! size, in every trap mode, at every page size, with every feature of the kernel switched off in turn. Every word a
+//! thread reads is checked against what was last written there. `HANARE_TEST_ROUNDS` multiplies the runs.
+
+use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
+
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
+const PAGE_SIZES: [&str; 7] = ["4K", "16K", "64K", "256K", "1M", "2M", "auto"];
+
+/// One run: what is asked for, and what is switched off.
+#[derive(Debug)]
+struct Cell<'a> {
+    mode: &'a str,
+    page_size: &'a str,
+    share: bool,
+    disable: &'a str,
+}
+
+impl Cell<'_> {
+    /// Calls a thread makes: so many that every page comes and goes often, so few that the dearest cell takes seconds.
+    fn ops(&self) -> u32 {
+        match (self.mode, self.page_size) {
+            ("sigsegv", "2M") => 100,
+            ("sigsegv", "1M") => 200,
+            ("sigsegv", "256K") => 600,
+            ("sigsegv", _) => 1500,
+            (_, "2M" | "1M") => 600,
+            _ => 3000,
+        }
+    }
+
+    /// Runs it with these further flags. `expected` is the mode it must have used.
+    fn run(&self, flags: &[&str], expected: &str) {
+        for round in 0..rounds() {
+            let place = Place::new();
+            let json = place.path("json");
+            let mut command =
+                place.hanare(["run", "--local", "4M", "--mode", self.mode, "--page-size", self.page_size]);
+            command.args(flags).arg("--stats-json").arg(&json).arg("--").arg(built().workload("threads"));
+            command.args(["--threads", "8", "--size", "16M", "--ops", &self.ops().to_string()]);
+            command.args(["--seed", &(round + 1).to_string()]).args(self.share.then_some("--share"));
+            let outcome = place.run(command.env("HANARE_DISABLE", self.disable));
+            let what = format!("{self:?} {flags:?}, round {round}");
+            outcome.assert_well(&what);
+            assert!(outcome.text().starts_with("ok threads: "), "{what}: {outcome:?}");
+            let seen = figures(&json);
+            assert_eq!(seen.mode(), expected, "{what}");
+            seen.assert_paged(8 << 20, &what);
+            place.assert_nothing_left();
+        }
+    }
+}
+
+/// Every page size, apart and shared.
+fn every_page_size(mode: &str, expected: &str, disable: &str) {
+    for page_size in PAGE_SIZES {
+        for share in [false, true] {
+            Cell { mode, page_size, share, disable }.run(&[], expected);
+        }
+    }
+}
+
+#[test]
+fn thread_mode() {
+    if !mode_works("thread") {
+        return;
+    }
+    for disable in ["", "move", "wp_async", "process_madvise", "thp", "pagemap_scan", "user_mode_only", "move,thp"] {
+        every_page_size("thread", "thread", disable);
+    }
+}
+
+#[test]
+fn sigbus_mode() {
+    if !mode_works("sigbus") {
+        return;
+    }
+    for disable in ["", "move", "wp_async", "process_madvise", "thp", "pagemap_scan", "kernel_faults", "move,thp"] {
+        every_page_size("sigbus", "sigbus", disable);
+    }
+}
+
+#[test]
+fn sigsegv_mode() {
+    for disable in ["", "process_madvise", "thp"] {
+        every_page_size("sigsegv", "sigsegv", disable);
+    }
+}
+
+#[test]
+fn without_userfaultfd_the_last_resort_is_chosen() {
+    for disable in ["userfaultfd", "wp", "kernel_faults,user_mode_only"] {
+        for share in [false, true] {
+            Cell { mode: "auto", page_size: "auto", share, disable }.run(&[], "sigsegv");
+            Cell { mode: "auto", page_size: "4K", share, disable }.run(&[], "sigsegv");
+        }
+    }
+    if mode_works("sigbus") {
+        Cell { mode: "auto", page_size: "auto", share: true, disable: "kernel_faults" }.run(&[], "sigbus");
+    }
+}
+
+#[test]
+fn over_links() {
+    let place = Place::new();
+    let (tcp, unix) = (Served::tcp(&place, "64M"), Served::unix(&place, "64M", "s"));
+    let one = ["--server", tcp.address.as_str()];
+    let both = [one[0], one[1], "--server", unix.address.as_str()];
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K", "2M", "auto"] {
+            Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
+            Cell { mode, page_size, share: false, disable: "move" }.run(&both, mode);
+        }
+    }
+}
+
+#[test]
+fn policies_and_prefetchers_over_a_link() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "64M");
+    for policy in ["fifo", "simple", "lru"] {
+        for prefetch in ["none", "sequential"] {
+            let flags = ["--server", &server.address, "--policy", policy, "--prefetch", prefetch];
+            for page_size in ["4K", "auto"] {
+                Cell { mode: "sigsegv", page_size, share: false, disable: "" }.run(&flags, "sigsegv");
+                if mode_works("thread") {
+                    Cell { mode: "thread", page_size, share: true, disable: "" }.run(&flags, "thread");
+                }
+            }
+        }
+    }
+}

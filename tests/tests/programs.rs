@@ -1,0 +1,179 @@
+//! Guards the purpose itself: programs as they come from the distribution, with far more memory than their budget, say
+//! byte for byte what they say without Hanare.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use hanare_tests::{Outcome, Place, Served, built, figures, python_with_numpy, system_calls_work_on_far_pages};
+
+/// Runs `program args` natively and under `hanare run` with these flags and `stdin`, and asserts the same output, exit
+/// code and silence, and that at least `paged_bytes` went out and came back.
+fn same_as_native<S: AsRef<OsStr>>(
+    place: &Place,
+    flags: &[&str],
+    program: &OsStr,
+    args: &[S],
+    stdin: Option<&Path>,
+    paged_bytes: u64,
+) -> Outcome {
+    let with_stdin = |mut command: Command| {
+        if let Some(path) = stdin {
+            command.stdin(File::open(path).expect("standard input"));
+        }
+        command
+    };
+    let mut native = place.command(program);
+    native.args(args);
+    let native = place.run(&mut with_stdin(native));
+    assert_eq!((native.code, native.stderr.as_str()), (Some(0), ""), "natively: {native:?}");
+    let json = place.path("json");
+    let mut far = place.hanare(["run", "--stats-json"]);
+    far.arg(&json).args(flags).arg("--").arg(program).args(args);
+    let far = place.run(&mut with_stdin(far));
+    let what = format!("{} {flags:?}", program.display());
+    far.assert_well(&what);
+    assert!(far.stdout == native.stdout, "{what}: the output differs: {far:?}, natively {native:?}");
+    let seen = figures(&json);
+    seen.assert_paged(paged_bytes, &what);
+    println!("{what}: {} MiB out, {} MiB in", seen.number("bytes_out") >> 20, seen.number("bytes_in") >> 20);
+    place.assert_nothing_left();
+    far
+}
+
+/// Lines of words in an order that no sort has: a text a program has work with, of at least `bytes` bytes.
+fn text(place: &Place, bytes: usize) -> std::path::PathBuf {
+    let path = place.path("text");
+    let mut file = std::io::BufWriter::new(File::create(&path).expect("a file"));
+    let (mut written, mut state) = (0, 88_172_645_463_325_252_u64);
+    while written < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let line = format!("{:x} the room apart {:o} is {} on the left\n", state >> 9, state & 0xff_ffff, state % 977);
+        file.write_all(line.as_bytes()).expect("written");
+        written += line.len();
+    }
+    file.flush().expect("written");
+    path
+}
+
+#[test]
+fn gnu_sort() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let text = text(&place, 30_000_000);
+    let args = ["-S".as_ref(), "64M".as_ref(), text.as_os_str()];
+    let sorted = same_as_native(&place, &["--local", "16M"], "sort".as_ref(), &args, None, 64 << 20);
+    assert!(sorted.stdout.len() >= 30_000_000);
+}
+
+#[test]
+fn gnu_sort_over_several_servers() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let text = text(&place, 8_000_000);
+    let servers = [Served::tcp(&place, "64M"), Served::unix(&place, "64M", "s"), Served::tcp(&place, "64M")];
+    let mut flags = vec!["--local", "8M"];
+    flags.extend(servers.iter().flat_map(|server| ["--server", server.address.as_str()]));
+    let args = ["-S", "24M"];
+    same_as_native(&place, &flags, "sort".as_ref(), &args, Some(&text), 8 << 20);
+    for server in &servers {
+        let seen = hanare_tests::status(&server.address);
+        assert!(seen.write_bytes > 1 << 20 && seen.read_bytes > 1 << 20, "{}: {seen:?}", server.address);
+    }
+}
+
+#[test]
+fn numpy() {
+    let Some(python) = python_with_numpy() else { return };
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let script = "\
+import numpy as n
+r = n.random.default_rng(1)
+a = r.integers(0, 1 << 60, 1 << 21)
+a.sort()
+print(int((a * n.arange(1 << 21)).sum()), a[::300000].tolist())
+m, k = r.random((900, 900)), r.random((900, 900))
+p = m @ k
+print(repr(p.sum()), repr(p[7, 11]), repr(n.linalg.norm(p - p.T)))
+";
+    let script = place.file("numbers.py", script);
+    same_as_native(&place, &["--local", "12M"], &python, &[&script], None, 16 << 20);
+    let server = Served::tcp(&place, "256M");
+    let flags = ["--local", "12M", "--server", server.address.as_str()];
+    same_as_native(&place, &flags, &python, &[&script], None, 16 << 20);
+}
+
+#[test]
+fn growth_in_cpp() {
+    // The workload makes no system call on far pages but mremap's, so it runs in every mode.
+    for mode in ["auto", "sigbus", "sigsegv"] {
+        let place = Place::new();
+        let vector = built().workload("vector");
+        if mode == "sigbus" && !hanare_tests::mode_works(mode) {
+            continue;
+        }
+        let flags = ["--local", "8M", "--mode", mode];
+        same_as_native(&place, &flags, vector.as_os_str(), &["24M"], None, 16 << 20);
+    }
+}
+
+#[test]
+fn xz_there_and_back() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    // Two threads of 670 MB each, used sparsely; -9 hashes every byte to a random page, so the text is short.
+    let place = Place::new();
+    let text = text(&place, 1_000_000);
+    let args = ["-9", "-T2", "--block-size=512KiB", "-c"];
+    let packed = same_as_native(&place, &["--local", "40M"], "xz".as_ref(), &args, Some(&text), 16 << 20);
+    let packed = place.file("packed", packed.stdout);
+    let mut unpack = place.hanare(["run", "--local", "8M", "--", "xz", "-d", "-c", "-T2"]);
+    let unpacked = place.run(unpack.stdin(File::open(packed).expect("the packed text")));
+    unpacked.assert_well("xz -d");
+    assert!(unpacked.stdout == std::fs::read(text).expect("the text"), "the text does not come back: {unpacked:?}");
+}
+
+#[test]
+fn sqlite_in_memory() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    // Its page cache as one large block, since small allocations stay near.
+    let sql = "\
+create table t as with recursive c(i) as (select 1 union all select i + 1 from c where i < 200000)
+  select i, i * 7919 % 200003 as k, hex(i * 31) || '-----------------------------------' as s from c;
+create index x on t(k);
+select sum(k), count(distinct s), max(s) from t where k % 3 = 0;
+delete from t where i % 4 = 1;
+select count(*), sum(i) from t;
+select k, s from t order by s limit 5;
+pragma integrity_check;
+";
+    let place = Place::new();
+    let args = ["-pagecache", "4360", "12000", ":memory:", sql];
+    let said = same_as_native(&place, &["--local", "8M"], "sqlite3".as_ref(), &args, None, 16 << 20);
+    assert!(said.text().ends_with("\nok\n"), "{said:?}");
+}
+
+#[test]
+fn the_report_is_on_stderr_and_nothing_of_ours_on_stdout() {
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "8M", "--report", "--"]);
+    let outcome = place.run(command.arg(built().workload("touch")).arg("32M"));
+    assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "ok touch: 33554432 bytes, 1 passes, sequential\n"));
+    for part in ["hanare: report for touch: exit code 0", "faults", "prefetch", "peak"] {
+        assert!(outcome.stderr.contains(part), "{part:?} is not in {outcome:?}");
+    }
+}
