@@ -14,7 +14,7 @@ const STREAM_BYTES: usize = 1 << 30;
 /// As large as the links of Hanare ask for, where the system grants it.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Attempts between two glances at the clock and at other threads.
-const SPINS: u32 = 4096;
+const SPINS: u32 = 256;
 /// A partner silent for so long has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
