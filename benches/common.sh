@@ -1,0 +1,36 @@
+# What the benchmark scripts share: running `hanare bench paging`, reading its JSON, comparing with a bound.
+
+hanare="${HANARE:-${CARGO_TARGET_DIR:-target}/release/hanare}"
+runs="${RUNS:-5}"
+size="${SIZE:-1G}"
+[ -x "$hanare" ] || {
+    echo "there is no $hanare; run 'make' first, or set HANARE" >&2
+    exit 1
+}
+
+# Prints the figure KEY of the JSON in FILE: figure FILE KEY
+figure() {
+    sed -n "s/^ *\"$2\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$1"
+}
+
+# Measures into FILE: paging FILE FLAGS...
+paging() {
+    local file="$1"
+    shift
+    "$hanare" bench paging --json --runs "$runs" --size "$size" "$@" >"$file"
+}
+
+# Prints A / B.
+quotient() {
+    awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.3f", a / b; else print "-" }'
+}
+
+# Whether FIGURE keeps to BOUND, which is ">= X" or "<= X": verdict FIGURE BOUND
+verdict() {
+    awk -v figure="$1" -v bound="$2" 'BEGIN {
+        split(bound, part, " ")
+        if (figure !~ /^[0-9.]+$/) print "not measured"
+        else if (part[1] == ">=" ? figure >= part[2] : figure <= part[2]) print "meets"
+        else print "falls short"
+    }'
+}
