@@ -14,6 +14,7 @@ use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
+use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
 use crate::accounts::{self, Accounts};
@@ -38,6 +39,8 @@ pub(crate) struct Engine {
     view: View,
     store: Store,
     core: LockCell<Core>,
+    /// Handlers run on these: the program's alternate stacks may be too small.
+    stacks: Stacks,
     works: LockCell<Vec<Box<Work>>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
@@ -104,6 +107,7 @@ impl Engine {
             view: parts.view,
             store: parts.store,
             core: LockCell::new(Core { pager: parts.pager, actions: Actions::new(), accounts }),
+            stacks: Stacks::new()?,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
             bells: [const { AtomicU32::new(0) }; BELLS],
@@ -113,6 +117,11 @@ impl Engine {
             block_units: parts.block_units,
             counters: parts.counters,
         })
+    }
+
+    /// Runs a handler's work on a stack with room for it.
+    pub(crate) fn on_own_stack(&self, work: impl FnOnce()) {
+        self.stacks.run(work);
     }
 
     pub(crate) fn view(&self) -> &View {

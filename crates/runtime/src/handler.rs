@@ -24,7 +24,7 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
     }
-    engine.fault_here(info.addr, info.write);
+    engine.on_own_stack(|| engine.fault_here(info.addr, info.write));
     Verdict::Handled
 }
 

@@ -24,6 +24,7 @@ pub mod pagemap;
 mod probe;
 mod raw;
 pub mod signal;
+pub mod stack;
 pub mod thread;
 pub mod uffd;
 

@@ -1,0 +1,160 @@
+//! Stacks of our own for fault handlers: a program's alternate signal stack may have a few hundred bytes to spare.
+
+use crate::futex::LockCell;
+use crate::map::{self, MapError, Mapping, Prot};
+use std::ffi::c_void;
+
+/// Bytes of one stack, a guard page included.
+const STACK_BYTES: usize = 128 << 10;
+/// Handlers that can run at once; a further one waits for a stack.
+const STACKS: usize = 64;
+
+/// A pool of stacks. Memory is charged only for what handlers really used.
+pub struct Stacks {
+    free: LockCell<Free>,
+}
+
+struct Free {
+    tops: [usize; STACKS],
+    count: usize,
+}
+
+impl Stacks {
+    /// Maps the stacks.
+    ///
+    /// # Errors
+    /// No address space is left.
+    pub fn new() -> Result<Self, MapError> {
+        let base = Mapping::anonymous(STACKS * STACK_BYTES)?.leak();
+        let mut tops = [0; STACKS];
+        for (index, top) in tops.iter_mut().enumerate() {
+            let low = base + index * STACK_BYTES;
+            // SAFETY: the lowest page of a stack nobody uses yet. Without its guard a stack is merely less safe.
+            let _ = unsafe { map::protect(low, map::page_size(), Prot::NONE) };
+            *top = low + STACK_BYTES;
+        }
+        Ok(Self { free: LockCell::new(Free { tops, count: STACKS }) })
+    }
+
+    /// Runs `work` on one of the stacks. It must not unwind, and the calling thread's signals must be blocked, so that
+    /// nothing else comes to run on that stack.
+    pub fn run<F: FnOnce()>(&self, work: F) {
+        let top = self.take();
+        let mut work = Some(work);
+        // SAFETY: the stack is this call's alone and stays mapped; `trampoline` gets the option it expects, which outlives
+        // the call.
+        unsafe { call_on(top, trampoline::<F>, (&raw mut work).cast()) };
+        self.give(top);
+    }
+
+    fn take(&self) -> usize {
+        loop {
+            {
+                let mut free = self.free.lock();
+                if free.count > 0 {
+                    free.count -= 1;
+                    return free.tops[free.count];
+                }
+            }
+            // Each stack is in use for the bounded time of one fault.
+            std::thread::yield_now();
+        }
+    }
+
+    fn give(&self, top: usize) {
+        let mut free = self.free.lock();
+        let count = free.count;
+        free.tops[count] = top;
+        free.count += 1;
+    }
+}
+
+extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
+    // SAFETY: `run` passes a pointer to its live `Option<F>`.
+    if let Some(work) = unsafe { (*work.cast::<Option<F>>()).take() } {
+        work();
+    }
+}
+
+/// Calls `function(argument)` with the stack pointer at `top`.
+///
+/// # Safety
+/// `top` is the 16-byte aligned end of a mapped stack that nobody else uses; `function` does not unwind.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
+    // SAFETY: r12 is preserved by the callee, so the old stack pointer comes back; everything a C call may change is
+    // declared.
+    unsafe {
+        std::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {function}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            function = in(reg) function,
+            in("rdi") argument,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// As on x86-64.
+///
+/// # Safety
+/// As on x86-64.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
+    // SAFETY: x20 is preserved by the callee, so the old stack pointer comes back; everything a C call may change is
+    // declared.
+    unsafe {
+        std::arch::asm!(
+            "mov x20, sp",
+            "mov sp, {top}",
+            "blr {function}",
+            "mov sp, x20",
+            top = in(reg) top,
+            function = in(reg) function,
+            in("x0") argument,
+            out("x20") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_on_another_stack_and_comes_back() {
+        let stacks = Stacks::new().expect("address space");
+        let here = 0u8;
+        let mut there = 0usize;
+        for round in 0..3 * STACKS {
+            let mut seen = 0;
+            stacks.run(|| {
+                // Deep enough to need more than a page.
+                let block = std::hint::black_box([round as u8; 32 << 10]);
+                there = block.as_ptr() as usize;
+                seen = block.iter().map(|&byte| byte as usize).sum::<usize>();
+            });
+            assert_eq!(seen, (round as u8) as usize * (32 << 10));
+        }
+        assert!(there.abs_diff(&raw const here as usize) > 64 << 10, "it ran on the caller's stack");
+    }
+
+    #[test]
+    fn more_threads_than_stacks_all_get_their_turn() {
+        let stacks = Stacks::new().expect("address space");
+        let total = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..STACKS + 8 {
+                scope.spawn(|| {
+                    (0..50).for_each(|_| stacks.run(|| drop(total.fetch_add(1, std::sync::atomic::Ordering::Relaxed))))
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), (STACKS + 8) * 50);
+    }
+}
