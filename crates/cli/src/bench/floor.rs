@@ -1,6 +1,6 @@
 //! `hanare bench floor`: the least that trapping, moving and fetching a page cost here.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use hanare_sys::features::{Disabled, Features, FeaturesError};
@@ -111,10 +111,23 @@ pub(super) fn floor(args: &FloorArgs) -> Result<u8, FloorError> {
 
 /// The median time of `count` operations, each timed by itself, in microseconds. The median shrugs off interruptions;
 /// what looking at the clock costs is taken off.
-pub(super) fn median_us<E>(count: usize, mut operation: impl FnMut(usize) -> Result<(), E>) -> Result<f64, E> {
+pub(super) fn median_us<E>(count: usize, operation: impl FnMut(usize) -> Result<(), E>) -> Result<f64, E> {
+    median_within_us(Duration::MAX, count, operation)
+}
+
+/// As [`median_us`], of fewer operations when `time_max` is over.
+pub(super) fn median_within_us<E>(
+    time_max: Duration,
+    count: usize,
+    mut operation: impl FnMut(usize) -> Result<(), E>,
+) -> Result<f64, E> {
     let mut timed_ns = Vec::with_capacity(count);
+    let started = Instant::now();
     for round in 0..count {
         let began = Instant::now();
+        if began - started > time_max {
+            break;
+        }
         operation(round)?;
         timed_ns.push(began.elapsed().as_nanos());
     }

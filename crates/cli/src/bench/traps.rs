@@ -95,7 +95,15 @@ impl Trapped {
         uffd.register(far.addr(), far.len(), MISSING)?;
         let source = Mapping::anonymous(PAGE)?;
         write(source.addr());
-        Ok(Self { uffd, far, source })
+        let trapped = Self { uffd, far, source };
+        // Page tables and free pages are at hand in a pager that has run for a while: so they are here.
+        (0..PAGES).try_for_each(|page| done("COPY", trapped.copy_to(trapped.page(page))))?;
+        trapped.drop_pages()?;
+        Ok(trapped)
+    }
+
+    fn page(&self, number: usize) -> usize {
+        self.far.addr() + number * PAGE
     }
 
     fn copy_to(&self, addr: usize) -> IoctlResult {
@@ -106,7 +114,7 @@ impl Trapped {
     fn touch_us(&self) -> Result<f64, TrapError> {
         self.drop_pages()?;
         median_us(PAGES, |page| {
-            read(self.far.addr() + page * PAGE);
+            read(self.page(page));
             Ok(())
         })
     }
@@ -122,7 +130,7 @@ impl Trapped {
 /// The COPY alone.
 fn copies(features: &Features) -> Result<f64, TrapError> {
     let trapped = Trapped::new(features, 0)?;
-    median_us(PAGES, |page| done("COPY", trapped.copy_to(trapped.far.addr() + page * PAGE)))
+    median_us(PAGES, |page| done("COPY", trapped.copy_to(trapped.page(page))))
 }
 
 /// Kept for the life of the process: the handler may look at it at any time.
