@@ -139,7 +139,7 @@ impl Engine {
         let started = now_ns();
         let unit = self.unit_of(addr);
         // A machine that does not tell reads from writes still tells that a page in view was touched: then it was a write.
-        let write = write.unwrap_or_else(|| self.core.lock().pager.is_accessible(unit, false));
+        let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let bell = self.bell(unit);
         let heard = bell.load(Acquire);
         let opened = self.submit_fault(unit, write);
@@ -147,17 +147,23 @@ impl Engine {
         accounts::fault(self.counters, opened, now_ns() - started);
     }
 
-    /// Brings a fault of another thread; the kernel lets that thread go on when its page is there. Returns whether the
-    /// page only had to be opened for its first write.
-    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> bool {
-        self.submit_fault(self.unit_of(addr), write)
+    /// Brings a fault of another thread; the kernel lets that thread go on when its page is there. Returns the unit, and
+    /// whether the page only had to be opened for its first write.
+    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> (u32, bool) {
+        let unit = self.unit_of(addr);
+        (unit, self.submit_fault(unit, write))
+    }
+
+    /// Whether a touch of this unit would not trap.
+    pub(crate) fn is_accessible(&self, unit: u32, write: bool) -> bool {
+        self.core.lock().pager.is_accessible(unit, write)
     }
 
     fn wait_for(&self, unit: u32, write: bool, heard: u32) {
         let bell = self.bell(unit);
         let mut rounds = 0u32;
         loop {
-            if self.core.lock().pager.is_accessible(unit, write) || bell.load(Acquire) != heard {
+            if self.is_accessible(unit, write) || bell.load(Acquire) != heard {
                 return;
             }
             rounds += 1;
@@ -314,8 +320,8 @@ impl Engine {
         while let Some(todo) = work.todo.pop() {
             let units = todo.units;
             match todo.action {
-                Action::Fetch { page, count, source, frame, writable, demand } => {
-                    let read = Read { page, count, bytes: self.bytes(units * count) as u32, frame, writable, demand };
+                Action::Fetch { page, count, source, frame, writable, .. } => {
+                    let read = Read { page, count, bytes: self.bytes(units * count) as u32, frame, writable };
                     self.fetch(read, source, work);
                 }
                 Action::Install { page, frame, writable } => {

@@ -13,6 +13,12 @@ use hanare_wire::Wait;
 use crate::engine::{Engine, Store, now_ns};
 use crate::{accounts, far};
 
+/// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
+const WAITING_MAX: usize = 256;
+/// Rounds of waiting spent polling the link, some 5 us each.
+const ROUNDS_POLLING: u32 = 60;
+/// Rounds after which a fault is no longer watched: its page went again before it was seen to be there.
+const ROUNDS_MAX: u32 = 10_000;
 /// Faults after which the handler looks again on which CPU the faulting thread runs.
 const FOLLOW_EVERY: u32 = 32;
 
@@ -32,49 +38,85 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
 pub(crate) fn run(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let Some(uffd) = engine.view().uffd() else { return };
-    let mut follow = Follow::default();
+    let mut handler = Handler { engine, uffd, follow: Follow::default(), waiting: Vec::with_capacity(WAITING_MAX) };
     loop {
-        if serve(engine, uffd, &mut follow) == 0 {
+        let served = handler.serve_new();
+        handler.settle();
+        if handler.waiting.is_empty() && served == 0 {
             let _ = uffd.wait(None, Some(Duration::from_millis(500)));
+        } else if !handler.waiting.is_empty() {
+            handler.receive();
         }
     }
 }
 
-/// Serves the faults that are there and those that come while they are served; returns how many.
-fn serve(engine: &Engine, uffd: &Uffd, follow: &mut Follow) -> u32 {
-    let mut served = 0;
-    let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
-    loop {
-        let count = uffd.read_events(&mut events);
-        let started = now_ns();
+struct Handler {
+    engine: &'static Engine,
+    uffd: &'static Uffd,
+    follow: Follow,
+    /// Faults whose pages are on their way.
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    unit: u32,
+    write: bool,
+    since_ns: u64,
+    rounds: u32,
+}
+
+impl Handler {
+    /// Brings the faults that have come to the engine; returns how many.
+    fn serve_new(&mut self) -> usize {
+        let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
+        let count = self.uffd.read_events(&mut events);
+        let mut since_ns = now_ns();
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            follow.fault_of(tid);
-            let opened = engine.fault_there(addr, write || wp);
-            finish_when_alone(engine, count);
-            accounts::fault(engine.counters, opened, now_ns() - started);
-            served += 1;
-        }
-        let awaited = match engine.store() {
-            Store::Remote(remote) if remote.is_awaited() => {
-                remote.pump(engine, Wait::Spin { iterations: 50 });
-                true
+            self.follow.fault_of(tid);
+            let write = write || wp;
+            let (unit, opened) = self.engine.fault_there(addr, write);
+            if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
+                let now = now_ns();
+                accounts::fault(self.engine.counters, opened, now - since_ns);
+                since_ns = now;
+            } else {
+                self.waiting.push(Waiting { unit, write, since_ns, rounds: 0 });
             }
-            _ => false,
-        };
-        if count == 0 && !awaited {
-            return served;
         }
+        count
     }
-}
 
-/// A single fault is waited for here, so that its latency is known; several are served side by side.
-fn finish_when_alone(engine: &Engine, faults: usize) {
-    let Store::Remote(remote) = engine.store() else { return };
-    let mut spins = 0;
-    while faults == 1 && remote.is_awaited() && spins < 4 {
-        remote.pump(engine, Wait::Spin { iterations: 50 });
-        spins += 1;
+    /// Forgets the faults whose pages have come, or whose threads have been told to try again.
+    fn settle(&mut self) {
+        let engine = self.engine;
+        self.waiting.retain_mut(|waiting| {
+            waiting.rounds += 1;
+            let done = engine.is_accessible(waiting.unit, waiting.write);
+            if done {
+                accounts::fault(engine.counters, false, now_ns() - waiting.since_ns);
+            }
+            !done && waiting.rounds < ROUNDS_MAX
+        });
+    }
+
+    /// Receives what the waiting faults wait for: polling at first, then asleep, but never past a new fault for long.
+    fn receive(&self) {
+        let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
+        match self.engine.store() {
+            Store::Remote(remote) if remote.is_reading() => {
+                let wait = match rounds < ROUNDS_POLLING {
+                    true => Wait::Spin { iterations: 20 },
+                    false => Wait::Block { timeout: Duration::from_millis(1) },
+                };
+                if remote.pump(self.engine, wait) || rounds < ROUNDS_POLLING {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        let _ = self.uffd.wait(None, Some(Duration::from_micros(200)));
     }
 }
 

@@ -37,7 +37,6 @@ pub(crate) struct Read {
     pub(crate) bytes: u32,
     pub(crate) frame: Option<FrameId>,
     pub(crate) writable: bool,
-    pub(crate) demand: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -74,8 +73,6 @@ pub(crate) struct Remote {
     places: LockCell<Places>,
     unit_bytes: usize,
     silent: Duration,
-    /// Reads in flight that a thread of the program waits for.
-    demands: AtomicU32,
 }
 
 /// Which server each stretch lies on (number plus one; 0 is none).
@@ -135,7 +132,7 @@ impl Remote {
             slot_units,
         };
         let places = LockCell::new(places);
-        Ok((Self { servers, places, unit_bytes, silent, demands: AtomicU32::new(0) }, writers))
+        Ok((Self { servers, places, unit_bytes, silent }, writers))
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -150,9 +147,6 @@ impl Remote {
             if requests.expected.len() < READS_MAX {
                 if server.reads_in_flight.fetch_add(1, AcqRel) == 0 {
                     server.last_reply_ns.store(now_ns(), Relaxed);
-                }
-                if read.demand {
-                    self.demands.fetch_add(1, AcqRel);
                 }
                 requests.expected.push_back(read);
                 let tag = u64::from(read.page.0);
@@ -185,11 +179,6 @@ impl Remote {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// Whether a read is under way that a thread of the program waits for.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.demands.load(Acquire) > 0
-    }
-
     /// One reply from one server; false when nothing came, or another thread receives.
     fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> bool {
         let server = &self.servers[index];
@@ -215,9 +204,6 @@ impl Remote {
         });
         server.last_reply_ns.store(now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
-        if read.demand {
-            self.demands.fetch_sub(1, AcqRel);
-        }
         drop(replies);
         engine.submit(event);
         if read.frame.is_none() {
