@@ -40,7 +40,7 @@ extern "C" {
  *     --page-size S, --policy P, --prefetch F, --mode M, --key FILE  as for `hanare run`
  *
  * The long ones may be written --name=VALUE. An option goes before its HANARE_* environment variable. When no server is named
- * in either, a private one is started (`hanare serve`, found by HANARE_BIN, in PATH, or beside the library) and ended
+ * in either, a private one is started (`hanare serve`, found by HANARE_BIN, or in PATH) and ended
  * with the program.
  *
  * Returns 0. When far memory cannot be started it says why in one line on standard error and ends the process with 125.

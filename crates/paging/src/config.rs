@@ -92,6 +92,8 @@ pub struct Counters {
     pub prefetch_wasted: u64,
     pub pages_small: u64,
     pub pages_wide: u64,
+    pub widened: u64,
+    pub narrowed: u64,
     pub used_peak: u64,
 }
 

@@ -714,6 +714,11 @@ impl Pager {
         // All units are alike, so the first one speaks for the block in both directions.
         let (state, flags) = (self.state[first], self.flags[first] & HELD);
         self.is_wide[block as usize] = u8::from(wide);
+        if wide {
+            self.counters.widened += 1
+        } else {
+            self.counters.narrowed += 1
+        }
         self.state[range.clone()].fill(state);
         self.flags[range].fill(flags);
     }

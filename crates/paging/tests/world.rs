@@ -7,7 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, State};
+use hanare_paging::{
+    Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, State,
+};
 use hanare_paging::{policy, prefetch};
 use proptest::prelude::*;
 

@@ -53,6 +53,8 @@ impl Accounts {
         add(&to.prefetch_wasted, now.prefetch_wasted - old.prefetch_wasted);
         add(&to.pages_small, now.pages_small - old.pages_small);
         add(&to.pages_large, now.pages_wide - old.pages_wide);
+        add(&to.promotions, now.widened - old.widened);
+        add(&to.demotions, now.narrowed - old.narrowed);
         raise(&to.local_bytes_peak, now.used_peak * unit + self.overhead_bytes);
         to.budget_bytes.store(u64::from(pager.budget_units()) * unit + self.overhead_bytes, Relaxed);
         self.published = now;

@@ -41,7 +41,7 @@ pub(crate) struct Engine {
     core: LockCell<Core>,
     /// Handlers run on these: the program's alternate stacks may be too small.
     stacks: Stacks,
-    works: LockCell<Vec<Box<Work>>>,
+    works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
     /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
@@ -95,12 +95,12 @@ impl Engine {
         let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(256 << 10);
         let mut works = Vec::with_capacity(WORKS);
         for _ in 0..WORKS {
-            works.push(Box::new(Work {
+            works.push(Work {
                 todo: Vec::with_capacity(4 * limits::ACTIONS_MAX),
                 leaving: Vec::with_capacity(limits::ACTIONS_MAX),
                 bounce: Mapping::anonymous(bounce_bytes)?.leak(),
                 opened: false,
-            }));
+            });
         }
         let accounts = Accounts::new(parts.counters, parts.unit_bytes, parts.overhead_bytes);
         Ok(Self {
@@ -170,7 +170,11 @@ impl Engine {
             let progressed = match &self.store {
                 Store::Remote(remote) if remote.is_reading() => {
                     let long = rounds > SPINS / 10;
-                    let wait = if long { Wait::Block { timeout: Duration::from_millis(1) } } else { Wait::Spin { iterations: 20 } };
+                    let wait = if long {
+                        Wait::Block { timeout: Duration::from_millis(1) }
+                    } else {
+                        Wait::Spin { iterations: 20 }
+                    };
                     remote.pump(self, wait)
                 }
                 _ => false,
@@ -271,7 +275,7 @@ impl Engine {
         progress
     }
 
-    fn take_work(&self) -> Box<Work> {
+    fn take_work(&self) -> Work {
         loop {
             if let Some(work) = self.works.lock().pop() {
                 return work;
@@ -411,9 +415,11 @@ impl Engine {
         match (source, &self.store) {
             // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
             (Source::Frame(from), _) => unsafe { self.view.copy_in(span, self.view.frame(from), read.writable) },
-            (Source::Server, Store::Direct(direct)) => direct.visit(read.page.0, span.len, bounce, |done, from, len| {
-                self.show(read, Span { offset: span.offset + done, len }, from);
-            }),
+            (Source::Server, Store::Direct(direct)) => {
+                direct.visit(read.page.0, span.len, bounce, |done, from, len| {
+                    self.show(read, Span { offset: span.offset + done, len }, from);
+                })
+            }
             _ => self.show(read, span, self.view.zeroes()),
         }
     }

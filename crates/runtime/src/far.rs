@@ -44,10 +44,7 @@ pub enum StartError {
     #[error(transparent)]
     Direct(#[from] DirectError),
     #[error("{server}: {source}")]
-    Server {
-        server: String,
-        source: LinkError,
-    },
+    Server { server: String, source: LinkError },
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
@@ -194,7 +191,10 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
     let units = plan.config.geometry.units;
     let unit = plan.config.geometry.unit_bytes as usize;
     if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
-        return Ok((Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?), Vec::new()));
+        return Ok((
+            Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?),
+            Vec::new(),
+        ));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
     let silent = std::time::Duration::from_secs(u64::from(settings.timeout_s));
@@ -420,7 +420,8 @@ impl State {
     /// blocked: this faults as the program would.
     fn zero_edges(&self, offset: usize, len: usize) {
         let (first, end) = self.whole_units(offset, len);
-        let edges = if first > end { [(offset, len), (0, 0)] } else { [(offset, first - offset), (end, offset + len - end)] };
+        let edges =
+            if first > end { [(offset, len), (0, 0)] } else { [(offset, first - offset), (end, offset + len - end)] };
         for (offset, len) in edges {
             let touched = |state: &Self| {
                 let _mask = SignalMask::block_all();

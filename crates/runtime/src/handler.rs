@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
 use hanare_sys::signal::{FaultInfo, Verdict};
-use hanare_sys::uffd::{self, Uffd};
 use hanare_sys::thread::{self, CpuWatch};
+use hanare_sys::uffd::{self, Uffd};
 use hanare_sys::{futex, signal::SignalMask};
 use hanare_wire::Wait;
 
@@ -165,4 +165,3 @@ pub(crate) fn keep(engine: &'static Engine) {
         }
     }
 }
-

@@ -67,11 +67,8 @@ pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct:
         return Err(PlanError { given: budget, pages, page: unit as u64 });
     }
     let frames = |bytes: usize| (budget_max / bytes as u64).min(u64::from(limits::UNITS_MAX)) as u32;
-    let geometry = Geometry {
-        units: (reserve / unit) as u32,
-        unit_bytes: unit as u32,
-        block_units: (block / unit) as u32,
-    };
+    let geometry =
+        Geometry { units: (reserve / unit) as u32, unit_bytes: unit as u32, block_units: (block / unit) as u32 };
     let config = Config {
         geometry,
         budget_units: units.min(u64::from(limits::UNITS_MAX)) as u32,

@@ -58,7 +58,13 @@ struct Table {
 
 impl Direct {
     /// Attaches to the private server at this socket for so many units.
-    pub(crate) fn open(path: &Path, units: u32, unit_bytes: usize, slot_bytes: usize, bell: &'static AtomicU32) -> Result<Self, DirectError> {
+    pub(crate) fn open(
+        path: &Path,
+        units: u32,
+        unit_bytes: usize,
+        slot_bytes: usize,
+        bell: &'static AtomicU32,
+    ) -> Result<Self, DirectError> {
         let attachment = Attachment::open(path, slot_bytes as u32)?;
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
@@ -72,9 +78,12 @@ impl Direct {
             unit_bytes,
             slot_bytes,
             slots: mapping.leak(),
-            spill: attachment.spill.as_ref().map(|fd| fd.try_clone().map(File::from)).transpose().map_err(|source| {
-                DirectError::Link(LinkError::Io { what: "keeping the spill file open", source })
-            })?,
+            spill: attachment
+                .spill
+                .as_ref()
+                .map(|fd| fd.try_clone().map(File::from))
+                .transpose()
+                .map_err(|source| DirectError::Link(LinkError::Io { what: "keeping the spill file open", source }))?,
             table: LockCell::new(Table {
                 slot_of: vec![0; stretches],
                 free: Vec::with_capacity(stretches),
@@ -153,7 +162,10 @@ impl Direct {
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         let result = self.spill.as_ref().map(|file| file.read_exact_at(into, position));
         if !matches!(result, Some(Ok(()))) {
-            fatal::die(EXIT_LOST, format_args!("the private memory server's spill file cannot be read; check its disk"));
+            fatal::die(
+                EXIT_LOST,
+                format_args!("the private memory server's spill file cannot be read; check its disk"),
+            );
         }
     }
 
@@ -183,7 +195,10 @@ impl Direct {
                 let bytes = unsafe { std::slice::from_raw_parts(bounce, len) };
                 let written = self.spill.as_ref().map(|file| file.write_all_at(bytes, position));
                 if !matches!(written, Some(Ok(()))) {
-                    fatal::die(EXIT_FULL, format_args!("the spill file cannot be written; check the space on its disk"));
+                    fatal::die(
+                        EXIT_FULL,
+                        format_args!("the spill file cannot be written; check the space on its disk"),
+                    );
                 }
             }
         }
@@ -209,7 +224,10 @@ impl Direct {
     /// Asks for more slots when few are left; also tells whether the server is still there.
     pub(crate) fn refill(&self) {
         if !self.control.lock().is_alive() {
-            fatal::die(EXIT_LOST, format_args!("the private memory server is gone; the program's far memory went with it"));
+            fatal::die(
+                EXIT_LOST,
+                format_args!("the private memory server is gone; the program's far memory went with it"),
+            );
         }
         if self.free_slots.load(Relaxed) < self.low() {
             // A refusal shows itself again when a slot is really needed.
@@ -233,7 +251,9 @@ impl Direct {
             Ok(()) => {}
             Err(LinkError::Full) => fatal::die(
                 EXIT_FULL,
-                format_args!("the private memory server and its spill space are full; give more --memory or a --spill directory"),
+                format_args!(
+                    "the private memory server and its spill space are full; give more --memory or a --spill directory"
+                ),
             ),
             Err(error) => fatal::die(EXIT_LOST, format_args!("private memory server: {error}")),
         }

@@ -413,7 +413,9 @@ impl Remote {
 fn full() -> ! {
     fatal::die(
         EXIT_FULL,
-        format_args!("all memory servers are full; name a further --server, or give one more --memory or a --spill directory"),
+        format_args!(
+            "all memory servers are full; name a further --server, or give one more --memory or a --spill directory"
+        ),
     )
 }
 
