@@ -29,6 +29,11 @@ impl Cell<'_> {
         }
     }
 
+    /// The array and the budget: a quarter of it, and never fewer than four pages.
+    fn sizes(&self) -> (&str, &str) {
+        if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
+    }
+
     /// Runs it with these further flags. `expected` is the mode it must have used.
     fn run(&self, flags: &[&str], expected: &str) {
         for round in 0..rounds() {
@@ -37,7 +42,7 @@ impl Cell<'_> {
             let mut command =
                 place.hanare(["run", "--local", "4M", "--mode", self.mode, "--page-size", self.page_size]);
             command.args(flags).arg("--stats-json").arg(&json).arg("--").arg(built().workload("threads"));
-            command.args(["--threads", "8", "--size", "16M", "--ops", &self.ops().to_string()]);
+            command.args(["--threads", "8", "--size", size, "--ops", &self.ops().to_string()]);
             command.args(["--seed", &(round + 1).to_string()]).args(self.share.then_some("--share"));
             let outcome = place.run(command.env("HANARE_DISABLE", self.disable));
             let what = format!("{self:?} {flags:?}, round {round}");
@@ -103,11 +108,12 @@ fn without_userfaultfd_the_last_resort_is_chosen() {
 #[test]
 fn over_links() {
     let place = Place::new();
-    let (tcp, unix) = (Served::tcp(&place, "64M"), Served::unix(&place, "64M", "s"));
+    let (tcp, unix) = (Served::tcp(&place, "128M"), Served::unix(&place, "128M", "s"));
     let one = ["--server", tcp.address.as_str()];
     let both = [one[0], one[1], "--server", unix.address.as_str()];
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
-        for page_size in ["4K", "64K", "2M", "auto"] {
+        for page_size in PAGE_SIZES {
+            // Over a link pages of 16K and, where frames cannot be moved, of all sizes come in runs of several.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move" }.run(&both, mode);
         }

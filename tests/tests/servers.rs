@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, status, until};
+use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
 
 /// From the end of a server to the end of its program.
 const SOON: Duration = Duration::from_secs(5);
@@ -64,9 +64,13 @@ fn a_killed_private_server_ends_the_run() {
 
 /// Runs a program of 32M against a server that lies, and judges its end.
 fn meets(lie: Lie, code: i32, part: &str) {
+    meets_in(lie, code, part, "auto");
+}
+
+fn meets_in(lie: Lie, code: i32, part: &str, mode: &str) {
     let place = Place::new();
     let server = Hostile::start(lie);
-    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    let mut command = place.hanare(["run", "--local", "4M", "--mode", mode, "--server", &server.address, "--"]);
     command.arg(built().workload("touch")).args(["32M", "--passes", "2"]).env("HANARE_TIMEOUT", "1");
     let began = Instant::now();
     let outcome = place.start(&mut command).finish(PATIENCE);
@@ -103,6 +107,15 @@ fn servers_that_lie_end_the_run() {
     meets(Lie::Unasked, 120, "");
     meets(Lie::NotHeld, 120, "");
     meets(Lie::OtherAck, 120, "");
+}
+
+#[test]
+fn a_lie_met_inside_a_signal_handler_ends_the_run() {
+    for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        meets_in(Lie::ReadsStop, 120, "1 s", mode);
+        meets_in(Lie::HalfPage, 120, "", mode);
+        meets_in(Lie::OtherPage, 120, "not asked for", mode);
+    }
 }
 
 #[test]
