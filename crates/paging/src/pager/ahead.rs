@@ -1,0 +1,97 @@
+//! Ahead: what is fetched before it is touched.
+
+use super::{NO_FRAME, PREFETCHED, Pager, WANTED, WRITE};
+use crate::config::State;
+use crate::event::Actions;
+use crate::limits;
+use crate::prefetch::{Proposals, Touch};
+use crate::units::PageId;
+
+impl Pager {
+    /// Fetches what the prefetcher proposes after a touch; returns how many units directly behind the page come with it.
+    pub(super) fn read_ahead(&mut self, page: PageId, actions: &mut Actions) -> u32 {
+        let span = self.span(page);
+        let copied = !self.pool_of(page).class.moves;
+        if !copied && self.ahead_units == 0 {
+            return 0;
+        }
+        let window_max = if copied { limits::RUN_UNITS_MAX } else { self.ahead_units };
+        let mut proposals = Proposals::default();
+        self.prefetcher.touched(Touch { unit: page.0, span, window_max }, &mut proposals);
+        if copied {
+            self.counters.prefetch_used += u64::from(proposals.confirmed());
+        }
+        let mut run = 0;
+        for &(first, count) in proposals.as_slice() {
+            if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
+                run = self.join_run(first, count.min(limits::RUN_UNITS_MAX - 1));
+            } else {
+                self.prefetch_range(first, count, actions);
+            }
+        }
+        run
+    }
+
+    /// Lets the units from `first` on travel with a page fetched straight into view, as far as they are alike.
+    pub(super) fn join_run(&mut self, first: u32, count: u32) -> u32 {
+        let mut run = 0;
+        let stretch = limits::PAGE_BYTES_MAX / self.geometry.unit_bytes;
+        while run < count && first + run < self.geometry.units {
+            let page = PageId(first + run);
+            // Neighbouring stretches may live on different servers.
+            if page.0.is_multiple_of(stretch) {
+                break;
+            }
+            if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
+                break;
+            }
+            self.used += 1;
+            self.counters.fetched += 1;
+            self.counters.prefetched += 1;
+            self.counters.pages_small += 1;
+            self.move_to(page, State::Fetching);
+            self.clear(page, WANTED | WRITE);
+            self.frame[page.0 as usize] = NO_FRAME;
+            self.set(page, PREFETCHED);
+            run += 1;
+        }
+        run
+    }
+
+    pub(super) fn may_prefetch(&self, page: PageId) -> bool {
+        let room = self.budget.saturating_sub(self.used + self.spare() + self.freeing);
+        let copied = !self.pool_of(page).class.moves;
+        let spare = if copied { room } else { self.budget.saturating_sub(self.used) };
+        self.state(page) == State::Remote
+            && !self.has(page, WANTED)
+            && self.starved.is_empty()
+            && spare >= self.span(page) + self.low / 2
+    }
+
+    /// Fetches remote pages of a range ahead of their use, while there is room to spare.
+    pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
+        let end = first.saturating_add(count).min(self.geometry.units);
+        let mut unit = first;
+        let mut units_left = limits::PREFETCH_UNITS_MAX.max(self.ahead_units);
+        while unit < end && units_left > 0 {
+            if self.geometry.block_units > 1 && self.block_is_away(self.geometry.block(unit)) {
+                let block = self.geometry.block(unit);
+                let wide = self.budget >= 8 * self.geometry.block_units && self.grain.leans_wide(block);
+                self.set_grain(block, wide);
+            }
+            let page = self.head(unit);
+            let span = self.span(page);
+            units_left = units_left.saturating_sub(span);
+            let quota = self.budget / 4;
+            let moves = self.pool_of(page).class.moves;
+            if self.may_prefetch(page) && !(moves && self.ahead.len() as u32 * span >= quota) {
+                let Some(frame) = self.admit(page, actions) else {
+                    return;
+                };
+                self.counters.prefetched += u64::from(span);
+                self.launch(page, frame, false, false, actions);
+            }
+            unit = page.0 + span;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Room: the budget, the watermarks, who waits for memory and who has to leave.
+
+use super::{DIRTY, DISCARDED, GUESSED, NO_FRAME, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use crate::config::State;
+use crate::event::{Action, Actions, Bytes};
+use crate::limits;
+use crate::units::{FrameId, PageId};
+
+impl Pager {
+    pub(super) fn set_budget(&mut self, units: u32) {
+        self.budget = units.max(limits::BUDGET_PAGES_MIN);
+        let block = self.geometry.block_units;
+        let (low, batch) = match (block, self.small.class.moves) {
+            (1, true) => (4, 2),
+            (1, false) => (32, 64),
+            _ => (block, block),
+        };
+        self.low = low.min(self.budget / 16);
+        self.high = self.low + batch.min(self.budget / 16);
+    }
+
+    /// Room and, where its class needs one, a frame for a page.
+    pub(super) fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
+        let (span, wide) = (self.span(page), self.span(page) > 1);
+        if !self.pool(wide).class.moves {
+            return self.has_room(span, actions).then_some(None);
+        }
+        if self.used + span <= self.budget
+            && let Some(index) = self.pool(wide).frames.take_filled()
+        {
+            return Some(Some(FrameId { wide, index }));
+        }
+        if !self.pool(wide).frames.has_empty() || !self.has_room(span, actions) {
+            return None;
+        }
+        self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
+    }
+
+    /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, and
+    /// the room is there once that is done.
+    pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
+        let mut over = (self.local_units() + span).saturating_sub(self.budget);
+        if over == 0 {
+            return true;
+        }
+        over = over.saturating_sub(self.freeing);
+        for wide in [true, false] {
+            let size = self.span_of(wide);
+            while over > 0 && self.pool(wide).class.moves {
+                let Some(index) = self.pool(wide).frames.take_filled() else {
+                    break;
+                };
+                self.freeing += size;
+                over = over.saturating_sub(size);
+                actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
+            }
+        }
+        false
+    }
+
+    /// Lets starved faults go on, then keeps the room between the watermarks.
+    pub(super) fn balance(&mut self, actions: &mut Actions) {
+        while let Some(&page) = self.starved.front() {
+            if !self.resume(page, actions) {
+                break;
+            }
+            self.starved.pop_front();
+        }
+        let need = self.starved.front().map_or(0, |&page| self.span(page));
+        if self.expected() < i64::from(self.low.max(need)) {
+            let target = i64::from(self.high.max(need));
+            let mut victims = 0;
+            while self.expected() < target && victims < limits::VICTIMS_MAX {
+                if !(self.evict(false, actions) || need > 0 && self.drop_prefetched()) {
+                    break;
+                }
+                victims += 1;
+            }
+        }
+        self.help_starved(need, actions);
+    }
+
+    /// Units that are free or will be without further doing; negative when the budget shrank below what is in use.
+    pub(super) fn expected(&self) -> i64 {
+        i64::from(self.budget) - i64::from(self.used) + i64::from(self.leaving)
+    }
+
+    /// A starved fault does not wait for write-backs while a clean page could make room for it.
+    pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions) {
+        if need == 0 {
+            return;
+        }
+        let mut tries = 0;
+        let free = |pager: &Self| pager.budget.saturating_sub(pager.used) + pager.leaving_clean;
+        while free(self) < need && tries < limits::VICTIMS_MAX {
+            if !(self.clean > 0 && self.evict(true, actions) || self.drop_prefetched()) {
+                break;
+            }
+            tries += 1;
+        }
+        // Room that dropping made at once is used at once.
+        while let Some(&page) = self.starved.front() {
+            if !self.resume(page, actions) {
+                break;
+            }
+            self.starved.pop_front();
+        }
+    }
+
+    /// Tries to go on with a starved fault; true when it no longer waits for room.
+    pub(super) fn resume(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        if !self.has(page, WANTED) {
+            return true;
+        }
+        let write = self.has(page, WRITE);
+        match self.state(page) {
+            State::Untouched | State::Remote => {
+                let Some(frame) = self.admit(page, actions) else {
+                    return false;
+                };
+                self.launch(page, frame, write, true, actions);
+            }
+            State::Staged if self.has(page, WRITING) && !self.has(page, DISCARDED) => {
+                if self.budget.saturating_sub(self.local_units()) < self.span(page) && self.spare() == 0 {
+                    return false;
+                }
+                self.clear(page, WANTED | WRITE);
+                let waiting = self.starved.len();
+                self.rescue(page, write, actions);
+                // It starved again: the entry at the back replaces this one.
+                if self.starved.len() > waiting {
+                    self.starved.pop_back();
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Takes the policy's next victim out of view; false when there is none.
+    pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions) -> bool {
+        let guard = self.budget / self.span_of(self.geometry.block_units > 1).max(1) > 4;
+        let dirty_small = self.may_take_dirty(false) && !clean_only;
+        let dirty_wide = self.may_take_dirty(true) && !clean_only;
+        let Self { policy, state, flags, is_wide, geometry, guarded, .. } = self;
+        let accept = |page: PageId| {
+            let flags = flags[page.0 as usize];
+            let wide = is_wide.get(geometry.block(page.0) as usize).is_some_and(|&wide| wide != 0);
+            state[page.0 as usize] == State::Resident as u8
+                && flags & WRITING == 0
+                && !(guard && guarded.contains(&page))
+                && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
+        };
+        let Some(page) = policy.victim(&accept) else {
+            return false;
+        };
+        let pool = self.pool_of(page);
+        let dirty = self.has(page, DIRTY);
+        let wants_frame = pool.class.moves || (dirty && !self.direct);
+        let frame = if wants_frame { self.empty_frame(page) } else { None };
+        if wants_frame && frame.is_none() && dirty {
+            return false;
+        }
+        self.policy.removed(page);
+        self.clean -= if dirty { 0 } else { self.span(page) };
+        self.leave(page, frame, dirty, actions);
+        true
+    }
+
+    pub(super) fn may_take_dirty(&self, wide: bool) -> bool {
+        let pool = if wide { &self.wide } else { &self.small };
+        pool.frames.has_empty() || (self.direct && !pool.class.moves)
+    }
+
+    /// Gives up the oldest page that was prefetched and not used; false when there is none.
+    pub(super) fn drop_prefetched(&mut self) -> bool {
+        let Some(page) = self.ahead.pop_front() else {
+            return false;
+        };
+        let frame = self.frame_of(page);
+        self.counters.prefetch_wasted += u64::from(self.span(page));
+        self.forget_frame(page, Some(frame));
+        self.used -= self.span(page);
+        self.clear(page, PREFETCHED);
+        self.move_to(page, State::Remote);
+        true
+    }
+
+    pub(super) fn leave(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
+        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+        self.move_to(page, State::TakingOut);
+        self.leaving += self.span(page);
+        self.leaving_clean += if self.frees_at_once(page) { self.span(page) } else { 0 };
+        let bytes = match dirty {
+            true if self.has(page, GUESSED) => Bytes::Unknown,
+            true => Bytes::Dirty,
+            false => Bytes::Clean,
+        };
+        actions.push(Action::TakeOut { page, frame, bytes });
+    }
+
+    /// The page no longer counts as leaving, whatever came of it.
+    pub(super) fn leave_done(&mut self, page: PageId) {
+        match self.state(page) {
+            State::TakingOut => {
+                self.leaving -= self.span(page);
+                self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
+            }
+            // Of the staged pages only those that hold budget while being written were counted as leaving.
+            State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
+            _ => {}
+        }
+    }
+
+    /// Whether a page's memory is free as soon as it is out of view.
+    pub(super) fn frees_at_once(&self, page: PageId) -> bool {
+        !self.has(page, DIRTY) || !self.pool_of(page).class.moves
+    }
+
+    pub(super) fn forget_frame(&mut self, page: PageId, frame: Option<FrameId>) {
+        if let Some(frame) = frame {
+            let moves = self.pool_of(page).class.moves;
+            self.give_frame(frame, moves);
+        }
+    }
+
+    pub(super) fn give_frame(&mut self, frame: FrameId, filled: bool) {
+        match filled {
+            true => self.pool(frame.wide).frames.put_filled(frame.index),
+            false => self.pool(frame.wide).frames.put_empty(frame.index),
+        }
+    }
+
+    pub(super) fn empty_frame(&mut self, page: PageId) -> Option<FrameId> {
+        let wide = self.span(page) > 1;
+        self.pool(wide).frames.take_empty().map(|index| FrameId { wide, index })
+    }
+}

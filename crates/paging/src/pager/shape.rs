@@ -1,0 +1,145 @@
+//! Shape: pages the program gives up, and blocks that turn from small pages into a wide one and back.
+
+use super::{DIRTY, DISCARDED, GUESSED, HELD, PREFETCHED, Pager, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
+use crate::config::{Progress, State};
+use crate::event::{Action, Actions};
+use crate::limits;
+use crate::units::PageId;
+
+impl Pager {
+    pub(super) fn discard(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
+        let end = end.min(self.geometry.units);
+        let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
+        let mut unit = first;
+        while unit < stop {
+            let page = self.head(unit);
+            let span = self.span(page);
+            let whole = page.0 >= first && page.0 + span <= end;
+            if !whole && self.state(page) != State::Untouched && !self.split(page) {
+                return Progress::Busy(unit);
+            }
+            if whole && !self.discard_page(page, actions) {
+                return Progress::Busy(unit);
+            }
+            // A split page is gone through again, unit by unit; an untouched one has nothing to discard.
+            if whole || self.span(page) == span {
+                unit = page.0 + span;
+            }
+        }
+        if unit < end { Progress::Continue(unit) } else { Progress::Done }
+    }
+
+    /// Discards one page; false when it is in transit.
+    pub(super) fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        match self.state(page) {
+            State::Untouched => return true,
+            State::Remote => self.forget(page, actions),
+            State::Resident => {
+                self.policy.removed(page);
+                self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
+                self.clear(page, DIRTY);
+                self.set(page, DISCARDED);
+                let frame = if self.pool_of(page).class.moves { self.empty_frame(page) } else { None };
+                self.leave(page, frame, false, actions);
+            }
+            State::Staged if self.has(page, WRITING) => self.set(page, DISCARDED),
+            State::Staged => {
+                self.ahead.retain(|&other| other != page);
+                self.counters.prefetch_wasted += u64::from(self.span(page));
+                let frame = self.frame_of(page);
+                self.forget_frame(page, Some(frame));
+                self.used -= self.span(page);
+                self.forget(page, actions);
+            }
+            State::Fetching | State::Installing | State::Opening | State::TakingOut => {
+                return false;
+            }
+        }
+        self.counters.discarded += u64::from(self.span(page));
+        true
+    }
+
+    /// Makes a page untouched; the server forgets it too.
+    pub(super) fn forget(&mut self, page: PageId, actions: &mut Actions) {
+        if self.has(page, WRITING) {
+            self.set(page, STALE);
+        } else if self.has(page, HELD) {
+            actions.push(Action::Release { unit: page.0, count: self.span(page) });
+        }
+        self.clear(page, HELD | DIRTY | DISCARDED | PREFETCHED | WRITTEN_BEFORE | GUESSED);
+        self.settle_untouched(page, actions);
+    }
+
+    pub(super) fn settle_untouched(&mut self, page: PageId, actions: &mut Actions) {
+        let queued = matches!(self.state(page), State::Remote | State::Untouched);
+        self.move_to(page, State::Untouched);
+        if self.has(page, WANTED) && !queued {
+            let write = self.has(page, WRITE);
+            self.clear(page, WANTED | WRITE);
+            self.demand(page, write, actions);
+        }
+    }
+
+    /// Turns a wide page at rest into small ones; false when it is in transit.
+    pub(super) fn split(&mut self, page: PageId) -> bool {
+        let state = self.state(page);
+        let span = self.span(page);
+        let at_rest = matches!(state, State::Untouched | State::Remote | State::Resident);
+        if span == 1 || !at_rest || self.has(page, WRITING | WANTED) {
+            return false;
+        }
+        let flags = self.flags[page.0 as usize] & (DIRTY | HELD | WRITTEN_BEFORE);
+        if state == State::Resident {
+            self.policy.removed(page);
+        }
+        self.is_wide[self.geometry.block(page.0) as usize] = 0;
+        let range = page.0 as usize..(page.0 + span) as usize;
+        self.state[range.clone()].fill(state as u8);
+        self.flags[range.clone()].fill(flags);
+        if state == State::Resident {
+            range.for_each(|unit| self.policy.inserted(PageId(unit as u32)));
+        }
+        true
+    }
+
+    /// Decides whether a unit's block comes in small or wide, where it is free to change.
+    pub(super) fn choose_grain(&mut self, unit: u32) {
+        let block = self.geometry.block(unit);
+        if !self.block_is_away(block) {
+            return;
+        }
+        let affordable = self.budget >= 8 * self.geometry.block_units;
+        let wide = affordable && self.grain.decide(block);
+        self.set_grain(block, wide);
+    }
+
+    /// Whether nothing of a block is in memory, and all of it is in the same place.
+    pub(super) fn block_is_away(&self, block: u32) -> bool {
+        let span = self.geometry.block_units;
+        let remote = u32::from(self.remote[block as usize]);
+        if self.in_memory[block as usize] != 0 || (remote != 0 && remote != span) {
+            return false;
+        }
+        let first = (block * span) as usize;
+        let flags = &self.flags[first..first + span as usize];
+        flags.iter().fold(0, |all, flags| all | flags) & (WRITING | WANTED | STALE) == 0
+    }
+
+    pub(super) fn set_grain(&mut self, block: u32, wide: bool) {
+        if (self.is_wide[block as usize] != 0) == wide {
+            return;
+        }
+        let first = (block * self.geometry.block_units) as usize;
+        let range = first..first + self.geometry.block_units as usize;
+        // All units are alike, so the first one speaks for the block in both directions.
+        let (state, flags) = (self.state[first], self.flags[first] & HELD);
+        self.is_wide[block as usize] = u8::from(wide);
+        if wide {
+            self.counters.widened += 1
+        } else {
+            self.counters.narrowed += 1
+        }
+        self.state[range.clone()].fill(state);
+        self.flags[range].fill(flags);
+    }
+}
