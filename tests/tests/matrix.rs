@@ -39,8 +39,9 @@ impl Cell<'_> {
         for round in 0..rounds() {
             let place = Place::new();
             let json = place.path("json");
+            let (size, local) = self.sizes();
             let mut command =
-                place.hanare(["run", "--local", "4M", "--mode", self.mode, "--page-size", self.page_size]);
+                place.hanare(["run", "--local", local, "--mode", self.mode, "--page-size", self.page_size]);
             command.args(flags).arg("--stats-json").arg(&json).arg("--").arg(built().workload("threads"));
             command.args(["--threads", "8", "--size", size, "--ops", &self.ops().to_string()]);
             command.args(["--seed", &(round + 1).to_string()]).args(self.share.then_some("--share"));
