@@ -8,9 +8,9 @@ size="${SIZE:-1G}"
     exit 1
 }
 
-# Prints the figure KEY of the JSON in FILE: figure FILE KEY
+# Prints the figure KEY of the JSON in FILE, '-' for one that is absent: figure FILE KEY
 figure() {
-    sed -n "s/^ *\"$2\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$1"
+    sed -n "s/^ *\"$2\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$1" | sed 's/^null$/-/'
 }
 
 # Measures into FILE: paging FILE FLAGS...

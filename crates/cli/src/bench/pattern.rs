@@ -107,7 +107,7 @@ mod tests {
     fn strided_makes_whole_passes() {
         let pages: Vec<u64> = walk(Pattern::Stride).timed().collect();
         let pass: Vec<u64> = (0..1000).step_by(16).collect();
-        assert!(pages.len() >= 50_000 && pages.len() % pass.len() == 0);
+        assert!(pages.len() >= 50_000 && pages.len().is_multiple_of(pass.len()));
         assert!(pages.chunks(pass.len()).all(|chunk| chunk == pass));
     }
 

@@ -40,14 +40,20 @@ impl Words {
     /// Allocates them and writes every word; `None` when far memory is exhausted.
     pub(super) fn new(pages: u64) -> Option<Self> {
         let base = hanare::far::alloc((pages * OS_PAGE) as usize, OS_PAGE as usize);
-        if base.is_null() {
-            return None;
+        // SAFETY: fresh far memory of this size, freed by nobody.
+        (!base.is_null()).then(|| unsafe { Self::over(base.expose_provenance(), pages) })
+    }
+
+    /// Writes every word of the memory at `base`.
+    ///
+    /// # Safety
+    /// So many pages are there as long as this lives, and nobody else uses them.
+    unsafe fn over(base: usize, pages: u64) -> Self {
+        let words = Self { base, rewritten: vec![0; pages as usize] };
+        for index in 0..words.count() {
+            words.store(index, value(index, 0));
         }
-        let words = Self { base: base.expose_provenance(), rewritten: vec![0; pages as usize] };
-        for index in 0..pages * WORDS_A_PAGE {
-            words.store(index, mix(index));
-        }
-        Some(words)
+        words
     }
 
     pub(super) fn pages(&self) -> u64 {
@@ -87,7 +93,7 @@ impl Words {
     fn check(&self, index: u64, times: u64) -> Result<(), Mismatch> {
         let addr = self.addr(index);
         let word: *const u64 = std::ptr::with_exposed_provenance(addr);
-        // SAFETY: an aligned word inside the allocation, which is never freed; its touch is resolved by the pager.
+        // SAFETY: an aligned word inside the pages; where they are far, the touch is resolved by the pager.
         let found = unsafe { word.read_volatile() };
         let expected = value(index, times);
         if found == expected { Ok(()) } else { Err(Mismatch { addr, expected, found }) }
@@ -113,4 +119,47 @@ fn touched(page: u64) -> u64 {
 /// What the word `index` holds after it was rewritten so often.
 fn value(index: u64, times: u64) -> u64 {
     mix(index.wrapping_add(times << 40))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_sys::map::Mapping;
+
+    const PAGES: u64 = 16;
+
+    fn words(memory: &Mapping) -> Words {
+        // SAFETY: the test's own memory, which outlives its words.
+        unsafe { Words::over(memory.addr(), PAGES) }
+    }
+
+    #[test]
+    fn touched_and_rewritten_words_verify() {
+        let memory = Mapping::anonymous((PAGES * OS_PAGE) as usize).unwrap();
+        let mut words = words(&memory);
+        for page in [3, 3, 0, 15, 3] {
+            words.touch(page, true).unwrap();
+        }
+        (0..PAGES).for_each(|page| words.touch(page, false).unwrap());
+        words.verify().unwrap();
+    }
+
+    #[test]
+    fn a_stale_a_lost_and_a_misplaced_word_are_found() {
+        let memory = Mapping::anonymous((PAGES * OS_PAGE) as usize).unwrap();
+        let mut words = words(&memory);
+        let index = touched(3);
+        let stale = value(index, 0);
+        words.touch(3, true).unwrap();
+        for (index, wrong) in [(index, stale), (777, 0), (1000, value(1000 + WORDS_A_PAGE, 0))] {
+            let times = u64::from(index == touched(3));
+            words.store(index, wrong);
+            let found = words.verify().unwrap_err();
+            let expected = value(index, times);
+            assert_eq!(found, Mismatch { addr: words.addr(index), expected, found: wrong });
+            assert!(found.to_string().contains(&format!("{:#x}", words.addr(index))));
+            words.store(index, expected);
+        }
+        words.verify().unwrap();
+    }
 }
