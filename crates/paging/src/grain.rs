@@ -1,13 +1,13 @@
 //! How large the page is: each block is either many small pages or one wide one, chosen by what faults show.
 //!
-//! A wide fetch costs about as much as [`DENSE_UNITS`] small ones (MEASURED: 130 us against 5 us on one host, 350 against
-//! 14 over TCP). So a block is worth fetching wide when at least that many of its units get touched while it is in
-//! memory. Small blocks show it by their faults. Wide blocks do not, so now and then one is fetched small, as a probe.
+//! A wide fetch costs about as much as 26 small ones (130 us against 5 us on one host, 350 against 14 over TCP), but it
+//! also takes the memory of 512, which may have held what is touched next time. So a block is worth fetching wide when
+//! at least [`DENSE_UNITS`] of its units, an eighth, get touched while it is in memory. Small blocks show it by their faults. Wide blocks do not, so now and then one is fetched small, as a probe.
 //! Verdicts are kept a *district* (a stretch of neighbouring blocks) at a time, since arrays differ, with the verdict of
 //! the whole space standing in where a district has none yet.
 
 /// Touched units at which a block counts as dense.
-const DENSE_UNITS: u32 = 26;
+const DENSE_UNITS: u32 = 64;
 /// Blocks of one district.
 const DISTRICT_BLOCKS: u32 = 32;
 /// Small blocks under observation at once.
@@ -20,7 +20,7 @@ const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
 /// Wide fetches from one probe to the next: shortened by a surprise, lengthened by each confirmation.
 const PROBE_GAP_MIN: u32 = 4;
-const PROBE_GAP_MAX: u32 = 256;
+const PROBE_GAP_MAX: u32 = 128;
 
 /// The chooser. State: a byte a district and 32 observed blocks.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use crate::view::{Span, View};
 /// Threads that can be in the engine at once without waiting for each other's work space.
 const WORKS: usize = 32;
 const BELLS: usize = 256;
-/// Attempts to receive before a waiting thread goes to sleep; some 50 us.
-const SPINS: u32 = 200;
+/// Rounds of polling, some 5 us each, before a waiting thread goes to sleep.
+const SPINS: u32 = 60;
 
 /// Where pages live.
 pub(crate) enum Store {
@@ -167,19 +167,18 @@ impl Engine {
                 return;
             }
             rounds += 1;
-            let progressed = match &self.store {
+            let receiving = match &self.store {
                 Store::Remote(remote) if remote.is_reading() => {
-                    let long = rounds > SPINS / 10;
-                    let wait = if long {
-                        Wait::Block { timeout: Duration::from_millis(1) }
-                    } else {
-                        Wait::Spin { iterations: 20 }
+                    let wait = match rounds < SPINS {
+                        true => Wait::Spin { iterations: 20 },
+                        false => Wait::Block { timeout: Duration::from_millis(1) },
                     };
                     remote.pump(self, wait)
                 }
                 _ => false,
             };
-            if !progressed && rounds > 4 {
+            // Another thread receives, or the page comes from elsewhere: the bell tells.
+            if !receiving {
                 self.sleep_on(bell, heard, if rounds < SPINS { 50 } else { 1000 });
             }
         }

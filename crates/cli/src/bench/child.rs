@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::pattern::{Pattern, Walk};
-use super::words::{self, Mismatch, Words};
+use super::words::{Mismatch, Words};
 
 /// Passes of reading and rewriting before a run is taken to be in its steady state, whatever was written back.
 const PASSES_MAX: u32 = 4;
@@ -67,9 +67,6 @@ pub(crate) enum ChildError {
     /// The starter cannot be watched.
     #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
     Starter(rustix::io::Errno),
-    /// Faults cannot be resolved on the ordinary stack.
-    #[error("cannot give up the alternate signal stack: {0}; run 'hanare bench paging'")]
-    Stack(std::io::Error),
     /// The figures cannot be told.
     #[error("cannot tell the figures: {0}; run 'hanare bench paging'")]
     Tell(#[from] serde_json::Error),
@@ -101,7 +98,6 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     // A starter that was killed takes the memory server with it: nothing is left to measure then.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(ChildError::Starter)?;
-    words::use_one_stack().map_err(ChildError::Stack)?;
     far::start(&Settings::from_env()?)?;
     let mut words = Words::new(args.pages).ok_or(ChildError::Exhausted(args.pages))?;
     let walk = Walk {

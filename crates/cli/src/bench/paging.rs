@@ -30,7 +30,7 @@ pub(super) fn runs() -> RangedU64ValueParser<u32> {
 const HELP: &str = "\
 A touch is one 8-byte word of a 4 KiB page, read and checked, and with rw rewritten. Before the timed touches every \
 page is written, then read once (r) or rewritten until as much is written back as comes in (rw); strided and random \
-touches are practised for a pass or a quarter of their number. Every word is checked afterwards; a wrong one is told \
+touches are practised for eight passes or a quarter of their number. Every word is checked afterwards; a wrong one is told \
 with its address, and the exit code is 1.
 
 fault_us is what a touch that faulted took in the program (random only), handler_us what the pager itself took from \

@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 
+/// Passes of the strided pattern before the timed ones.
+const STRIDED_PASSES_WARMING: u64 = 8;
 /// The unit of a touch: one word of every such page.
 pub(super) const OS_PAGE: u64 = 4 << 10;
 
@@ -53,14 +55,14 @@ impl Walk {
         self.touches(touches, SEED)
     }
 
-    /// Touches before the timed ones, so that what the pager learns from the pattern is learnt: one pass, or a quarter
-    /// as many as are timed.
+    /// Touches before the timed ones, so that what the pager learns from the pattern is learnt: some passes, or a
+    /// quarter as many as are timed.
     pub(super) fn warming(&self) -> impl Iterator<Item = u64> + use<> {
         let touches = match self.pattern {
             // The passes that reach the steady state are the pattern itself.
             Pattern::Seq => 0,
             Pattern::Rand => self.random_touches / 4,
-            Pattern::Stride => self.in_a_pass(),
+            Pattern::Stride => STRIDED_PASSES_WARMING * self.in_a_pass(),
         };
         self.touches(touches, !SEED)
     }

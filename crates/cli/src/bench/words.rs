@@ -15,20 +15,6 @@ pub(crate) struct Mismatch {
     found: u64,
 }
 
-/// Gives up this thread's alternate signal stack, so that faults are resolved on its ordinary one, as in a C program.
-/// Rust's own of 8 KiB tells a stack overflow from other faults, and is too small for a pager.
-///
-/// # Errors
-/// The kernel's.
-pub(super) fn use_one_stack() -> std::io::Result<()> {
-    let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: reads one struct; the old stack is left mapped, and no handler runs on it now.
-    if unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) } == 0 {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error())
-}
-
 /// Whole pages of far memory that belong to this benchmark for ever.
 pub(super) struct Words {
     base: usize,

@@ -39,6 +39,15 @@ pub(crate) struct Read {
     pub(crate) writable: bool,
 }
 
+/// What came of an attempt to receive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Received {
+    Page,
+    Nothing,
+    /// Another thread is receiving.
+    Busy,
+}
+
 #[derive(Clone, Copy)]
 enum Job {
     WriteBack { page: PageId, frame: FrameId, bytes: u32 },
@@ -161,13 +170,13 @@ impl Remote {
     }
 
     /// Receives what has arrived for anyone. With one server the wait is spent in its link; with several they are looked
-    /// at in turn. False when nothing came, or another thread is at it.
+    /// at in turn. False when another thread is at it.
     pub(crate) fn pump(&self, engine: &Engine, wait: Wait) -> bool {
         let mut any = false;
         for index in 0..self.servers.len() {
             if self.servers[index].reads_in_flight.load(Acquire) > 0 {
                 let wait = if self.servers.len() == 1 { wait } else { Wait::Now };
-                any |= self.receive(engine, index, wait);
+                any |= self.receive(engine, index, wait) != Received::Busy;
                 self.check_silence(index);
             }
         }
@@ -179,14 +188,14 @@ impl Remote {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// One reply from one server; false when nothing came, or another thread receives.
-    fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> bool {
+    /// One reply from one server.
+    fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> Received {
         let server = &self.servers[index];
-        let Some(mut replies) = server.replies.try_lock() else { return false };
+        let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
         let Replies { link, bounce } = &mut *replies;
         let header = match link.try_header(wait) {
             Ok(Some(header)) => header,
-            Ok(None) => return false,
+            Ok(None) => return Received::Nothing,
             Err(error) => self.lost(index, &error),
         };
         let expected = server.requests.lock().expected.pop_front();
@@ -209,7 +218,7 @@ impl Remote {
         if read.frame.is_none() {
             engine.ring_run(read.page, read.count);
         }
-        true
+        Received::Page
     }
 
     // ---- writing ----------------------------------------------------------------------------------------------------
@@ -389,7 +398,7 @@ impl Remote {
     /// Looks after every link: closed ones and silent ones end the program.
     pub(crate) fn watch(&self, engine: &Engine) {
         for index in 0..self.servers.len() {
-            while self.receive(engine, index, Wait::Now) {}
+            while self.receive(engine, index, Wait::Now) == Received::Page {}
             self.check_silence(index);
         }
     }
