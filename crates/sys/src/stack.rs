@@ -151,7 +151,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..STACKS + 8 {
                 scope.spawn(|| {
-                    (0..50).for_each(|_| stacks.run(|| drop(total.fetch_add(1, std::sync::atomic::Ordering::Relaxed))))
+                    (0..50).for_each(|_| stacks.run(|| _ = total.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
                 });
             }
         });
