@@ -10,8 +10,8 @@ pub const UNITS_MAX: u32 = 1 << 27;
 pub const BUDGET_PAGES_MIN: u32 = 2;
 /// Most victims chosen in one step.
 pub const VICTIMS_MAX: usize = 128;
-/// Longest run of units fetched by one action.
-pub const RUN_UNITS_MAX: u32 = 64;
+/// Longest run of pages fetched by one action, in bytes: what receives it has so much room (or one page's).
+pub const RUN_BYTES_MAX: u32 = 256 << 10;
 /// Most ranges a prefetcher proposes in one step.
 pub const PROPOSALS_MAX: usize = 4;
 /// Most units a prefetcher may propose in one step.

@@ -92,7 +92,7 @@ pub(crate) struct Parts {
 
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Result<Self, MapError> {
-        let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(256 << 10);
+        let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(limits::RUN_BYTES_MAX as usize);
         let mut works = Vec::with_capacity(WORKS);
         for _ in 0..WORKS {
             works.push(Work {

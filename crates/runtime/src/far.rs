@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::*};
 
-use hanare_paging::{ConfigError, Pager, policy, prefetch};
+use hanare_paging::{self as paging, ConfigError, Pager, policy, prefetch};
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
@@ -209,7 +209,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
         let there = session.info().capacity_bytes;
         opened.push(Opened { name, session, capacity_bytes: server.capacity.map_or(there, |c| c.min(there)) });
     }
-    let bounce = plan.slot_bytes.max(256 << 10);
+    let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
     let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
     Ok((Store::Remote(remote), writers))
 }

@@ -15,7 +15,8 @@ impl Pager {
         if !copied && self.ahead_units == 0 {
             return 0;
         }
-        let window_max = if copied { limits::RUN_UNITS_MAX } else { self.ahead_units };
+        let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
+        let window_max = if copied { run_max } else { self.ahead_units };
         let mut proposals = Proposals::default();
         self.prefetcher.touched(Touch { unit: page.0, span, window_max }, &mut proposals);
         if copied {
@@ -24,7 +25,7 @@ impl Pager {
         let mut run = 0;
         for &(first, count) in proposals.as_slice() {
             if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
-                run = self.join_run(first, count.min(limits::RUN_UNITS_MAX - 1));
+                run = self.join_run(first, count.min(run_max - 1));
             } else {
                 self.prefetch_range(first, count, actions);
             }
