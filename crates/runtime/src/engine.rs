@@ -159,6 +159,11 @@ impl Engine {
         self.core.lock().pager.is_accessible(unit, write)
     }
 
+    /// Whether an address lies in a page that is copied, so that the way to the handler is most of a fault's time.
+    pub(crate) fn is_small(&self, addr: usize) -> bool {
+        !self.small_moves && self.core.lock().pager.page_of(self.unit_of(addr)).1 == 1
+    }
+
     fn wait_for(&self, unit: u32, write: bool, heard: u32) {
         let bell = self.bell(unit);
         let mut rounds = 0u32;

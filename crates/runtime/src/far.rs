@@ -8,12 +8,13 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::*};
 
 use hanare_paging::{self as paging, ConfigError, Pager, policy, prefetch};
+use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
 use hanare_sys::signal::{self, SignalError, SignalMask};
+use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
-use hanare_sys::{copy, thread};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
 use crate::choose::{self, ChooseError};
@@ -225,7 +226,10 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
     let signal = match mode {
         Mode::Sigbus => libc::SIGBUS,
         Mode::Sigsegv => libc::SIGSEGV,
-        Mode::Thread | Mode::Auto => return own_thread("hanare-pager", || handler::run(&state.engine)),
+        Mode::Thread | Mode::Auto => {
+            let first_thread = CpuCell::of_first_thread();
+            return own_thread("hanare-pager", move || handler::run(&state.engine, first_thread));
+        }
     };
     TRAP.store(signal, Release);
     Ok(signal::install(signal, handler::on_signal)?)

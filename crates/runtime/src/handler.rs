@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
 use hanare_sys::signal::{FaultInfo, Verdict};
-use hanare_sys::thread::{self, CpuWatch};
+use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
 use hanare_sys::{futex, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
+use crate::together::Together;
 use crate::{accounts, far};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
@@ -19,8 +20,6 @@ const WAITING_MAX: usize = 256;
 const ROUNDS_POLLING: u32 = 60;
 /// Rounds after which a fault is no longer watched: its page went again before it was seen to be there.
 const ROUNDS_MAX: u32 = 10_000;
-/// Faults after which the handler looks again on which CPU the faulting thread runs.
-const FOLLOW_EVERY: u32 = 32;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
@@ -35,15 +34,16 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
 }
 
 /// The life of the handler thread.
-pub(crate) fn run(engine: &'static Engine) {
+pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
     let _mask = SignalMask::block_all();
     let Some(uffd) = engine.view().uffd() else { return };
-    let mut handler = Handler { engine, uffd, follow: Follow::default(), waiting: Vec::with_capacity(WAITING_MAX) };
+    let mut handler =
+        Handler { engine, uffd, together: Together::new(first_thread), waiting: Vec::with_capacity(WAITING_MAX) };
     loop {
         let served = handler.serve_new();
         handler.settle();
         if handler.waiting.is_empty() && served == 0 {
-            let _ = uffd.wait(None, Some(Duration::from_millis(500)));
+            handler.idle();
         } else if !handler.waiting.is_empty() {
             handler.receive();
         }
@@ -53,7 +53,7 @@ pub(crate) fn run(engine: &'static Engine) {
 struct Handler {
     engine: &'static Engine,
     uffd: &'static Uffd,
-    follow: Follow,
+    together: Together,
     /// Faults whose pages are on their way.
     waiting: Vec<Waiting>,
 }
@@ -74,7 +74,7 @@ impl Handler {
         let mut since_ns = now_ns();
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            self.follow.fault_of(tid);
+            let _together = self.together.on_fault(tid, self.engine.view(), self.engine.is_small(addr));
             let write = write || wp;
             let (unit, opened) = self.engine.fault_there(addr, write);
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
@@ -101,6 +101,19 @@ impl Handler {
         });
     }
 
+    /// Sleeps until there is a fault, or until something that was asked for ahead of its use has arrived.
+    fn idle(&self) {
+        let arriving = match self.engine.store() {
+            Store::Remote(remote) => remote.arriving(),
+            Store::Direct(_) => None,
+        };
+        let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
+        let ready = self.uffd.wait(arriving, Some(timeout));
+        if let (true, Store::Remote(remote)) = (ready.other, self.engine.store()) {
+            remote.pump(self.engine, Wait::Now);
+        }
+    }
+
     /// Receives what the waiting faults wait for: polling at first, then asleep, but never past a new fault for long.
     fn receive(&self) {
         let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
@@ -117,33 +130,6 @@ impl Handler {
             _ => {}
         }
         let _ = self.uffd.wait(None, Some(Duration::from_micros(200)));
-    }
-}
-
-/// Keeps the handler on the CPU of the thread whose faults it serves: waking it there costs a tenth of waking it
-/// elsewhere.
-#[derive(Default)]
-struct Follow {
-    faults: u32,
-    cpu: Option<usize>,
-    watch: Option<(i32, CpuWatch)>,
-}
-
-impl Follow {
-    fn fault_of(&mut self, tid: i32) {
-        self.faults += 1;
-        if self.faults % FOLLOW_EVERY != 1 {
-            return;
-        }
-        if self.watch.as_ref().is_none_or(|(watched, _)| *watched != tid) {
-            self.watch = CpuWatch::open(tid).map(|watch| (tid, watch));
-        }
-        let cpu = self.watch.as_ref().and_then(|(_, watch)| watch.cpu());
-        if cpu.is_some() && cpu != self.cpu {
-            self.cpu = cpu;
-            // Only speed is lost when the kernel refuses.
-            let _ = thread::set_affinity(cpu.as_slice());
-        }
     }
 }
 

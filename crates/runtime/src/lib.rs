@@ -20,6 +20,7 @@ mod restrictions;
 pub mod settings;
 pub mod stats;
 mod store;
+mod together;
 mod view;
 
 #[global_allocator]

@@ -142,6 +142,11 @@ impl View {
         self.uffd.as_ref()
     }
 
+    /// Whether only one thread of the program can be running.
+    pub(crate) fn is_alone(&self) -> bool {
+        (self.single)()
+    }
+
     /// Address of a frame's bytes.
     pub(crate) fn frame(&self, frame: FrameId) -> *mut u8 {
         let (pool, size) = match frame.wide {

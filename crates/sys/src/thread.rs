@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
 #[must_use]
@@ -54,6 +54,50 @@ pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
+/// Lets the calling thread run before every ordinary one whenever it is ready (SCHED_FIFO), or no longer. `false` when
+/// the kernel refuses, as it does without CAP_SYS_NICE and with no RLIMIT_RTPRIO.
+#[must_use]
+pub fn set_first(first: bool) -> bool {
+    let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
+    let param = libc::sched_param { sched_priority: i32::from(first) };
+    // SAFETY: reads a struct of ours.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
+}
+
+/// Another thread of this process that may run on one CPU only, until this is dropped.
+///
+/// What the thread was allowed before is given back as it was. The thread must not get to run meanwhile: what it, its
+/// children and its new threads then saw of their CPUs would be wrong.
+#[derive(Debug)]
+pub struct Confined {
+    tid: rustix::process::Pid,
+    before: CpuSet,
+}
+
+impl Confined {
+    /// Confines thread `tid` to `cpu`; `None` when it may not run there or only there, or the kernel refuses.
+    /// Allocation-free.
+    #[must_use]
+    pub fn to(tid: i32, cpu: usize) -> Option<Self> {
+        let tid = rustix::process::Pid::from_raw(tid)?;
+        let before = rustix::thread::sched_getaffinity(Some(tid)).ok()?;
+        if cpu >= CpuSet::MAX_CPU || !before.is_set(cpu) || before.count() < 2 {
+            return None;
+        }
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        rustix::thread::sched_setaffinity(Some(tid), &only).ok()?;
+        Some(Self { tid, before })
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        // It can only fail when the thread is no more.
+        let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
+    }
+}
+
 /// How many CPUs this process was allowed before this module changed anything; at least 1.
 #[must_use]
 pub fn cpus_allowed() -> usize {
@@ -71,6 +115,64 @@ pub fn current_cpu() -> usize {
 #[must_use]
 pub fn cpu_of(tid: i32) -> Option<usize> {
     CpuWatch::open(tid)?.cpu()
+}
+
+/// Where the kernel keeps the CPU of a thread: its restartable-sequences area, which the C library registers
+/// (glibc 2.35 on) and the kernel writes each time the thread returns to the program.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuCell {
+    tid: i32,
+    cpu: &'static AtomicU32,
+}
+
+impl CpuCell {
+    /// The calling thread's, which must be the first of its process: that one's area is never freed. `None` for any
+    /// other thread, and where the C library keeps none.
+    #[must_use]
+    pub fn of_first_thread() -> Option<Self> {
+        let tid = gettid();
+        if tid != rustix::process::getpid().as_raw_nonzero().get() {
+            return None;
+        }
+        // SAFETY: a lookup by name; both symbols are plain integers where they exist.
+        let (offset, size) = unsafe {
+            (
+                libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?,
+                libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref()?,
+            )
+        };
+        if *size < 8 {
+            return None;
+        }
+        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers; the area lives as long as the process, and
+        // is only read, atomically.
+        let cpu = unsafe { &*thread_pointer().wrapping_offset(*offset).wrapping_add(4).cast::<AtomicU32>() };
+        Some(Self { tid, cpu })
+    }
+
+    /// The CPU that thread `tid` returned to the program on last; `None` when this is the cell of another thread.
+    #[must_use]
+    pub fn cpu(&self, tid: i32) -> Option<usize> {
+        let cpu = self.cpu.load(Ordering::Relaxed);
+        // Unregistered is told by negative numbers.
+        (tid == self.tid && cpu < 1 << 16).then_some(cpu as usize)
+    }
+}
+
+/// The base that thread-local storage is addressed from.
+fn thread_pointer() -> *mut u8 {
+    let pointer: *mut u8;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the ABI keeps the pointer's own value in its first word.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register that user code may read.
+    unsafe {
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
+    }
+    pointer
 }
 
 /// Tells again and again on which CPU one thread of this process ran last.
@@ -163,6 +265,24 @@ pub fn set_name(name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cell_of_another_thread_is_refused() {
+        // Tests run in threads of their own, never in the first one.
+        assert!(CpuCell::of_first_thread().is_none());
+    }
+
+    #[test]
+    fn a_confined_thread_gets_back_what_it_was_allowed() {
+        let before = rustix::thread::sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| before.is_set(cpu)).unwrap();
+        let confined = Confined::to(gettid(), cpu);
+        assert_eq!(confined.is_some(), before.count() > 1);
+        let meanwhile = rustix::thread::sched_getaffinity(None).unwrap();
+        assert!(meanwhile.is_set(cpu) && meanwhile.count() == 1);
+        drop(confined);
+        assert!(rustix::thread::sched_getaffinity(None).unwrap() == before);
+    }
 
     #[test]
     fn a_thread_name_with_spaces_and_parentheses_does_not_shift_fields() {

@@ -11,7 +11,7 @@ use super::traps::{self, TrapError};
 use super::{links, paging};
 
 /// Every floor, in the order of the report.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "trap_us",
     "trap_thread_us",
     "copy_4k_us",
@@ -26,6 +26,7 @@ const NAMES: [&str; 20] = [
     "tcp_rtt_64k_us",
     "tcp_rtt_1m_us",
     "tcp_stream_gb_per_s",
+    "tcp_stream_cold_gb_per_s",
     "unix_rtt_4k_us",
     "unix_rtt_64k_us",
     "unix_rtt_1m_us",
@@ -37,7 +38,8 @@ const NAMES: [&str; 20] = [
 const HELP: &str = "\
 trap_us is a touch resolved in the faulting thread with a COPY (userfaultfd, SIGBUS) without that COPY; trap_thread_us \
 the same by a handler thread on the same CPU. Links are sockets of loopback, both sides polling: a request of 64 bytes \
-and its reply, and the rate of one stream of 1 MiB chunks. memcpy copies what no cache holds. What this machine lacks \
+and its reply, and the rate of one stream of 1 MiB chunks: the same chunk \
+again and again, or (cold) out of and into 128 MiB in turn. memcpy copies what no cache holds. What this machine lacks \
 is '-' (null in JSON).";
 
 /// Measure what trapping, moving and fetching a page cost here at least.

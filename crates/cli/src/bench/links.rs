@@ -35,6 +35,7 @@ pub(super) fn measure(floors: &mut Floors) -> io::Result<()> {
     measure_kind(floors, names, tcp_pair)?;
     let names = ["unix_rtt_4k_us", "unix_rtt_64k_us", "unix_rtt_1m_us", "unix_stream_gb_per_s"];
     measure_kind(floors, names, unix_pair)?;
+    floors.put("tcp_stream_cold_gb_per_s", stream_gb_per_s(tcp_pair()?, COLD_BYTES)?);
     copies(floors);
     Ok(())
 }
@@ -47,7 +48,7 @@ fn measure_kind<S: Stream>(
     for (name, (reply_bytes, rounds)) in names.into_iter().zip([(4 << 10, 4000), (64 << 10, 1000), (1 << 20, 200)]) {
         floors.put(name, round_trip_us(pair()?, reply_bytes, rounds)?);
     }
-    floors.put(names[3], stream_gb_per_s(pair()?)?);
+    floors.put(names[3], stream_gb_per_s(pair()?, CHUNK_BYTES)?);
     Ok(())
 }
 
@@ -106,19 +107,22 @@ fn round_trip_us<S: Stream>(pair: (S, S), reply_bytes: usize, rounds: usize) -> 
     })
 }
 
-fn stream_gb_per_s<S: Stream>(pair: (S, S)) -> io::Result<f64> {
-    let answer = |far: &mut S| {
-        let chunk = vec![1; CHUNK_BYTES];
+/// A stream out of and into `around` bytes, over and over, a chunk at a time: larger than the caches, it is the stream of
+/// pages that nobody has touched for long.
+fn stream_gb_per_s<S: Stream>(pair: (S, S), around: usize) -> io::Result<f64> {
+    let answer = move |far: &mut S| {
+        let bytes = vec![1; around];
         loop {
-            send(far, &chunk)?;
+            bytes.chunks(CHUNK_BYTES).try_for_each(|chunk| send(far, chunk))?;
         }
     };
     both(pair, answer, |near| {
-        let (mut chunk, mut bytes) = (vec![0; CHUNK_BYTES], 0);
-        receive(near, &mut chunk)?;
-        let began = Instant::now();
+        let mut room = vec![2; around];
+        receive(near, &mut room[..CHUNK_BYTES])?;
+        let (began, mut bytes) = (Instant::now(), 0);
         while bytes < STREAM_BYTES && began.elapsed() < TIME_MAX {
-            receive(near, &mut chunk)?;
+            let at = bytes % around;
+            receive(near, &mut room[at..at + CHUNK_BYTES])?;
             bytes += CHUNK_BYTES;
         }
         Ok(bytes as f64 / began.elapsed().as_secs_f64() / 1e9)

@@ -301,8 +301,12 @@ fn sheet(args: &PagingArgs, settings: &Settings, floors: &[Floors], runs: &[Run]
 /// Each run against the floors taken right before it.
 fn ratios(args: &PagingArgs, floors: &[Floors], runs: &[Run], sheet: &mut Sheet) {
     let pairs = || runs.iter().zip(floors);
-    let stream = pairs().filter_map(|(run, floors)| Some(gb_per_s(run) / floors.get("tcp_stream_gb_per_s")?));
-    sheet.spread("ratio_tcp_stream", stream.collect());
+    for (ratio, floor) in
+        [("ratio_tcp_stream", "tcp_stream_gb_per_s"), ("ratio_tcp_stream_cold", "tcp_stream_cold_gb_per_s")]
+    {
+        let stream = pairs().filter_map(|(run, floors)| Some(gb_per_s(run) / floors.get(floor)?));
+        sheet.spread(ratio, stream.collect());
+    }
     if args.pattern != Pattern::Rand {
         return;
     }

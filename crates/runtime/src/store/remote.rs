@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
@@ -56,6 +57,7 @@ enum Job {
 
 struct Server {
     name: String,
+    link_fd: RawFd,
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
@@ -120,6 +122,7 @@ impl Remote {
             let replies = Replies { link: replies, bounce: Mapping::anonymous(bounce_bytes)?.leak() };
             Ok(Server {
                 name: opened.name,
+                link_fd: link.as_fd().as_raw_fd(),
                 requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(READS_MAX) }),
                 replies: LockCell::new(replies),
                 reads_in_flight: AtomicU32::new(0),
@@ -186,6 +189,14 @@ impl Remote {
     /// Whether any read is under way.
     pub(crate) fn is_reading(&self) -> bool {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
+    }
+
+    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes that were received already
+    /// do not wake it, so this is for who has just found nothing to receive.
+    pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
+        let server = self.servers.iter().find(|server| server.reads_in_flight.load(Acquire) > 0)?;
+        // SAFETY: links are closed by no one before the process ends.
+        Some(unsafe { BorrowedFd::borrow_raw(server.link_fd) })
     }
 
     /// One reply from one server.
