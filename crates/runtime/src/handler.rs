@@ -109,7 +109,7 @@ impl Handler {
         };
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
         let ready = self.uffd.wait(arriving, Some(timeout));
-        if let (true, Store::Remote(remote)) = (ready.other, self.engine.store()) {
+        if let (false, Store::Remote(remote)) = (ready.events, self.engine.store()) {
             remote.pump(self.engine, Wait::Now);
         }
     }

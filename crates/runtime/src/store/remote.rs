@@ -157,9 +157,11 @@ impl Remote {
         loop {
             let mut requests = server.requests.lock();
             if requests.expected.len() < READS_MAX {
-                if server.reads_in_flight.fetch_add(1, AcqRel) == 0 {
-                    server.last_reply_ns.store(now_ns(), Relaxed);
+                // In this order: who sees the read in flight must not see how long nothing was asked before it.
+                if server.reads_in_flight.load(Acquire) == 0 {
+                    server.last_reply_ns.store(now_ns(), Release);
                 }
+                server.reads_in_flight.fetch_add(1, AcqRel);
                 requests.expected.push_back(read);
                 let tag = u64::from(read.page.0);
                 if let Err(error) = requests.link.request(tag, offset, read.bytes) {
