@@ -39,7 +39,7 @@ pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// How long a connection may take to be welcomed.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 /// Nonblocking attempts made before a thread in the middle of a transfer goes to sleep.
-pub const SPINS_BEFORE_SLEEP: u32 = 8;
+pub const SPINS_BEFORE_SLEEP: u32 = 16;
 
 const _: () = {
     assert!(RANGE_MAX.is_multiple_of(RANGE_UNIT) && DISCARD_MAX.is_multiple_of(RANGE_UNIT));
