@@ -11,8 +11,8 @@ use clap::Args;
 use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
-    SettingsError, parse_name, parse_size,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Info, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
+    SettingsError, names, parse_name, parse_size,
 };
 use hanare::stats::{Stats, StatsError};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -96,9 +96,8 @@ pub(crate) struct RunArgs {
 }
 
 /// The help of a flag that takes a name: what there is, and the default.
-fn choices(what: &str, all: &[(&str, &str)], default: &str) -> String {
-    let names: Vec<String> = all.iter().map(|(name, line)| format!("{name} ({line})")).collect();
-    format!("{what}: {}. Default: {default}", names.join(", "))
+fn choices<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
+    format!("{what}: {}, with :PARAM=VALUE,... ('help' tells more). Default: {default}", names(all))
 }
 
 /// Why a program was not run, or not reported on.

@@ -19,10 +19,12 @@ mod pager;
 mod placement;
 pub mod policy;
 pub mod prefetch;
+mod spec;
 mod units;
 
 pub use config::{Class, Config, ConfigError, Counters, Progress, State};
 pub use event::{Action, Actions, Bytes, Event, Source};
 pub use pager::Pager;
 pub use placement::Placement;
+pub use spec::{Info, Param, Space, SpecError, Values, names};
 pub use units::{FrameId, Geometry, PageId};

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use hanare_paging::{
-    Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, State,
+    Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, Space, State,
 };
 use hanare_paging::{policy, prefetch};
 use proptest::prelude::*;
@@ -96,8 +96,9 @@ impl World {
             direct: shape.direct,
             ahead_units: 2 * shape.block_units,
         };
-        let policy = policy::by_name(shape.policy, shape.units).expect("a known policy");
-        let prefetcher = prefetch::by_name(shape.prefetcher).expect("a known prefetcher");
+        let space = Space { units: shape.units, block_units: shape.block_units, seed };
+        let policy = policy::build(shape.policy, space).expect("a known policy");
+        let prefetcher = prefetch::build(shape.prefetcher, space).expect("a known prefetcher");
         Self {
             shape,
             pager: Pager::new(&config, policy, prefetcher).expect("a valid configuration"),

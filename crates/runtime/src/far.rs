@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::*};
 
-use hanare_paging::{self as paging, ConfigError, Pager, policy, prefetch};
+use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
 use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
@@ -216,9 +216,10 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
 }
 
 fn open_pager(settings: &Settings, plan: &Plan) -> Result<Pager, StartError> {
-    let unknown = || StartError::Pager(ConfigError::Geometry);
-    let policy = policy::by_name(&settings.policy, plan.config.geometry.units).ok_or_else(unknown)?;
-    let prefetcher = prefetch::by_name(&settings.prefetch).ok_or_else(unknown)?;
+    let Geometry { units, block_units, .. } = plan.config.geometry;
+    let space = Space { units, block_units, seed: settings.seed };
+    let policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
+    let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
     Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
 }
 

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 pub use hanare_paging::policy::POLICIES;
 pub use hanare_paging::prefetch::PREFETCHERS;
+pub use hanare_paging::{Info, Space, SpecError, names};
+use hanare_paging::{policy, prefetch};
 use hanare_sys::features::{Disabled, FeaturesError};
 use thiserror::Error;
 
@@ -58,16 +60,9 @@ pub enum SettingsError {
         /// Page size in bytes.
         page: u64,
     },
-    /// No policy or prefetcher has the name.
-    #[error("there is no {what} '{name}'; give one of {known}")]
-    Unknown {
-        /// What was named.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
+    /// No policy or prefetcher is described so.
+    #[error(transparent)]
+    Choice(#[from] SpecError),
     /// `HANARE_DISABLE` holds a word that is no feature.
     #[error(transparent)]
     Disable(#[from] FeaturesError),
@@ -87,10 +82,12 @@ pub struct Settings {
     pub servers: Vec<ServerSpec>,
     /// `HANARE_PAGE_SIZE`.
     pub page_size: PageSize,
-    /// `HANARE_POLICY`: name of the replacement policy.
+    /// `HANARE_POLICY`: name of the replacement policy, with its parameters.
     pub policy: String,
-    /// `HANARE_PREFETCH`: name of the prefetcher.
+    /// `HANARE_PREFETCH`: name of the prefetcher, with its parameters.
     pub prefetch: String,
+    /// `HANARE_SEED`: seed of what policies draw at random.
+    pub seed: u64,
     /// `HANARE_MODE`.
     pub mode: Mode,
     /// `HANARE_DISABLE`: kernel features to do without, as [`Disabled::WORDS`] names them; empty for none.
@@ -118,6 +115,7 @@ impl Settings {
             page_size: PageSize::Auto,
             policy: DEFAULT_POLICY.to_owned(),
             prefetch: DEFAULT_PREFETCH.to_owned(),
+            seed: 1,
             mode: Mode::Auto,
             disable: String::new(),
             threshold: DEFAULT_THRESHOLD,
@@ -153,6 +151,7 @@ impl Settings {
         set(&mut settings.page_size, vars.value("HANARE_PAGE_SIZE", PageSize::from_str)?);
         set(&mut settings.policy, vars.value("HANARE_POLICY", parse_name)?);
         set(&mut settings.prefetch, vars.value("HANARE_PREFETCH", parse_name)?);
+        set(&mut settings.seed, vars.value("HANARE_SEED", |text| values::parse_number(text, 0, u64::MAX))?);
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
         set(&mut settings.threshold, vars.value("HANARE_THRESHOLD", parse_threshold)?);
@@ -184,8 +183,9 @@ impl Settings {
     /// A budget below two pages, an unknown policy, prefetcher or feature to disable.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
-        known("replacement policy", &self.policy, POLICIES)?;
-        known("prefetcher", &self.prefetch, PREFETCHERS)?;
+        let space = Space { units: 64, block_units: 1, seed: self.seed };
+        policy::build(&self.policy, space)?;
+        prefetch::build(&self.prefetch, space)?;
         let page = u64::from(self.page_size.smallest());
         match self.local {
             Local::Bytes(given) if given < 2 * page => Err(SettingsError::Budget { given, page }),
@@ -209,6 +209,7 @@ impl Settings {
             ("HANARE_PAGE_SIZE", self.page_size.to_string()),
             ("HANARE_POLICY", self.policy.clone()),
             ("HANARE_PREFETCH", self.prefetch.clone()),
+            ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
             ("HANARE_THRESHOLD", format_size(self.threshold as u64)),
             ("HANARE_RESERVE", format_size(self.reserve)),
@@ -248,14 +249,6 @@ impl Settings {
         "HANARE_KEY_FILE",
         "HANARE_TIMEOUT",
     ];
-}
-
-fn known(what: &'static str, name: &str, all: &[(&str, &str)]) -> Result<(), SettingsError> {
-    if all.iter().any(|(known, _)| *known == name) {
-        return Ok(());
-    }
-    let names: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
-    Err(SettingsError::Unknown { what, name: name.to_owned(), known: names.join(", ") })
 }
 
 fn set<T>(field: &mut T, value: Option<T>) {

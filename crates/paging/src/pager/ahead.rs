@@ -18,9 +18,10 @@ impl Pager {
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
         let window_max = if copied { run_max } else { self.ahead_units };
         let mut proposals = Proposals::default();
-        self.prefetcher.touched(Touch { unit: page.0, span, window_max }, &mut proposals);
+        let staged = self.state(page) == State::Staged || self.state(page) == State::Installing;
+        self.prefetcher.touched(Touch { unit: page.0, span, window_max, staged }, &mut proposals);
         if copied {
-            self.counters.prefetch_used += u64::from(proposals.confirmed());
+            self.counters.prefetch_used += u64::from(proposals.confirmed().1);
         }
         let mut run = 0;
         for &(first, count) in proposals.as_slice() {

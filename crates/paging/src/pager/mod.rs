@@ -25,7 +25,7 @@ use crate::event::{Action, Actions, Bytes, Event, Source};
 use crate::frames::Frames;
 use crate::grain::Grain;
 use crate::limits;
-use crate::policy::Policy;
+use crate::policy::{Cause, Policy};
 use crate::prefetch::Prefetcher;
 use crate::units::{FrameId, Geometry, PageId};
 
@@ -413,7 +413,7 @@ impl Pager {
             self.set(page, DIRTY);
         }
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
-        self.policy.inserted(page);
+        self.policy.inserted(page, self.cause(page));
         if self.has(page, WANTED) {
             self.guarded = [page, self.guarded[0]];
         }
@@ -478,7 +478,7 @@ impl Pager {
         self.leave_done(page);
         self.move_to(page, State::Resident);
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
-        self.policy.inserted(page);
+        self.policy.inserted(page, self.cause(page));
         let write = self.has(page, WRITE) && !self.has(page, DIRTY);
         if self.has(page, WANTED) {
             actions.push(Action::Wake { page });
@@ -601,6 +601,15 @@ impl Pager {
         match self.is_wide.get(self.geometry.block(page.0) as usize) {
             Some(&wide) if wide != 0 => self.geometry.block_units,
             _ => 1,
+        }
+    }
+
+    /// Why a page is in view, for the policy.
+    fn cause(&self, page: PageId) -> Cause {
+        match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {
+            (true, _) => Cause::Ahead,
+            (false, true) => Cause::Write,
+            (false, false) => Cause::Read,
         }
     }
 

@@ -4,6 +4,7 @@ use super::{DIRTY, DISCARDED, GUESSED, NO_FRAME, PREFETCHED, Pager, WANTED, WRIT
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
+use crate::policy::Leave;
 use crate::units::{FrameId, PageId};
 
 impl Pager {
@@ -162,7 +163,7 @@ impl Pager {
         if wants_frame && frame.is_none() && dirty {
             return false;
         }
-        self.policy.removed(page);
+        self.policy.removed(page, Leave::Evicted);
         self.clean -= if dirty { 0 } else { self.span(page) };
         self.leave(page, frame, dirty, actions);
         true

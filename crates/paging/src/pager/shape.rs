@@ -4,6 +4,7 @@ use super::{DIRTY, DISCARDED, GUESSED, HELD, PREFETCHED, Pager, STALE, WANTED, W
 use crate::config::{Progress, State};
 use crate::event::{Action, Actions};
 use crate::limits;
+use crate::policy::Leave;
 use crate::units::PageId;
 
 impl Pager {
@@ -33,9 +34,12 @@ impl Pager {
     pub(super) fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched => return true,
-            State::Remote => self.forget(page, actions),
+            State::Remote => {
+                self.policy.forgotten(page);
+                self.forget(page, actions);
+            }
             State::Resident => {
-                self.policy.removed(page);
+                self.policy.removed(page, Leave::Forgotten);
                 self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
                 self.clear(page, DIRTY);
                 self.set(page, DISCARDED);
@@ -90,14 +94,15 @@ impl Pager {
         }
         let flags = self.flags[page.0 as usize] & (DIRTY | HELD | WRITTEN_BEFORE);
         if state == State::Resident {
-            self.policy.removed(page);
+            self.policy.removed(page, Leave::Forgotten);
         }
         self.is_wide[self.geometry.block(page.0) as usize] = 0;
         let range = page.0 as usize..(page.0 + span) as usize;
         self.state[range.clone()].fill(state as u8);
         self.flags[range.clone()].fill(flags);
         if state == State::Resident {
-            range.for_each(|unit| self.policy.inserted(PageId(unit as u32)));
+            let cause = self.cause(page);
+            range.for_each(|unit| self.policy.inserted(PageId(unit as u32), cause));
         }
         true
     }

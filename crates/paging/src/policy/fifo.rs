@@ -1,8 +1,16 @@
 //! FIFO: the page brought in longest ago leaves first (paper 1, table of policies).
 
-use super::Policy;
 use super::list::List;
+use super::{Cause, Info, Leave, Policy};
 use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "fifo",
+    summary: "brought in longest ago",
+    source: "paper 1",
+    params: &[],
+    build: |space, _| Box::new(Fifo::new(space.units)),
+};
 
 /// State: two links a unit.
 #[derive(Debug)]
@@ -17,13 +25,13 @@ impl Fifo {
 }
 
 impl Policy for Fifo {
-    fn inserted(&mut self, page: PageId) {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
         self.order.push_back(page);
     }
 
     fn referenced(&mut self, _page: PageId, _write: bool) {}
 
-    fn removed(&mut self, page: PageId) {
+    fn removed(&mut self, page: PageId, _why: Leave) {
         self.order.remove(page);
     }
 
@@ -40,15 +48,15 @@ mod tests {
     fn the_oldest_accepted_page_leaves_first_whatever_was_referenced() {
         let mut fifo = Fifo::new(8);
         for page in [3, 1, 2] {
-            fifo.inserted(PageId(page));
+            fifo.inserted(PageId(page), Cause::Read);
         }
         fifo.referenced(PageId(3), true);
         assert_eq!(fifo.victim(&|_| true), Some(PageId(3)));
         assert_eq!(fifo.victim(&|page| page.0 != 3), Some(PageId(1)));
-        fifo.removed(PageId(3));
-        fifo.removed(PageId(1));
+        fifo.removed(PageId(3), Leave::Evicted);
+        fifo.removed(PageId(1), Leave::Evicted);
         assert_eq!(fifo.victim(&|_| true), Some(PageId(2)));
-        fifo.removed(PageId(2));
+        fifo.removed(PageId(2), Leave::Evicted);
         assert_eq!(fifo.victim(&|_| true), None);
     }
 }

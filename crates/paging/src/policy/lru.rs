@@ -1,8 +1,16 @@
 //! LRU over what traps show: the page whose last seen reference is oldest leaves first.
 
-use super::Policy;
 use super::list::List;
+use super::{Cause, Info, Leave, Policy};
 use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "lru",
+    summary: "least recently brought in or seen touched",
+    source: "classic; what is seen is what traps",
+    params: &[],
+    build: |space, _| Box::new(Lru::new(space.units)),
+};
 
 /// State: two links a unit.
 #[derive(Debug)]
@@ -17,7 +25,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn inserted(&mut self, page: PageId) {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
         self.order.push_back(page);
     }
 
@@ -26,7 +34,7 @@ impl Policy for Lru {
         self.order.push_back(page);
     }
 
-    fn removed(&mut self, page: PageId) {
+    fn removed(&mut self, page: PageId, _why: Leave) {
         self.order.remove(page);
     }
 
@@ -43,13 +51,13 @@ mod tests {
     fn a_reference_moves_a_page_behind_all_others() {
         let mut lru = Lru::new(8);
         for page in [0, 1, 2] {
-            lru.inserted(PageId(page));
+            lru.inserted(PageId(page), Cause::Read);
         }
         lru.referenced(PageId(0), false);
         assert_eq!(lru.victim(&|_| true), Some(PageId(1)));
-        lru.removed(PageId(1));
+        lru.removed(PageId(1), Leave::Evicted);
         assert_eq!(lru.victim(&|_| true), Some(PageId(2)));
-        lru.removed(PageId(2));
+        lru.removed(PageId(2), Leave::Evicted);
         assert_eq!(lru.victim(&|_| true), Some(PageId(0)));
     }
 }

@@ -1,43 +1,95 @@
-//! Replacement policies: which resident page leaves next. One policy a file.
+//! Replacement policies: which page in view leaves next. One policy a file; `spec` reads what a user writes.
 
 mod fifo;
 mod list;
 mod lru;
 mod simple;
 
+use crate::spec;
+pub use crate::spec::{Param, Space, SpecError, Values};
 use crate::units::PageId;
+
+/// A policy, as a user chooses it.
+pub type Info = spec::Info<dyn Policy>;
+
+/// Why a page came into view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A thread read it.
+    Read,
+    /// A thread wrote to it (or it is open for writing, as far as the pager knows).
+    Write,
+    /// It was fetched ahead of its use and lies in view all the same.
+    Ahead,
+}
+
+/// Why a page left the view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leave {
+    /// It was replaced: it may come back, and history may be kept of it.
+    Evicted,
+    /// Its bytes are not needed any more, or it goes on under another name: nothing is to be remembered.
+    Forgotten,
+}
 
 /// A replacement policy.
 ///
 /// The pager's side of the contract: every page that comes into view is told by [`Policy::inserted`] once and by
 /// [`Policy::removed`] once when it leaves for whatever reason; between the two it may be named by `referenced`. The
-/// policy's side: `victim` names only pages between the two, prefers its own order, and passes over pages that the
-/// filter refuses, looking at no more than a bounded number of them. No call allocates.
+/// policy's side: `victim` and `next_to_hide` name only pages between the two. `victim` prefers its own order, and passes
+/// over pages that the filter refuses, looking at no more than a bounded number of them
+/// ([`crate::limits::VICTIM_SCAN_MAX`]); it changes no state that would make the page it names count as gone: only
+/// `removed` does, and it may not follow. No call allocates; each is O(1), amortised.
+///
+/// What a policy can see: a page in view is touched unseen. Seen are the touch that brought it (`inserted`), the first
+/// write to a page that came in by a read, and, where the policy [hides](Policy::next_to_hide) pages, the next touch of a
+/// hidden page: this is the pseudo reference bit of paper 1. A policy that needs its own capacity takes the number of
+/// pages in view when a victim is asked for, since only then the budget is full.
 pub trait Policy: Send {
     /// A page came into view.
-    fn inserted(&mut self, page: PageId);
-    /// A touch of a page in view was seen (a first write, or a trapped reference).
+    fn inserted(&mut self, page: PageId, cause: Cause);
+    /// A touch of a page in view was seen: the first write since it came, or one that found it hidden.
     fn referenced(&mut self, page: PageId, write: bool);
     /// A page left the view.
-    fn removed(&mut self, page: PageId);
+    fn removed(&mut self, page: PageId, why: Leave);
+    /// A page that is out of view was discarded: history of it means nothing any more.
+    fn forgotten(&mut self, _page: PageId) {}
     /// The page to replace next among those the filter accepts.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId>;
+    /// A page in view whose reference bit the policy has cleared: the pager takes it out of sight, its bytes staying where
+    /// they are, so that its next touch is seen. Each page named is taken off the policy's list of wishes; what the pager
+    /// cannot hide now is wished for again by the policy's own ways. Asked for after every step, a bounded number of times.
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        None
+    }
+    /// Whether the policy ever hides pages: they must then move in and out of sight cheaply.
+    fn hides(&self) -> bool {
+        false
+    }
+    /// Time passed: milliseconds since any fixed point, in order, told every few tens of them.
+    fn tick(&mut self, _now_ms: u64) {}
+    /// What a report should say of the policy's own choices, if it makes any: written to by a policy that tunes itself.
+    fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        Ok(())
+    }
 }
 
-/// Names of the policies with a line on each, in the order shown to users.
-pub const POLICIES: &[(&str, &str)] = &[
-    ("lru", "least recently brought in or seen written"),
-    ("fifo", "brought in longest ago"),
-    ("simple", "walks the far space from where the last victim stood (DLM)"),
-];
+/// All policies, in the order shown to users.
+pub const POLICIES: &[&Info] = &[&lru::INFO, &fifo::INFO, &simple::INFO];
 
-/// The policy of this name for so many units; none when the name is unknown.
-#[must_use]
-pub fn by_name(name: &str, units: u32) -> Option<Box<dyn Policy>> {
-    match name {
-        "fifo" => Some(Box::new(fifo::Fifo::new(units))),
-        "lru" => Some(Box::new(lru::Lru::new(units))),
-        "simple" => Some(Box::new(simple::Simple::new(units))),
-        _ => None,
-    }
+/// The policy that a user described as `name[:param=value,...]`.
+///
+/// # Errors
+/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid.
+pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
+    let (info, values) = spec::parse("replacement policy", POLICIES, text)?;
+    Ok((info.build)(space, &values))
+}
+
+/// Whether the policy that a user described hides pages.
+///
+/// # Errors
+/// As [`build`].
+pub fn hides(text: &str) -> Result<bool, SpecError> {
+    Ok(build(text, Space { units: 64, block_units: 1, seed: 0 })?.hides())
 }

@@ -1,9 +1,17 @@
 //! Simple: walk the far space from where the last victim stood and take the first resident page (paper 1, the policy
 //! DLM shipped with).
 
-use super::Policy;
+use super::{Cause, Info, Leave, Policy};
 use crate::limits;
 use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "simple",
+    summary: "walks the far space from where the last victim stood",
+    source: "paper 1; what DLM shipped with",
+    params: &[],
+    build: |space, _| Box::new(Simple::new(space.units)),
+};
 
 /// State: a bit a unit, and a bit a word of those, so that a walk passes 4,096 absent units a step.
 #[derive(Debug)]
@@ -46,7 +54,7 @@ impl Simple {
 }
 
 impl Policy for Simple {
-    fn inserted(&mut self, page: PageId) {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
         let word = page.0 as usize / 64;
         self.resident[word] |= 1 << (page.0 % 64);
         self.occupied[word / 64] |= 1 << (word % 64);
@@ -54,7 +62,7 @@ impl Policy for Simple {
 
     fn referenced(&mut self, _page: PageId, _write: bool) {}
 
-    fn removed(&mut self, page: PageId) {
+    fn removed(&mut self, page: PageId, _why: Leave) {
         let word = page.0 as usize / 64;
         self.resident[word] &= !(1 << (page.0 % 64));
         if self.resident[word] == 0 {
@@ -89,15 +97,15 @@ mod tests {
     fn the_walk_goes_on_from_the_last_victim_and_wraps() {
         let mut simple = Simple::new(100_000);
         for page in [5, 70, 99_999] {
-            simple.inserted(PageId(page));
+            simple.inserted(PageId(page), Cause::Read);
         }
         assert_eq!(simple.victim(&|_| true), Some(PageId(5)));
         assert_eq!(simple.victim(&|_| true), Some(PageId(70)));
-        simple.removed(PageId(70));
+        simple.removed(PageId(70), Leave::Evicted);
         assert_eq!(simple.victim(&|_| true), Some(PageId(99_999)));
         assert_eq!(simple.victim(&|page| page.0 != 5), Some(PageId(99_999)));
-        simple.removed(PageId(5));
-        simple.removed(PageId(99_999));
+        simple.removed(PageId(5), Leave::Evicted);
+        simple.removed(PageId(99_999), Leave::Evicted);
         assert_eq!(simple.victim(&|_| true), None);
     }
 }

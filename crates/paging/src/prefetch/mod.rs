@@ -3,8 +3,13 @@
 mod sequential;
 
 use crate::limits;
+use crate::spec;
+pub use crate::spec::{Param, Space, SpecError, Values};
 
-/// A fault as a prefetcher sees it.
+/// A prefetcher, as a user chooses it.
+pub type Info = spec::Info<dyn Prefetcher>;
+
+/// A touch as a prefetcher sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     /// First unit of the page that was touched.
@@ -13,28 +18,21 @@ pub struct Touch {
     pub span: u32,
     /// Most units worth having ahead of the program.
     pub window_max: u32,
+    /// Whether the page had been fetched ahead and waited: then it is its first use, else it was absent.
+    pub staged: bool,
 }
 
-/// Ranges of units proposed for fetching, a bounded number of them.
+/// What a prefetcher answers to a touch: ranges of units to fetch, a bounded number of them, and what the touch shows of
+/// ranges proposed before.
 #[derive(Clone, Debug, Default)]
 pub struct Proposals {
     ranges: [(u32, u32); limits::PROPOSALS_MAX],
     count: usize,
-    confirmed: u32,
+    confirmed: (u32, u32),
+    missed: u32,
 }
 
 impl Proposals {
-    /// Says that so many units proposed earlier were passed by the program.
-    pub fn confirm(&mut self, units: u32) {
-        self.confirmed += units;
-    }
-
-    /// Units proposed earlier that this touch shows to have been right.
-    #[must_use]
-    pub fn confirmed(&self) -> u32 {
-        self.confirmed
-    }
-
     /// Proposes `count` units from `first` on; what does not fit is left out.
     pub fn push(&mut self, first: u32, count: u32) {
         if count > 0 && self.count < limits::PROPOSALS_MAX {
@@ -43,24 +41,51 @@ impl Proposals {
         }
     }
 
+    /// Says that `count` units from `first` on, proposed earlier, were passed by the program.
+    pub fn confirm(&mut self, first: u32, count: u32) {
+        self.confirmed = (first, count);
+    }
+
+    /// Says that so many units proposed earlier will not be touched after all.
+    pub fn miss(&mut self, units: u32) {
+        self.missed += units;
+    }
+
     /// The proposals, as first unit and count.
     #[must_use]
     pub fn as_slice(&self) -> &[(u32, u32)] {
         &self.ranges[..self.count]
     }
+
+    /// The range that this touch shows to have been proposed rightly, as first unit and count.
+    #[must_use]
+    pub fn confirmed(&self) -> (u32, u32) {
+        self.confirmed
+    }
+
+    /// Units that this touch shows to have been proposed wrongly.
+    #[must_use]
+    pub fn missed(&self) -> u32 {
+        self.missed
+    }
 }
 
-/// A prefetcher. It proposes; the pager passes over what is in memory, in flight or untouched, and what has no room.
+/// A prefetcher. It proposes; the pager passes over what is in memory, in flight or untouched, and what has no room. No
+/// call allocates.
 pub trait Prefetcher: Send {
     /// A page was touched that was absent or waited in a frame.
     fn touched(&mut self, touch: Touch, proposals: &mut Proposals);
+    /// What a report should say of the prefetcher's own choices, if it makes any.
+    fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        Ok(())
+    }
 }
 
-/// Names of the prefetchers with a line on each, in the order shown to users.
-pub const PREFETCHERS: &[(&str, &str)] = &[
-    ("sequential", "read-ahead behind up to 32 forward streams, its window doubling while they go on"),
-    ("none", "only what is touched"),
-];
+/// All prefetchers, in the order shown to users.
+pub const PREFETCHERS: &[&Info] = &[&sequential::INFO, &NONE];
+
+const NONE: Info =
+    Info { name: "none", summary: "only what is touched", source: "", params: &[], build: |_, _| Box::new(Nothing) };
 
 struct Nothing;
 
@@ -68,12 +93,11 @@ impl Prefetcher for Nothing {
     fn touched(&mut self, _touch: Touch, _proposals: &mut Proposals) {}
 }
 
-/// The prefetcher of this name; none when the name is unknown.
-#[must_use]
-pub fn by_name(name: &str) -> Option<Box<dyn Prefetcher>> {
-    match name {
-        "none" => Some(Box::new(Nothing)),
-        "sequential" => Some(Box::new(sequential::Sequential::default())),
-        _ => None,
-    }
+/// The prefetcher that a user described as `name[:param=value,...]`.
+///
+/// # Errors
+/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid.
+pub fn build(text: &str, space: Space) -> Result<Box<dyn Prefetcher>, SpecError> {
+    let (info, values) = spec::parse("prefetcher", PREFETCHERS, text)?;
+    Ok((info.build)(space, &values))
 }

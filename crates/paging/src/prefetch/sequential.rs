@@ -1,9 +1,17 @@
 //! Sequential read-ahead: a fault that continues a stream doubles what is fetched ahead of it. One page of history a
 //! stream, several streams at once, the least recently used one replaced.
 
-use super::{Prefetcher, Proposals, Touch};
+use super::{Info, Prefetcher, Proposals, Touch};
 
 const STREAMS: usize = 32;
+
+pub(super) const INFO: Info = Info {
+    name: "sequential",
+    summary: "read-ahead behind up to 32 forward streams, its window doubling while they go on",
+    source: "as kernels read files ahead",
+    params: &[],
+    build: |_, _| Box::new(Sequential::default()),
+};
 
 /// State: 32 streams of four words.
 #[derive(Debug, Default)]
@@ -40,7 +48,8 @@ impl Prefetcher for Sequential {
         // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
         if touch.unit == stream.next {
             stream.window = (stream.window * 2).max(2 * touch.span).min(touch.window_max.max(touch.span));
-            proposals.confirm(touch.unit - stream.last - stream.span);
+            let passed = stream.last + stream.span;
+            proposals.confirm(passed, touch.unit - passed);
         }
         let target = end.saturating_add(stream.window);
         let from = stream.next.max(end);
@@ -61,7 +70,7 @@ mod tests {
 
     fn touch(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
         let mut proposals = Proposals::default();
-        prefetcher.touched(Touch { unit, span: 1, window_max: 16 }, &mut proposals);
+        prefetcher.touched(Touch { unit, span: 1, window_max: 16, staged: false }, &mut proposals);
         proposals.as_slice().to_vec()
     }
 

@@ -277,9 +277,9 @@ pub fn format_size(bytes: u64) -> String {
 /// A name of a policy or a prefetcher, as far as its form goes; whether there is such a one the engine knows.
 ///
 /// # Errors
-/// An empty or overlong name, or one with other characters than `a-z 0-9 - _`.
+/// An empty or overlong description, or one with other characters than `a-z 0-9 - _ : = ,`.
 pub fn parse_name(text: &str) -> Result<String, ValueError> {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_:=,".contains(&byte);
     if text.is_empty() || text.len() > NAME_LEN_MAX || !text.bytes().all(fits) {
         return Err(ValueError::NotAName(text.to_owned()));
     }

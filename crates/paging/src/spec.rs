@@ -1,0 +1,163 @@
+//! What a user writes to choose a policy or a prefetcher, `name[:param=value,...]`, and what there is to choose from.
+
+use std::fmt::Write;
+
+/// Most parameters of one choice.
+const PARAMS_MAX: usize = 4;
+
+/// A parameter: a whole number within bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Param {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means, with its unit.
+    pub help: &'static str,
+    /// What it is when not given.
+    pub default: u64,
+    /// The least it may be.
+    pub min: u64,
+    /// The most it may be.
+    pub max: u64,
+}
+
+/// What a choice is built for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Units of the far space: pages are numbered below it.
+    pub units: u32,
+    /// Units of one block: pages of one block are near each other and may become one page.
+    pub block_units: u32,
+    /// Seed of whatever is drawn at random.
+    pub seed: u64,
+}
+
+/// Something that a user chooses by name, and how it is made.
+#[derive(Debug)]
+pub struct Info<T: ?Sized> {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// Where it was described.
+    pub source: &'static str,
+    /// Its parameters.
+    pub params: &'static [Param],
+    /// Makes one.
+    pub build: fn(Space, &Values) -> Box<T>,
+}
+
+/// The values of a choice's parameters, defaults filled in.
+#[derive(Clone, Copy, Debug)]
+pub struct Values {
+    params: &'static [Param],
+    values: [u64; PARAMS_MAX],
+}
+
+impl Values {
+    fn defaults(params: &'static [Param]) -> Self {
+        let mut values = [0; PARAMS_MAX];
+        for (value, param) in values.iter_mut().zip(params) {
+            *value = param.default;
+        }
+        Self { params, values }
+    }
+
+    /// The value of a parameter; 0 for one that there is not.
+    #[must_use]
+    pub fn get(&self, name: &str) -> u64 {
+        self.params.iter().position(|param| param.name == name).map_or(0, |index| self.values[index])
+    }
+}
+
+/// Why a description makes nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpecError(String);
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// The names of all of these, as a list for people.
+#[must_use]
+pub fn names<T: ?Sized>(infos: &[&Info<T>]) -> String {
+    infos.iter().map(|info| info.name).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn parse<T: ?Sized>(
+    what: &str,
+    infos: &[&'static Info<T>],
+    text: &str,
+) -> Result<(&'static Info<T>, Values), SpecError> {
+    let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+    let Some(info) = infos.iter().find(|info| info.name == name) else {
+        return Err(SpecError(format!("no {what} is called '{name}'; there are {}", names(infos))));
+    };
+    let mut values = Values::defaults(info.params);
+    for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
+        set(info, &mut values, part)?;
+    }
+    Ok((info, values))
+}
+
+fn set<T: ?Sized>(info: &Info<T>, values: &mut Values, part: &str) -> Result<(), SpecError> {
+    let (name, value) = part.split_once('=').unwrap_or((part, ""));
+    let Some(index) = info.params.iter().position(|param| param.name == name) else {
+        return Err(SpecError(format!("{} has no parameter '{name}'; {}", info.name, takes(info))));
+    };
+    let param = &info.params[index];
+    match value.parse() {
+        Ok(value) if (param.min..=param.max).contains(&value) => {
+            values.values[index] = value;
+            Ok(())
+        }
+        _ => Err(SpecError(format!(
+            "{}: {name}={value} is not a whole number from {} to {}",
+            info.name, param.min, param.max
+        ))),
+    }
+}
+
+fn takes<T: ?Sized>(info: &Info<T>) -> String {
+    let mut text = String::from("it takes ");
+    for (index, param) in info.params.iter().enumerate() {
+        let comma = if index > 0 { ", " } else { "" };
+        let _ = write!(text, "{comma}{} ({} to {}, else {})", param.name, param.min, param.max, param.default);
+    }
+    if info.params.is_empty() { "it takes none".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{POLICIES, build};
+
+    const SPACE: Space = Space { units: 64, block_units: 1, seed: 1 };
+
+    #[test]
+    fn every_policy_is_built_by_its_name_and_has_bounds_around_its_defaults() {
+        for info in POLICIES {
+            assert!(build(info.name, SPACE).is_ok(), "{}", info.name);
+            assert!(info.params.len() <= PARAMS_MAX);
+            for param in info.params {
+                assert!((param.min..=param.max).contains(&param.default), "{}:{}", info.name, param.name);
+                assert!(build(&format!("{}:{}={}", info.name, param.name, param.max), SPACE).is_ok());
+                let too_much = format!("{}:{}={}", info.name, param.name, u128::from(param.max) + 1);
+                assert!(build(&too_much, SPACE).is_err(), "{too_much}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_answered_with_what_is_valid() {
+        let error = |text| build(text, SPACE).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error("best").contains("fifo"), "{}", error("best"));
+        assert!(error("fifo:depth=3").contains("it takes none"), "{}", error("fifo:depth=3"));
+        for text in ["", ":", "fifo:", "fifo:=", "lru:x", "\u{0}"] {
+            assert!(!error(text).is_empty(), "{text:?}");
+        }
+    }
+}
