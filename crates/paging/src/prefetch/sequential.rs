@@ -52,7 +52,8 @@ impl Prefetcher for Sequential {
             proposals.confirm(passed, touch.unit - passed);
         }
         let target = end.saturating_add(stream.window);
-        let from = stream.next.max(end);
+        // A page that was absent inside the window shows that what lies behind it did not come.
+        let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {
             last: touch.unit,
@@ -69,8 +70,16 @@ mod tests {
     use super::*;
 
     fn touch(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
+        touch_as(prefetcher, unit, false)
+    }
+
+    fn touch_staged(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
+        touch_as(prefetcher, unit, true)
+    }
+
+    fn touch_as(prefetcher: &mut Sequential, unit: u32, staged: bool) -> Vec<(u32, u32)> {
         let mut proposals = Proposals::default();
-        prefetcher.touched(Touch { unit, span: 1, window_max: 16, staged: false }, &mut proposals);
+        prefetcher.touched(Touch { unit, span: 1, window_max: 16, staged }, &mut proposals);
         proposals.as_slice().to_vec()
     }
 
@@ -90,8 +99,9 @@ mod tests {
         let mut s = Sequential::default();
         touch(&mut s, 0);
         assert_eq!(touch(&mut s, 1), [(2, 2)]);
-        assert_eq!(touch(&mut s, 2), [(4, 1)]);
-        assert_eq!(touch(&mut s, 3), [(5, 1)]);
+        assert_eq!(touch_staged(&mut s, 2), [(4, 1)]);
+        assert_eq!(touch_staged(&mut s, 3), [(5, 1)]);
+        assert_eq!(touch(&mut s, 4), [(5, 2)], "nothing of it has come");
     }
 
     #[test]
