@@ -63,11 +63,13 @@ impl Pager {
     pub(super) fn may_prefetch(&self, page: PageId) -> bool {
         let room = self.budget.saturating_sub(self.used + self.spare() + self.freeing);
         let copied = !self.pool_of(page).class.moves;
+        // What is kept free for faults; a page that is copied needs little of it.
+        let margin = if copied { (self.low / 2).min(16) } else { self.low / 2 };
         let spare = if copied { room } else { self.budget.saturating_sub(self.used) };
         self.state(page) == State::Remote
             && !self.has(page, WANTED)
             && self.starved.is_empty()
-            && spare >= self.span(page) + self.low / 2
+            && spare >= self.span(page) + margin
     }
 
     /// Fetches remote pages of a range ahead of their use, while there is room to spare.
