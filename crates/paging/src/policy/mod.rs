@@ -1,9 +1,15 @@
 //! Replacement policies: which page in view leaves next. One policy a file; `spec` reads what a user writes.
 
+#[cfg(test)]
+mod check;
+mod classes;
 mod fifo;
 mod list;
+mod lists;
 mod lru;
+mod random;
 mod simple;
+mod wishes;
 
 use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
@@ -75,7 +81,7 @@ pub trait Policy: Send {
 }
 
 /// All policies, in the order shown to users.
-pub const POLICIES: &[&Info] = &[&lru::INFO, &fifo::INFO, &simple::INFO];
+pub const POLICIES: &[&Info] = &[&lru::INFO, &fifo::INFO, &simple::INFO, &random::INFO];
 
 /// The policy that a user described as `name[:param=value,...]`.
 ///
