@@ -3,12 +3,17 @@
 #[cfg(test)]
 mod check;
 mod classes;
+mod clock;
 mod fifo;
 mod list;
 mod lists;
 mod lru;
+mod mglru;
+mod nru;
+mod plru;
 mod random;
 mod simple;
+mod swap_in_history;
 mod wishes;
 
 use crate::spec;
@@ -81,7 +86,16 @@ pub trait Policy: Send {
 }
 
 /// All policies, in the order shown to users.
-pub const POLICIES: &[&Info] = &[&lru::INFO, &fifo::INFO, &simple::INFO, &random::INFO];
+pub const POLICIES: &[&Info] = &[
+    &lru::INFO,
+    &fifo::INFO,
+    &simple::INFO,
+    &swap_in_history::INFO,
+    &random::INFO,
+    &clock::INFO,
+    &nru::BY_SWAPS,
+    &nru::BY_TIMER,
+];
 
 /// The policy that a user described as `name[:param=value,...]`.
 ///
