@@ -95,6 +95,8 @@ pub const POLICIES: &[&Info] = &[
     &clock::INFO,
     &nru::BY_SWAPS,
     &nru::BY_TIMER,
+    &plru::INFO,
+    &mglru::INFO,
 ];
 
 /// The policy that a user described as `name[:param=value,...]`.
