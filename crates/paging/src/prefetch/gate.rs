@@ -8,8 +8,7 @@
 //! - *Open, first uses not told* (pages come straight into view): a page that was fetched rightly is never heard of
 //!   again, and neither is one that was fetched in vain. So one proposal in so many is not fetched but kept as a probe:
 //!   a ghost whose touch is told, and which stands for all.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows how far it was passed): its own word, plus the
-//!   first uses that are told.
+//! - *Open, and the prefetcher accounts for itself* (a stream knows where it is to be seen next): its own word.
 //!
 //! Only proposals that would cost a transfer count: what is in memory is proposed for nothing, rightly or wrongly.
 
@@ -123,10 +122,6 @@ impl Judge {
             // What waits was fetched or was not, unlike what is to come: no verdict about it is fair any more.
             self.ghosts.clear();
             self.mode = mode;
-        }
-        if mode == Mode::Accounted {
-            self.count(u32::from(touch.staged), true);
-            return;
         }
         if let Some(probe) = self.ghosts.touch(touch.unit) {
             self.rights = self.rights.saturating_add(if probe { PROBE_EVERY } else { 1 });

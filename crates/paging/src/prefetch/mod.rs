@@ -54,7 +54,7 @@ impl Proposals {
         }
     }
 
-    /// Says that so many units proposed earlier were passed by the program without a touch being told.
+    /// Says that this touch shows so many units proposed earlier to have been used.
     pub fn confirm(&mut self, units: u32) {
         self.confirmed = self.confirmed.saturating_add(units);
     }
@@ -93,8 +93,7 @@ pub trait Prefetcher: Send {
     /// A page was touched that was absent or waited in a frame. `away` tells of a unit whether only the server has it, so
     /// that proposing it would cost a transfer.
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals);
-    /// Whether what it confirms and misses, and the touches of staged pages, tell sooner or later the fate of all that it
-    /// proposes.
+    /// Whether what it confirms and misses tells sooner or later the fate of most of what it proposes.
     fn accounts(&self) -> bool {
         false
     }

@@ -47,8 +47,9 @@ impl Prefetcher for Sequential {
         };
         // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
         if touch.unit == stream.next {
-            stream.window = (stream.window * 2).max(2 * touch.span).min(touch.window_max.max(touch.span));
-            let passed = stream.last + stream.span;
+            stream.window =
+                stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
+            let passed = stream.last.saturating_add(stream.span);
             proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
