@@ -11,7 +11,7 @@ use super::{Info, Prefetcher, Proposals, Touch};
 
 /// Touches between two choices, while nothing is chosen and while something is.
 const FIRST_CHOICE: u32 = 64;
-const NEXT_CHOICE: u32 = 512;
+const NEXT_CHOICE: u32 = 128;
 const CANDIDATES: usize = 3;
 const MARKOV_DEPTH: u32 = 8;
 const CLUSTER_PAGES: u32 = 8;
@@ -33,11 +33,13 @@ struct Candidate {
 
 /// State: one word a unit (markov's), and 24 KiB of ghosts a candidate.
 pub(super) struct Auto {
-    /// The cheapest to be wrong about first: it is chosen unless another is clearly better.
+    /// Those that see furthest ahead first.
     candidates: [Candidate; CANDIDATES],
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
+    /// Touches of late, as the candidates' rights are counted.
+    seen: u32,
     offered: Proposals,
 }
 
@@ -53,12 +55,14 @@ impl Auto {
             chosen: None,
             changes: 0,
             touches: 0,
+            seen: 0,
             offered: Proposals::default(),
         }
     }
 
-    /// Chooses the candidate that was right about the most pages, of those that are mostly right. Another than the
-    /// present one has to be better by a quarter.
+    /// Chooses, of the candidates that are mostly right, the first that is right about half of what there is to see;
+    /// else the one right about the most pages, the present one unless another is better by a quarter. (While first
+    /// uses are not told, what the chosen one is right about is hidden from the others.)
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()
@@ -66,25 +70,30 @@ impl Auto {
             self.chosen = None;
         }
         self.touches += 1;
+        self.seen = self.seen.saturating_add(1);
         if self.touches < if self.chosen.is_some() { NEXT_CHOICE } else { FIRST_CHOICE } {
             return;
         }
         self.touches = 0;
         let rights = self.candidates.each_mut().map(|candidate| {
             let rights = candidate.judge.take_rights();
-            if candidate.judge.is_open() { rights } else { 0 }
+            if candidate.judge.is_open() { u64::from(rights) } else { 0 }
         });
+        let half = u64::from(self.seen) / 2;
+        self.seen /= 2;
         let mut best = self.chosen.unwrap_or(0);
-        for other in 0..CANDIDATES {
-            if u64::from(rights[other]) * 4 > u64::from(rights[best]) * 5 {
-                best = other;
+        if let Some(first) = rights.iter().position(|&rights| rights > half) {
+            best = first;
+        } else {
+            for other in 0..CANDIDATES {
+                if rights[other] * 4 > rights[best] * 5 {
+                    best = other;
+                }
             }
         }
         let chosen = self.candidates[best].judge.is_open().then_some(best);
-        if chosen != self.chosen {
-            self.chosen = chosen;
-            self.changes += 1;
-        }
+        self.changes += u32::from(chosen != self.chosen);
+        self.chosen = chosen;
     }
 }
 

@@ -145,7 +145,7 @@ mod tests {
         }
         for other in [50, 60] {
             propose(&mut markov, other, 1, 64);
-            assert_eq!(propose(&mut markov, 1, 1, 64).contains(&(2, 1)), false, "after {other}");
+            assert!(!propose(&mut markov, 1, 1, 64).contains(&(2, 1)), "after {other}");
         }
         propose(&mut markov, 60, 1, 64);
         assert_eq!(propose(&mut markov, 1, 1, 64), [(60, 1)]);
