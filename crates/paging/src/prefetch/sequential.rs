@@ -34,9 +34,9 @@ struct Stream {
 }
 
 impl Prefetcher for Sequential {
-    fn touched(&mut self, touch: Touch, proposals: &mut Proposals) {
+    fn touched(&mut self, touch: Touch, _away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
         self.clock += 1;
-        let end = touch.unit + touch.span;
+        let end = touch.unit.saturating_add(touch.span);
         let found = self.streams.iter_mut().find(|s| s.used > 0 && touch.unit > s.last && touch.unit <= s.next);
         let Some(stream) = found else {
             let oldest = self.streams.iter_mut().min_by_key(|s| s.used);
@@ -47,9 +47,10 @@ impl Prefetcher for Sequential {
         };
         // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
         if touch.unit == stream.next {
-            stream.window = (stream.window * 2).max(2 * touch.span).min(touch.window_max.max(touch.span));
-            let passed = stream.last + stream.span;
-            proposals.confirm(passed, touch.unit - passed);
+            stream.window =
+                stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
+            let passed = stream.last.saturating_add(stream.span);
+            proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
         // A page that was absent inside the window shows that what lies behind it did not come.
@@ -79,7 +80,8 @@ mod tests {
 
     fn touch_as(prefetcher: &mut Sequential, unit: u32, staged: bool) -> Vec<(u32, u32)> {
         let mut proposals = Proposals::default();
-        prefetcher.touched(Touch { unit, span: 1, window_max: 16, staged }, &mut proposals);
+        let touch = Touch { unit, span: 1, window_max: 16, staged, told: false };
+        prefetcher.touched(touch, &|_| true, &mut proposals);
         proposals.as_slice().to_vec()
     }
 
