@@ -8,7 +8,7 @@
 #include "kernel.h"
 #include <math.h>
 
-#define MERGES 32
+#define MERGES 24
 #define DIMENSIONS 4
 #define NOBODY SIZE_MAX
 

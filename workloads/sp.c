@@ -9,7 +9,7 @@
 #include "kernel.h"
 #include <math.h>
 
-#define STEPS 8
+#define STEPS 5
 #define COMPONENTS 5
 #define REACTION 0.3 /* what the operator of one direction makes of 1 */
 #define TIME_STEP 0.5
