@@ -58,7 +58,7 @@ for workload in "${workloads[@]}"; do
         # Runs go around all policies, so that a slow minute hurts all alike.
         for ((n = 0; n < runs; n++)); do
             for policy in "${known[@]}"; do
-                [ -t 2 ] && echo -n "$workload $percent % $policy ($((n + 1)) of $runs)          "$'\r' >&2
+                [ ! -t 2 ] || printf '%-70s\r' "$workload $percent % $policy ($((n + 1)) of $runs)" >&2
                 run "$workload" --policy "$policy" --local "$local_bytes"
                 printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$workload" "$percent" "$policy" \
                     $(($(figure "$dir/run.json" faults_read) + $(figure "$dir/run.json" faults_write))) \
