@@ -247,11 +247,11 @@ impl Streams {
         (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
     }
 
-    /// The stream that a touch goes on with: the one it is nearest to.
+    /// The stream that a touch goes on with: the nearest one that has got through a window before, else the nearest.
     fn find(&self, unit: i64) -> Option<(usize, i64)> {
         let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
         let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
-        streams.filter_map(reached).min_by_key(|&(_, distance)| distance)
+        streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
     }
 
     /// A stream of some length that began beside this unit.
