@@ -83,6 +83,7 @@ impl Pager {
 
     /// Fetches remote pages of a range ahead of their use, while there is room to spare.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
+        let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
         self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
     }
 

@@ -24,9 +24,11 @@ const SHUTS: u32 = ONE / 100 * 40;
 const ONE: u32 = 1 << 16;
 /// One proposal in so many is kept as a probe.
 const PROBE_EVERY: u32 = 32;
-/// A verdict moves the estimate by 1 / 2^this of the way; a probe stands for many.
+/// A verdict moves the estimate by 1 / 2^this of the way; a probe stands for many, and a page of those that are accounted
+/// for comes with its whole window.
 const VERDICT_SHIFT: u32 = 5;
 const PROBE_SHIFT: u32 = 3;
+const ACCOUNT_SHIFT: u32 = 7;
 
 /// The parameter of every prefetcher behind a gate.
 pub(super) const GATE: Param =
@@ -198,13 +200,16 @@ impl Judge {
     fn count(&mut self, pages: u32, right: bool) {
         self.rights = self.rights.saturating_add(if right { pages } else { 0 });
         for _ in 0..pages.min(limits::PREFETCH_UNITS_MAX) {
-            self.learn(Verdict { right, probe: false });
+            self.move_estimate(right, ACCOUNT_SHIFT);
         }
     }
 
-    fn learn(&mut self, verdict: Verdict) {
-        let shift = if verdict.probe { PROBE_SHIFT } else { VERDICT_SHIFT };
-        match verdict.right {
+    fn learn(&mut self, Verdict { right, probe }: Verdict) {
+        self.move_estimate(right, if probe { PROBE_SHIFT } else { VERDICT_SHIFT });
+    }
+
+    fn move_estimate(&mut self, right: bool, shift: u32) {
+        match right {
             true => self.accuracy += (ONE - self.accuracy) >> shift,
             false => self.accuracy -= self.accuracy >> shift,
         }

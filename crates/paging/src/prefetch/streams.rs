@@ -46,7 +46,7 @@ struct Stream {
     round: Option<i64>,
     /// Whether its pages lie side by side.
     dense: bool,
-    /// Whether it got through a window.
+    /// Whether it was seen where it had asked for pages, or right behind.
     proven: bool,
     /// How often it was seen where it was to be seen.
     turn: u8,
@@ -120,6 +120,7 @@ impl Stream {
             self.stride = self.stride.signum() * span;
         }
         let (step, gap) = (self.step(), distance - self.far);
+        self.proven |= self.window > 0 && gap <= 0;
         match gap.cmp(&0) {
             Ordering::Less if touch.staged => self.far = (-gap).max(step),
             // What was asked for did not come or did not stay, or this is no stream any more: less, from here on.
@@ -128,7 +129,6 @@ impl Stream {
                 (self.far, self.window) = (step, (self.window / part).max(2));
             }
             Ordering::Equal => {
-                self.proven |= self.window > 0;
                 self.turn = self.turn.wrapping_add(1);
                 (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
             }
@@ -186,8 +186,8 @@ impl Stream {
         self.far = target;
     }
 
-    /// What of the units asked for is in vain if the stream ends here: all, if it never got through its first window,
-    /// else half, since its end lies anywhere in its last one.
+    /// What of the units asked for is in vain if the stream ends here: all, if it was never right,
+    /// else half, since its end lies anywhere in its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
@@ -247,11 +247,11 @@ impl Streams {
         (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
     }
 
-    /// The stream that a touch goes on with: the one it is nearest to.
+    /// The stream that a touch goes on with: the nearest one that was right before, else the nearest.
     fn find(&self, unit: i64) -> Option<(usize, i64)> {
         let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
         let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
-        streams.filter_map(reached).min_by_key(|&(_, distance)| distance)
+        streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
     }
 
     /// A stream of some length that began beside this unit.

@@ -163,9 +163,6 @@ fn strides_cost_a_tenth_of_the_misses_and_little_more_transfers() {
             for told in MODES {
                 let room = units as usize / 2;
                 let (misses, transfers) = measure(prefetcher, units, room, told, &program);
-                eprintln!(
-                    "{prefetcher} on {name}, told {told}: {misses:.3} of the misses, {transfers:.3} of the transfers"
-                );
                 assert!(
                     misses <= 0.1 && transfers <= 1.15,
                     "{prefetcher} on {name}, told {told}: {misses:.3} of the misses, {transfers:.3} of the transfers"
@@ -194,7 +191,6 @@ fn random_touches_cost_nothing_behind_a_gate() {
         for info in PREFETCHERS.iter().filter(|info| info.name != "sequential") {
             for told in MODES {
                 let (_, transfers) = measure(info.name, units, units as usize / 2, told, &program);
-                eprintln!("{} on {units} pages, told {told}: {transfers:.3}", info.name);
                 assert!(transfers <= 1.02, "{} on {units} pages, told {told}: {transfers:.3}", info.name);
             }
         }
@@ -207,7 +203,6 @@ fn successors_are_found_where_there_is_no_stride() {
     for prefetcher in ["markov", "markov:depth=16", "auto"] {
         for told in MODES {
             let (misses, transfers) = measure(prefetcher, 3_000, 1_500, told, &program);
-            eprintln!("{prefetcher}, told {told}: {misses:.3}, {transfers:.3}");
             assert!(misses < 0.4 && transfers < 1.05, "{prefetcher}, told {told}: {misses:.3}, {transfers:.3}");
         }
     }
