@@ -73,6 +73,12 @@ impl Values {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError(String);
 
+impl SpecError {
+    pub(crate) fn new(message: String) -> Self {
+        Self(message)
+    }
+}
+
 impl std::fmt::Display for SpecError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
