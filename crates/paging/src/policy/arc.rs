@@ -29,23 +29,25 @@ const COMING: usize = 4;
 pub(super) struct Arc {
     lists: Lists<5>,
     capacity: Capacity,
-    /// p: how many pages T1 should have.
-    target: u32,
+    /// p: how many pages T1 should have; a real number, as the paper's steps are.
+    target: f64,
     /// The page on its way was in B2.
     coming_often: bool,
 }
 
 impl Arc {
     pub(super) fn new(units: u32) -> Self {
-        Self { lists: Lists::new(units), capacity: Capacity::default(), target: 0, coming_often: false }
+        Self { lists: Lists::new(units), capacity: Capacity::default(), target: 0.0, coming_often: false }
     }
 
     /// Cases II and III: the target learns from a page that should not have left.
     fn learn(&mut self, page: PageId) -> bool {
-        let (once, often) = (self.lists.len(GONE_ONCE), self.lists.len(GONE_OFTEN));
+        let (once, often) = (f64::from(self.lists.len(GONE_ONCE)), f64::from(self.lists.len(GONE_OFTEN)));
         match self.lists.of(page) {
-            Some(GONE_ONCE) => self.target = (self.target + (often / once).max(1)).min(self.capacity.pages()),
-            Some(GONE_OFTEN) => self.target = self.target.saturating_sub((once / often).max(1)),
+            Some(GONE_ONCE) => {
+                self.target = (self.target + (often / once).max(1.0)).min(f64::from(self.capacity.pages()));
+            }
+            Some(GONE_OFTEN) => self.target = (self.target - (once / often).max(1.0)).max(0.0),
             list => return list == Some(COMING),
         }
         true
@@ -99,7 +101,7 @@ impl Policy for Arc {
     /// REPLACE.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        let once = self.lists.len(ONCE);
+        let once = f64::from(self.lists.len(ONCE));
         let from_once = once > self.target || once == self.target && self.coming_often;
         self.lists.first_of(if from_once { &[ONCE, OFTEN] } else { &[OFTEN, ONCE] }, accept)
     }
@@ -135,6 +137,6 @@ mod tests {
         arc.removed(PageId(0), Leave::Evicted);
         arc.inserted(PageId(0), Cause::Read);
         assert_eq!(arc.lists.of(PageId(0)), Some(OFTEN));
-        assert_eq!(arc.target, 1);
+        assert!(arc.target > 0.5, "{}", arc.target);
     }
 }

@@ -27,11 +27,13 @@ const VIEW: usize = 0;
 const GONE_LRU: usize = 1;
 /// Given up as least frequent.
 const GONE_LFU: usize = 2;
+/// Given up as both: only its count is remembered.
+const GONE_BOTH: usize = 3;
 
 /// State: four links, a count and a time a unit.
 #[derive(Debug)]
 pub(super) struct LeCar {
-    recency: Lists<3>,
+    recency: Lists<4>,
     frequency: Frequency,
     capacity: Capacity,
     /// When a page that is gone left.
@@ -39,16 +41,8 @@ pub(super) struct LeCar {
     now: u32,
     weight_lru: f64,
     random: u64,
-    lot: Lot,
-}
-
-/// Who named the page that leaves next.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Lot {
-    Lru,
-    Lfu,
-    /// Both, or neither: nothing is learned from its coming back.
-    Nobody,
+    /// Which list the page that leaves next belongs in.
+    blame: usize,
 }
 
 impl LeCar {
@@ -61,7 +55,7 @@ impl LeCar {
             now: 0,
             weight_lru: 0.5,
             random: seed,
-            lot: Lot::Nobody,
+            blame: GONE_BOTH,
         }
     }
 
@@ -80,7 +74,8 @@ impl LeCar {
         let gain = (LEARNING_RATE * reward).exp();
         let (lru, lfu) = match gone {
             GONE_LRU => (self.weight_lru, (1.0 - self.weight_lru) * gain),
-            _ => (self.weight_lru * gain, 1.0 - self.weight_lru),
+            GONE_LFU => (self.weight_lru * gain, 1.0 - self.weight_lru),
+            _ => return,
         };
         self.weight_lru = (lru / (lru + lfu)).clamp(WEIGHT_MIN, 1.0 - WEIGHT_MIN);
     }
@@ -97,7 +92,7 @@ impl Policy for LeCar {
         self.recency.push_back(VIEW, page);
         self.frequency.push(page);
         // Trimmed only now: the page that comes has left its list before the page that made room for it entered one.
-        for gone in [GONE_LRU, GONE_LFU] {
+        for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
             while self.recency.len(gone) > self.capacity.pages() {
                 self.recency.pop_front(gone);
             }
@@ -116,10 +111,8 @@ impl Policy for LeCar {
         self.recency.remove(page);
         self.frequency.remove(page);
         self.left_at[page.0 as usize] = self.now;
-        match self.lot {
-            Lot::Lru if why == Leave::Evicted => self.recency.push_back(GONE_LRU, page),
-            Lot::Lfu if why == Leave::Evicted => self.recency.push_back(GONE_LFU, page),
-            _ => {}
+        if why == Leave::Evicted {
+            self.recency.push_back(self.blame, page);
         }
     }
 
@@ -132,12 +125,12 @@ impl Policy for LeCar {
         let lru = self.recency.first_of(&[VIEW], accept);
         let lfu = self.frequency.least(accept);
         let choose_lru = self.draw() < self.weight_lru;
-        self.lot = match (lru, lfu) {
-            (Some(lru), Some(lfu)) if lru != lfu && choose_lru => Lot::Lru,
-            (Some(lru), Some(lfu)) if lru != lfu => Lot::Lfu,
-            _ => Lot::Nobody,
+        self.blame = match choose_lru {
+            _ if lru == lfu => GONE_BOTH,
+            true => GONE_LRU,
+            false => GONE_LFU,
         };
-        if self.lot == Lot::Lfu { lfu } else { lru.or(lfu) }
+        if self.blame == GONE_LFU { lfu.or(lru) } else { lru.or(lfu) }
     }
 
     fn describe(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
@@ -213,8 +206,8 @@ mod tests {
     #[test]
     fn what_one_side_gave_up_and_comes_back_moves_trust_to_the_other() {
         let mut lecar = LeCar::new(8, 1);
-        [0, 1].map(|page| lecar.inserted(PageId(page), Cause::Read));
-        [0, 0, 1, 1, 1].map(|page| lecar.referenced(PageId(page), false));
+        [0, 1].iter().for_each(|&page| lecar.inserted(PageId(page), Cause::Read));
+        [0, 0, 1, 1, 1].iter().for_each(|&page| lecar.referenced(PageId(page), false));
         lecar.inserted(PageId(2), Cause::Read);
         // By recency 0 1 2, by count 2 0 1.
         let named: Vec<u32> = (0..64).filter_map(|_| lecar.victim(&|_| true)).map(|page| page.0).collect();
@@ -246,8 +239,8 @@ mod tests {
     #[test]
     fn scans_through_pages_never_used_again_teach_to_distrust_lru() {
         let mut lecar = Trial::new(Box::new(LeCar::new(10_000, 1)), 50);
-        for scan in (40..6040).step_by(60) {
-            (0..40).chain(scan..scan + 60).for_each(|page| {
+        for scan in (30..6030).step_by(30) {
+            (0..30).chain(scan..scan + 30).for_each(|page| {
                 lecar.touch(page);
             });
         }

@@ -46,7 +46,7 @@ impl Model {
         self.stack.iter().find(|(other, _)| *other == page).map(|(_, status)| *status)
     }
 
-    fn to_top(&mut self, page: u32, status: Status) {
+    fn stack_up(&mut self, page: u32, status: Status) {
         self.stack.retain(|(other, _)| *other != page);
         self.stack.push_back((page, status));
     }
@@ -71,12 +71,12 @@ impl Model {
             match status {
                 Some(_) => {
                     self.queue.retain(|other| *other != page);
-                    self.to_top(page, Status::Lir);
+                    self.stack_up(page, Status::Lir);
                 }
                 None => {
                     self.queue.retain(|other| *other != page);
                     self.queue.push_back(page);
-                    self.to_top(page, Status::Hir);
+                    self.stack_up(page, Status::Hir);
                 }
             }
             self.settle();
@@ -94,9 +94,9 @@ impl Model {
             victim = Some(leaves);
         }
         if status == Some(Status::Gone) || !self.was_full || self.lirs() < self.capacity - self.hirs {
-            self.to_top(page, Status::Lir);
+            self.stack_up(page, Status::Lir);
         } else {
-            self.to_top(page, Status::Hir);
+            self.stack_up(page, Status::Hir);
             self.queue.push_back(page);
         }
         self.settle();
