@@ -43,7 +43,8 @@ fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bo
 #[test]
 fn a_sweep_takes_a_fault_a_run() {
     let (mut pager, mut actions) = (pager(), Actions::new());
-    (0..UNITS).for_each(|unit| drop(touch(&mut pager, &mut actions, unit, true)));
+    let faults = (0..UNITS).filter(|&unit| touch(&mut pager, &mut actions, unit, true)).count();
+    assert_eq!(faults, UNITS as usize, "each first touch faults");
     for pass in 1..4 {
         let faults = (0..UNITS).filter(|&unit| touch(&mut pager, &mut actions, unit, false)).count();
         assert!(faults < UNITS as usize / 40, "{faults} faults in pass {pass} over {UNITS} units");

@@ -547,6 +547,12 @@ fn shapes() -> impl Strategy<Value = Shape> {
         Just("nru-swaps:swaps=10"),
         Just("plru"),
         Just("mglru"),
+        Just("auto"),
+        Just("lirs"),
+        Just("arc"),
+        Just("2q"),
+        Just("w-tinylfu"),
+        Just("swap-in-history:depth=0"),
     ];
     let names = (
         policies,

@@ -382,7 +382,11 @@ mod tests {
     fn the_layout_has_no_gaps() {
         let words = size_of::<Counters>() / 8;
         assert_eq!(words * 8, size_of::<Counters>());
-        assert_eq!(words, 1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN) / 8, "a change of the layout needs a new version in MAGIC");
+        assert_eq!(
+            words,
+            1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN) / 8,
+            "a change of the layout needs a new version in MAGIC"
+        );
     }
 
     proptest! {

@@ -280,6 +280,7 @@ impl Pager {
             (_, true) => self.counters.faults_write += 1,
             (_, false) => self.counters.faults_read += 1,
         }
+        self.policy.coming(page);
         if self.span(page) > 1 {
             self.grain.wide_fault();
         }

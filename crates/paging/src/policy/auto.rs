@@ -6,9 +6,11 @@
 //! pages follow the candidate that does best. Misjudging costs the samples' share, a sixteenth of the difference a
 //! candidate, and the followers turn as soon as the difference is beyond chance.
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use super::{Cause, Info, Leave, Policy, Space};
+use crate::limits;
 use crate::units::PageId;
 
 /// Units of which each candidate has one.
@@ -182,8 +184,7 @@ impl Auto {
             let share = present * u64::from(team.known) / known;
             i64::from(team.present) - share.max(2) as i64
         };
-        let (most, over) =
-            self.samples.iter().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
+        let (most, over) = self.samples.iter().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
         (over > 0).then_some(most)
     }
 
@@ -290,6 +291,13 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
+        // Several candidates may be asked; together they look at no more pages than one.
+        let left = Cell::new(limits::VICTIM_SCAN_MAX);
+        let accept = |page: PageId| {
+            left.set(left.get().saturating_sub(1));
+            left.get() > 0 && accept(page)
+        };
+        let accept: &dyn Fn(PageId) -> bool = &accept;
         if let Some(k) = self.over_its_share()
             && let Some(page) = self.victim_of_sample(k, accept)
         {

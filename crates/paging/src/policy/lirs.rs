@@ -176,7 +176,7 @@ impl Policy for Lirs {
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
         self.demote();
-        self.rest.first_of(&[QUEUE], accept).or_else(|| self.oldest_lir(accept))
+        self.rest.first_within(QUEUE, accept, limits::VICTIM_SCAN_MAX / 2).or_else(|| self.oldest_lir(accept))
     }
 }
 

@@ -211,7 +211,12 @@ impl<const N: usize> Lists<N> {
     /// one do not hide the others.
     pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
-        lists.iter().find_map(|&list| self.links.first(self.ends[list], accept, &mut { share }))
+        lists.iter().find_map(|&list| self.first_within(list, accept, share))
+    }
+
+    /// The first accepted page among this many of a list.
+    pub(super) fn first_within(&self, list: usize, accept: &dyn Fn(PageId) -> bool, most: usize) -> Option<PageId> {
+        self.links.first(self.ends[list], accept, &mut { most })
     }
 }
 

@@ -40,7 +40,7 @@ impl S3Fifo {
     /// pays for.
     fn oldest(&mut self, list: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.lists.front(list);
-        let mut left = limits::VICTIM_SCAN_MAX / 2;
+        let mut left = limits::VICTIM_SCAN_MAX / 3;
         while let Some(page) = at {
             at = self.lists.next(page);
             let frequency = self.lists.mark(page);
@@ -94,7 +94,9 @@ impl Policy for S3Fifo {
         if self.lists.len(SMALL) >= small_max {
             self.oldest(SMALL, accept).or_else(|| self.oldest(MAIN, accept))
         } else {
-            self.oldest(MAIN, accept).or_else(|| self.oldest(SMALL, accept))
+            // The search of the small queue may have moved the only pages there on to the main one.
+            let oldest = self.oldest(MAIN, accept).or_else(|| self.oldest(SMALL, accept));
+            oldest.or_else(|| self.oldest(MAIN, accept))
         }
     }
 }
