@@ -20,11 +20,14 @@ pub enum State {
     Opening,
     /// Leaving the view.
     TakingOut,
-    /// Out of view, its bytes in a frame: being written back, or prefetched and not yet used.
+    /// Out of view, its bytes in a frame: being written back, prefetched and not yet used, or hidden (then perhaps in
+    /// place).
     Staged,
+    /// Going out of sight.
+    Hiding,
 }
 
-pub(crate) const STATES: [State; 8] = [
+pub(crate) const STATES: [State; 9] = [
     State::Untouched,
     State::Remote,
     State::Fetching,
@@ -33,6 +36,7 @@ pub(crate) const STATES: [State; 8] = [
     State::Opening,
     State::TakingOut,
     State::Staged,
+    State::Hiding,
 ];
 
 /// How pages of one size move.
@@ -58,6 +62,8 @@ pub struct Config {
     pub wide: Class,
     /// Dirty pages that are copied go straight to the server's memory, with no frame and no write-back.
     pub direct: bool,
+    /// Pages are hidden in place, by their protection; else in frames, where they move.
+    pub hides_in_place: bool,
     /// Wide pages to have ahead of a sequential sweep, in units.
     pub ahead_units: u32,
 }
@@ -83,6 +89,9 @@ pub struct Counters {
     pub faults_zero: u64,
     pub faults_rescued: u64,
     pub faults_waited: u64,
+    /// Touches of hidden pages.
+    pub faults_hidden: u64,
+    pub hidden: u64,
     pub fetched: u64,
     pub written_back: u64,
     pub dropped_clean: u64,

@@ -45,6 +45,18 @@ pub enum Event {
         /// Answers [`Bytes::Unknown`]: whether they differ from the server's. As asked, otherwise.
         changed: bool,
     },
+    /// A page was taken out of sight (or could not be).
+    Hidden {
+        /// The page.
+        page: PageId,
+        /// False: it is still in view, unchanged.
+        ok: bool,
+    },
+    /// Time passed. [`crate::Progress::Continue`] says that there is more to do at once, by another of these.
+    Tick {
+        /// Milliseconds since any fixed point.
+        now_ms: u64,
+    },
     /// A write-back ended.
     WrittenBack {
         /// The page.
@@ -145,6 +157,23 @@ pub enum Action {
         frame: Option<FrameId>,
         /// What is known of its bytes.
         bytes: Bytes,
+    },
+    /// Take a page out of sight so that its next touch traps, then tell [`Event::Hidden`]. Its bytes stay local: in the
+    /// frame, or in place where there is none.
+    Hide {
+        /// The page.
+        page: PageId,
+        /// The empty frame that takes its bytes.
+        frame: Option<FrameId>,
+    },
+    /// Bring a hidden page back into view, then tell [`Event::Arrived`]. The frame is empty afterwards.
+    Show {
+        /// The page.
+        page: PageId,
+        /// The frame with its bytes; none when they stayed in place.
+        frame: Option<FrameId>,
+        /// Whether it comes into view writable.
+        writable: bool,
     },
     /// Write a frame to the server, then tell [`Event::WrittenBack`].
     WriteBack {

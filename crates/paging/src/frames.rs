@@ -4,14 +4,16 @@
 #[derive(Debug)]
 pub(crate) struct Frames {
     filled: Vec<u32>,
+    /// Frames that are empty again; beside them, all from `fresh` on were never used.
     empty: Vec<u32>,
+    fresh: u32,
     count: u32,
 }
 
 impl Frames {
     /// A pool of `count` frames, all empty.
     pub(crate) fn new(count: u32) -> Self {
-        Self { filled: Vec::with_capacity(count as usize), empty: (0..count).rev().collect(), count }
+        Self { filled: Vec::with_capacity(count as usize), empty: Vec::with_capacity(count as usize), fresh: 0, count }
     }
 
     /// A frame with memory behind it, the most recently used first since its lines may still be cached.
@@ -21,7 +23,13 @@ impl Frames {
 
     /// A frame without memory.
     pub(crate) fn take_empty(&mut self) -> Option<u32> {
-        self.empty.pop()
+        self.empty.pop().or_else(|| {
+            let frame = self.fresh;
+            (frame < self.count).then(|| {
+                self.fresh += 1;
+                frame
+            })
+        })
     }
 
     pub(crate) fn put_filled(&mut self, frame: u32) {
@@ -39,6 +47,6 @@ impl Frames {
     }
 
     pub(crate) fn has_empty(&self) -> bool {
-        !self.empty.is_empty()
+        !self.empty.is_empty() || self.fresh < self.count
     }
 }

@@ -12,6 +12,8 @@ pub const BUDGET_PAGES_MIN: u32 = 2;
 pub const VICTIMS_MAX: usize = 128;
 /// Longest run of pages fetched by one action, in bytes: what receives it has so much room (or one page's).
 pub const RUN_BYTES_MAX: u32 = 256 << 10;
+/// Most pages hidden in one step.
+pub const HIDES_MAX: usize = 32;
 /// Most ranges a prefetcher proposes in one step.
 pub const PROPOSALS_MAX: usize = 4;
 /// Most units a prefetcher may propose in one step.
@@ -30,6 +32,6 @@ const _: () = assert!(PAGE_BYTES_MAX / UNIT_BYTES_MIN <= DISCARD_UNITS_MAX);
 // A discard step may drop and release every unit and split one block; an eviction adds its victims, a starved queue its
 // fetches: the action buffer holds them all together.
 const _: () = assert!(
-    2 * DISCARD_UNITS_MAX as usize + 2 * VICTIMS_MAX + 2 * STARVED_MAX + PREFETCH_UNITS_MAX as usize + 16
+    2 * DISCARD_UNITS_MAX as usize + 2 * VICTIMS_MAX + 2 * STARVED_MAX + PREFETCH_UNITS_MAX as usize + HIDES_MAX + 16
         <= ACTIONS_MAX
 );

@@ -43,6 +43,7 @@ struct Shape {
     threads: usize,
     policy: &'static str,
     prefetcher: &'static str,
+    hides_in_place: bool,
     failures_per_mille: u64,
     sequential: bool,
 }
@@ -73,6 +74,8 @@ struct World {
     actions: Actions,
     random: Random,
     view: HashMap<u32, Mapped>,
+    /// Units out of sight whose bytes stayed in place.
+    hidden: HashMap<u32, u64>,
     frames: HashMap<FrameId, Vec<u64>>,
     server: HashMap<u32, u64>,
     pending: Vec<(Action, Option<Vec<u64>>)>,
@@ -94,10 +97,14 @@ impl World {
             small: class(shape.small_moves, 1),
             wide: class(shape.wide_moves, shape.block_units),
             direct: shape.direct,
+            hides_in_place: shape.hides_in_place,
             ahead_units: 2 * shape.block_units,
         };
         let space = Space { units: shape.units, block_units: shape.block_units, seed };
-        let policy = policy::build(shape.policy, space).expect("a known policy");
+        let policy: Box<dyn policy::Policy> = match shape.policy {
+            "hider" => Box::new(Hider { pages: Vec::new(), random: Random(seed) }),
+            name => policy::build(name, space).expect("a known policy"),
+        };
         let prefetcher = prefetch::build(shape.prefetcher, space).expect("a known prefetcher");
         Self {
             shape,
@@ -105,6 +112,7 @@ impl World {
             actions: Actions::new(),
             random: Random(seed),
             view: HashMap::new(),
+            hidden: HashMap::new(),
             frames: HashMap::new(),
             server: HashMap::new(),
             pending: Vec::new(),
@@ -175,7 +183,7 @@ impl World {
             if frame.wide { self.shape.wide_moves } else { self.shape.small_moves }
         };
         let framed: usize = self.frames.iter().filter(|(frame, _)| moves(frame)).map(|(_, bytes)| bytes.len()).sum();
-        let physical = self.view.len() + framed;
+        let physical = self.view.len() + self.hidden.len() + framed;
         let budget = self.pager.budget_units() as usize;
         assert!(physical <= budget, "{} in view and {framed} in frames over a budget of {budget}", self.view.len());
         assert!(self.pager.local_units() as usize >= physical, "the pager lost count of local memory");
@@ -252,6 +260,17 @@ impl World {
                 }
                 self.step(Event::WrittenBack { page, frame, ok: !fails });
             }
+            Action::Hide { page, frame } => self.complete_hide(page, frame, fails),
+            Action::Show { page, frame, writable } => match frame {
+                Some(frame) => self.complete_install(page, frame, writable, fails),
+                None => {
+                    let take = |unit| self.hidden.remove(&unit).expect("a page shown in place was hidden there");
+                    let bytes: Vec<u64> = (page.0..page.0 + self.pager.page_of(page.0).1).map(take).collect();
+                    self.show(page.0, &bytes, writable);
+                    self.step(Event::Arrived { page, count: 1, certain: true, ok: true });
+                    self.wake(page);
+                }
+            },
             Action::FreeFrame { frame } => {
                 self.frames.remove(&frame);
                 self.step(Event::FrameFreed { frame });
@@ -279,13 +298,29 @@ impl World {
         self.wake(page);
     }
 
+    fn complete_hide(&mut self, page: PageId, frame: Option<FrameId>, fails: bool) {
+        if !fails {
+            let take = |unit| self.view.remove(&unit).expect("a page that is hidden was in view").value;
+            let bytes: Vec<u64> = (page.0..page.0 + self.pager.page_of(page.0).1).map(take).collect();
+            match frame {
+                Some(frame) => assert!(self.frames.insert(frame, bytes).is_none(), "{frame:?} was not empty"),
+                None => self.hidden.extend((page.0..).zip(bytes)),
+            }
+        }
+        self.step(Event::Hidden { page, ok: !fails });
+        self.wake(page);
+    }
+
     fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
         if fails {
             self.step(Event::TakenOut { page, ok: false, changed: false });
             return;
         }
-        let take = |unit| self.view.remove(&unit).expect("a page is taken out of view once").value;
+        let take = |unit| match self.view.remove(&unit) {
+            Some(mapped) => mapped.value,
+            None => self.hidden.remove(&unit).expect("a page is taken out of view once"),
+        };
         let bytes: Vec<u64> = (page.0..page.0 + span).map(take).collect();
         let changed = match known {
             Bytes::Clean => false,
@@ -369,7 +404,10 @@ impl World {
             return;
         }
         // The caller returns to its program only when what it was answered has been carried out.
-        if (first..end).any(|unit| self.view.contains_key(&unit) && self.pager.state_of(unit) == State::TakingOut) {
+        if (first..end).any(|unit| {
+            let there = self.view.contains_key(&unit) || self.hidden.contains_key(&unit);
+            there && self.pager.state_of(unit) == State::TakingOut
+        }) {
             return;
         }
         for unit in first..end {
@@ -449,6 +487,46 @@ impl World {
     }
 }
 
+/// A policy that hides whatever it draws, and replaces at random.
+struct Hider {
+    pages: Vec<PageId>,
+    random: Random,
+}
+
+impl policy::Policy for Hider {
+    fn inserted(&mut self, page: PageId, _cause: policy::Cause) {
+        assert!(!self.pages.contains(&page), "{page:?} came into view twice");
+        self.pages.push(page);
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        assert!(self.pages.contains(&page), "{page:?} was referenced out of view");
+    }
+
+    fn removed(&mut self, page: PageId, _why: policy::Leave) {
+        let at = self.pages.iter().position(|&other| other == page).expect("a page leaves the view once");
+        self.pages.swap_remove(at);
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        assert!(!self.pages.contains(&page), "{page:?} is in view");
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let accepted: Vec<PageId> = self.pages.iter().copied().filter(|&page| accept(page)).collect();
+        (!accepted.is_empty()).then(|| accepted[self.random.below(accepted.len() as u64) as usize])
+    }
+
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        let wishes = !self.pages.is_empty() && self.random.chance(300);
+        wishes.then(|| self.pages[self.random.below(self.pages.len() as u64) as usize])
+    }
+
+    fn hides(&self) -> bool {
+        true
+    }
+}
+
 fn unit_of(op: Op) -> u32 {
     match op {
         Op::Read(unit) | Op::Write(unit, _) => unit,
@@ -459,7 +537,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fixed = (2u32..24, Just(1u32), any::<bool>(), Just(false));
     let grained = (32u32..100, Just(4u32), Just(false), any::<bool>());
     let sizes = prop_oneof![fixed, grained];
-    let names = (prop_oneof![Just("fifo"), Just("lru"), Just("simple")], prop_oneof![Just("none"), Just("sequential")]);
+    let policies = prop_oneof![Just("fifo"), Just("lru"), Just("simple"), Just("hider"), Just("hider")];
+    let names = (policies, prop_oneof![Just("none"), Just("sequential")], any::<bool>());
     (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<bool>()).prop_map(
         |((budget, block_units, small_moves, wide_moves), direct, frames, threads, names, failures, sequential)| {
             Shape {
@@ -473,6 +552,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                 threads,
                 policy: names.0,
                 prefetcher: names.1,
+                hides_in_place: names.2,
                 failures_per_mille: failures,
                 sequential,
             }
@@ -509,6 +589,7 @@ fn quiet(seed: u64, budget: u32, units: u32) -> World {
             threads: 1,
             policy: "fifo",
             prefetcher: "none",
+            hides_in_place: false,
             failures_per_mille: 0,
             sequential: false,
         },

@@ -14,7 +14,7 @@ pub(crate) struct Accounts {
     overhead_bytes: u64,
 }
 
-/// Counts one fault: time waited for a page, or spent opening one for its first write.
+/// Counts one fault: time waited for a page, or for one that was there to be opened.
 pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
     add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
     counters.fault_took(ns);
@@ -41,6 +41,8 @@ impl Accounts {
         add(&to.faults_zero, now.faults_zero - old.faults_zero);
         add(&to.faults_rescued, now.faults_rescued - old.faults_rescued);
         add(&to.faults_waited, now.faults_waited - old.faults_waited);
+        add(&to.faults_hidden, now.faults_hidden - old.faults_hidden);
+        add(&to.pages_hidden, now.hidden - old.hidden);
         add(&to.pages_in, now.fetched - old.fetched);
         add(&to.bytes_in, (now.fetched - old.fetched) * unit);
         add(&to.pages_out, now.written_back - old.written_back);

@@ -26,6 +26,8 @@ use crate::view::{Span, View};
 /// Threads that can be in the engine at once without waiting for each other's work space.
 const WORKS: usize = 32;
 const BELLS: usize = 256;
+/// Rounds of hiding in a row, each of [`limits::HIDES_MAX`] pages.
+const TICKS_MAX: u32 = 1 << 16;
 /// Rounds of polling, some 5 us each, before a waiting thread goes to sleep.
 const SPINS: u32 = 60;
 
@@ -302,7 +304,8 @@ impl Engine {
             actions.clear();
             progress = pager.step(event, actions);
             for &action in actions.as_slice() {
-                work.opened |= matches!((event, action), (Event::Fault { .. }, Action::Open { .. }));
+                work.opened |=
+                    matches!((event, action), (Event::Fault { .. }, Action::Open { .. } | Action::Show { .. }));
                 if let Action::Release { unit, count } = action {
                     self.release(unit, count);
                 } else {
@@ -336,6 +339,20 @@ impl Engine {
                     let span = self.span(page, units);
                     // SAFETY: the pager gave page and frame to this action.
                     let certain = unsafe { self.view.move_in(span, frame, writable) };
+                    self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
+                    self.ring(page);
+                }
+                Action::Hide { page, frame } => self.hide(page, frame, units, work),
+                Action::Show { page, frame, writable } => {
+                    let span = self.span(page, units);
+                    let certain = match frame {
+                        // SAFETY: the pager gave page and frame to this action.
+                        Some(frame) => unsafe { self.view.move_in(span, frame, writable) },
+                        None => {
+                            self.view.show(span, writable);
+                            true
+                        }
+                    };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
                     self.ring(page);
                 }
@@ -508,6 +525,20 @@ impl Engine {
         work.leaving = leaving;
     }
 
+    /// Takes a page out of sight: into a frame, or by its protection.
+    fn hide(&self, page: PageId, frame: Option<FrameId>, units: u32, work: &mut Work) {
+        let started = now_ns();
+        let span = self.span(page, units);
+        match frame {
+            // SAFETY: the pager gave page and (empty) frame to this action.
+            Some(frame) => unsafe { self.view.move_out(span, frame) },
+            None => self.view.freeze(span),
+        }
+        add(&self.counters.clear_bit_ns, now_ns() - started);
+        self.step(&[Event::Hidden { page, ok: true }], work);
+        self.ring(page);
+    }
+
     /// Stops writes to the dirty pages of a batch, then copies them to where they go.
     fn save_dirty(&self, leaving: &mut [Todo], bounce: *mut u8) {
         let mut frozen: Option<Span> = None;
@@ -591,6 +622,13 @@ impl Engine {
 
     /// What is done now and then, beside the program.
     pub(crate) fn keep(&self) {
+        let now_ms = now_ns() / 1_000_000;
+        // Bounded by what a policy can wish for at once; what is left waits for the next time.
+        for _ in 0..TICKS_MAX {
+            if self.submit_asking(Event::Tick { now_ms }) == Progress::Done {
+                break;
+            }
+        }
         match &self.store {
             Store::Direct(direct) => direct.refill(),
             Store::Remote(remote) => remote.watch(self),
@@ -610,6 +648,8 @@ fn page_of(action: Action) -> u32 {
     match action {
         Action::Fetch { page, .. }
         | Action::Install { page, .. }
+        | Action::Hide { page, .. }
+        | Action::Show { page, .. }
         | Action::Open { page }
         | Action::TakeOut { page, .. }
         | Action::WriteBack { page, .. }

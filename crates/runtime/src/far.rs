@@ -110,7 +110,8 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     let features = Features::probe(&settings.disabled()?);
     let mode = choose::choose(settings.mode, &features)?;
     let direct = settings.private.is_some() && settings.servers.is_empty();
-    let plan = plan::plan(settings, mode, &features, direct)?;
+    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
+    let plan = plan::plan(settings, mode, &features, direct, hides)?;
     let counters = open_counters(settings, mode)?;
     let view = open_view(&plan, mode, &features)?;
     let (store, writers) = open_store(settings, &plan)?;

@@ -48,12 +48,13 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features) -> (usize, usize)
     }
 }
 
-/// Plans a run. `direct` tells whether pages are copied by this process itself.
-pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct: bool) -> Result<Plan, PlanError> {
+/// Plans a run. `direct` tells whether pages are copied by this process itself, `hides` whether the policy hides pages.
+pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct: bool, hides: bool) -> Result<Plan, PlanError> {
     let (unit, block) = sizes(settings.page_size, mode, features);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
-    let can_move = features.move_ && mode != Mode::Sigsegv;
-    let small_moves = can_move && unit >= MOVE_FROM_BYTES;
+    let in_place = mode == Mode::Sigsegv;
+    // A hidden page waits in a frame. Without MOVE its bytes are copied there, which is slower and otherwise the same.
+    let small_moves = !in_place && (hides || features.move_ && unit >= MOVE_FROM_BYTES);
     let (budget, budget_max) = match settings.local {
         Local::Bytes(bytes) => (bytes, bytes),
         Local::Percent(percent) => (2 * block as u64, reserve as u64 / 100 * u64::from(percent)),
@@ -75,6 +76,7 @@ pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct:
         small: Class { moves: small_moves, frames: if small_moves { frames(unit) } else { staging as u32 } },
         wide: Class { moves: true, frames: if block > unit { frames(block).max(1) } else { 0 } },
         direct,
+        hides_in_place: in_place,
         ahead_units: ahead(direct, unit, block),
     };
     Ok(Plan { config, reserve, slot_bytes: block, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })

@@ -111,6 +111,10 @@ counters! {
     faults_rescued,
     /// Faults on a page that was already on its way.
     faults_waited,
+    /// Touches that set a pseudo reference bit: the page was there, out of sight.
+    faults_hidden,
+    /// Pages taken out of sight to clear their pseudo reference bits.
+    pages_hidden,
     /// Pages fetched.
     pages_in,
     /// Bytes fetched.
@@ -133,9 +137,9 @@ counters! {
     prefetch_wasted,
     /// Time threads of the program waited for pages.
     swap_ns,
-    /// Time spent making pages accessible.
+    /// Time threads of the program waited for pages to be opened: for a first write, or for setting a reference bit.
     set_bit_ns,
-    /// Time spent taking pages out of view.
+    /// Time spent taking pages out of sight, beside the program.
     clear_bit_ns,
     /// Time spent choosing and evicting pages.
     evict_ns,

@@ -1,5 +1,5 @@
 //! The pager: the only room that changes a page's state. Faults and completions are here; `room` finds memory, `shape`
-//! discards and changes page sizes, `ahead` prefetches.
+//! discards and changes page sizes, `ahead` prefetches, `hide` takes pages out of sight for the policy.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -15,6 +15,7 @@
 //! that action's completion is told.
 
 mod ahead;
+mod hide;
 mod room;
 mod shape;
 
@@ -52,6 +53,9 @@ const GUESSED: u16 = 256;
 const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 const WRITTEN_SHIFT: u32 = 9;
 
+/// It is out of sight, or going there, so that its next touch is seen.
+const HIDDEN: u16 = 2048;
+
 const NO_FRAME: u32 = u32::MAX;
 
 struct Pool {
@@ -65,6 +69,7 @@ pub struct Pager {
     small: Pool,
     wide: Pool,
     direct: bool,
+    hides_in_place: bool,
     ahead_units: u32,
     state: Vec<u8>,
     flags: Vec<u16>,
@@ -119,6 +124,7 @@ impl Pager {
             small: Pool { class: config.small, frames: Frames::new(config.small.frames) },
             wide: Pool { class: config.wide, frames: Frames::new(config.wide.frames) },
             direct: config.direct,
+            hides_in_place: config.hides_in_place,
             ahead_units: config.ahead_units,
             state: vec![0; units],
             flags: vec![0; units],
@@ -160,6 +166,8 @@ impl Pager {
             }
             Event::Opened { page } => self.opened(page),
             Event::TakenOut { page, ok, changed } => self.taken_out(page, ok, changed, actions),
+            Event::Hidden { page, ok } => self.hiding_done(page, ok, actions),
+            Event::Tick { now_ms } => self.policy.tick(now_ms),
             Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
             Event::FrameFreed { frame } => {
                 self.freeing -= self.span_of(frame.wide);
@@ -170,6 +178,9 @@ impl Pager {
             Event::Budget { units } => self.set_budget(units),
         }
         self.balance(actions);
+        if self.hide_wished(actions) && matches!(event, Event::Tick { .. }) {
+            progress = Progress::Continue(0);
+        }
         self.counters.used_peak = self.counters.used_peak.max(u64::from(self.local_units()));
         progress
     }
@@ -223,8 +234,11 @@ impl Pager {
                 self.open(page, actions);
             }
             State::Resident => actions.push(Action::Wake { page }),
-            State::Fetching | State::Installing | State::Opening | State::TakingOut => self.wait_for(page, write),
+            State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => {
+                self.wait_for(page, write);
+            }
             State::Untouched | State::Remote if self.has(page, WANTED) => self.wait_for(page, write),
+            State::Staged if self.has(page, HIDDEN) => self.show(page, write, actions),
             State::Staged => {
                 self.rescue(page, write, actions);
                 if self.pool_of(page).class.moves {
@@ -396,15 +410,19 @@ impl Pager {
 
     fn arrived(&mut self, page: PageId, certain: bool, ok: bool, actions: &mut Actions) {
         let installing = self.state(page) == State::Installing;
+        let hidden = self.has(page, HIDDEN);
         if !ok && installing {
             let writable = self.has(page, DIRTY);
+            if hidden {
+                return actions.push(Action::Show { page, frame: self.hiding_frame(page), writable });
+            }
             return actions.push(Action::Install { page, frame: self.frame_of(page), writable });
         }
         if !ok {
             return self.refetch(page, actions);
         }
         self.copy_done(page);
-        if installing {
+        if installing && self.frame[page.0 as usize] != NO_FRAME {
             let frame = self.frame_of(page);
             self.pool(frame.wide).frames.put_empty(frame.index);
         }
@@ -413,7 +431,11 @@ impl Pager {
             self.set(page, DIRTY);
         }
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
-        self.policy.inserted(page, self.cause(page));
+        if hidden {
+            self.clear(page, HIDDEN);
+        } else {
+            self.policy.inserted(page, self.cause(page));
+        }
         if self.has(page, WANTED) {
             self.guarded = [page, self.guarded[0]];
         }
@@ -435,6 +457,7 @@ impl Pager {
         if !ok {
             return self.still_in_view(page, actions);
         }
+        self.clear(page, HIDDEN);
         let pool_frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
         if self.has(page, DISCARDED) {
             self.leave_done(page);
@@ -474,11 +497,16 @@ impl Pager {
         }
         if let Some(frame) = frame {
             self.pool(frame.wide).frames.put_empty(frame.index);
+            self.frame[page.0 as usize] = NO_FRAME;
         }
         self.leave_done(page);
-        self.move_to(page, State::Resident);
+        let hidden = self.has(page, HIDDEN);
+        self.move_to(page, if hidden { State::Staged } else { State::Resident });
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
         self.policy.inserted(page, self.cause(page));
+        if hidden {
+            return self.hiding_done(page, true, actions);
+        }
         let write = self.has(page, WRITE) && !self.has(page, DIRTY);
         if self.has(page, WANTED) {
             actions.push(Action::Wake { page });

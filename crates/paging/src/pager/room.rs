@@ -1,6 +1,6 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
-use super::{DIRTY, DISCARDED, GUESSED, NO_FRAME, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use super::{DIRTY, DISCARDED, GUESSED, HIDDEN, NO_FRAME, PREFETCHED, Pager, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
@@ -148,16 +148,26 @@ impl Pager {
         let accept = |page: PageId| {
             let flags = flags[page.0 as usize];
             let wide = is_wide.get(geometry.block(page.0) as usize).is_some_and(|&wide| wide != 0);
-            state[page.0 as usize] == State::Resident as u8
-                && flags & WRITING == 0
+            let state = state[page.0 as usize];
+            let in_view = state == State::Resident as u8 || state == State::Staged as u8 && flags & HIDDEN != 0;
+            in_view
+                && flags & (WRITING | WANTED) == 0
                 && !(guard && guarded.contains(&page))
                 && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
         };
         let Some(page) = policy.victim(&accept) else {
             return false;
         };
-        let pool = self.pool_of(page);
         let dirty = self.has(page, DIRTY);
+        if self.is_hidden(page)
+            && let Some(frame) = self.hiding_frame(page)
+        {
+            self.policy.removed(page, Leave::Evicted);
+            self.clean -= if dirty { 0 } else { self.span(page) };
+            self.evict_hidden(page, frame, actions);
+            return true;
+        }
+        let pool = self.pool_of(page);
         let wants_frame = pool.class.moves || (dirty && !self.direct);
         let frame = if wants_frame { self.empty_frame(page) } else { None };
         if wants_frame && frame.is_none() && dirty {

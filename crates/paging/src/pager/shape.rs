@@ -1,6 +1,6 @@
 //! Shape: pages the program gives up, and blocks that turn from small pages into a wide one and back.
 
-use super::{DIRTY, DISCARDED, GUESSED, HELD, PREFETCHED, Pager, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
+use super::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, Pager, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
 use crate::config::{Progress, State};
 use crate::event::{Action, Actions};
 use crate::limits;
@@ -17,6 +17,9 @@ impl Pager {
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
             if !whole && self.state(page) != State::Untouched && !self.split(page) {
+                if self.is_hidden(page) {
+                    self.unhide(page, false, actions);
+                }
                 return Progress::Busy(unit);
             }
             if whole && !self.discard_page(page, actions) {
@@ -46,6 +49,7 @@ impl Pager {
                 let frame = if self.pool_of(page).class.moves { self.empty_frame(page) } else { None };
                 self.leave(page, frame, false, actions);
             }
+            State::Staged if self.has(page, HIDDEN) => self.discard_hidden(page, actions),
             State::Staged if self.has(page, WRITING) => self.set(page, DISCARDED),
             State::Staged => {
                 self.ahead.retain(|&other| other != page);
@@ -55,7 +59,7 @@ impl Pager {
                 self.used -= self.span(page);
                 self.forget(page, actions);
             }
-            State::Fetching | State::Installing | State::Opening | State::TakingOut => {
+            State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => {
                 return false;
             }
         }
