@@ -118,7 +118,8 @@ impl<'a> Reader<'a> {
             return Err(TraceError::Truncated(self.bytes.len()));
         };
         let (is_end, len) = (length & END_BIT != 0, (length & !END_BIT) as usize);
-        if if is_end { len != END_PAYLOAD } else { !(1..=CHUNK_MAX).contains(&len) } {
+        let possible = if is_end { len == END_PAYLOAD } else { (1..=CHUNK_MAX).contains(&len) };
+        if !possible {
             return Err(TraceError::Damaged(start, "no chunk has such a length"));
         }
         let payload_at = start + HEAD_LEN;
