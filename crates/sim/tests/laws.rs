@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use hanare_paging::Space;
-use hanare_paging::policy::{POLICIES, Policy, build};
-use hanare_paging::trace::{Framer, Header, Reader, Record, Recorder, Sink, TraceError};
+use hanare_paging::policy::{Cause, Leave, POLICIES, Policy, build};
+use hanare_paging::trace::{Framer, Header, Reader, Record, Recorder, Sink, TraceError, write};
+use hanare_paging::{PageId, Space};
 use hanare_sim::replay::{ReplayError, replay};
 use hanare_sim::{Figures, RefString, Step, Visible, machine, opt};
 use proptest::prelude::*;
@@ -154,8 +154,15 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let error = replay(&frame("simple", &stream)).unwrap_err();
     assert!(matches!(error, ReplayError::Differs { after: 0, .. }), "{error}");
     // What cannot have happened reaches no policy.
-    let twice = [&stream[..], &stream[..]].concat();
-    assert!(matches!(replay(&frame("fifo", &twice)), Err(ReplayError::Impossible(..))));
+    let come = Record::Inserted(PageId(5), Cause::Read);
+    let go = Record::Removed(PageId(5), Leave::Evicted);
+    for impossible in
+        [&[come, come][..], &[go], &[Record::Referenced(PageId(5), true)], &[come, Record::Forgotten(PageId(5))]]
+    {
+        let header = Header { units: PAGES, block_units: 1, policy: "fifo".into(), ..Header::default() };
+        let trace = write(&header, impossible.iter().copied());
+        assert!(matches!(replay(&trace), Err(ReplayError::Impossible(..))), "{impossible:?}");
+    }
     assert!(matches!(replay(&frame("best", &stream)), Err(ReplayError::Policy(_))));
     assert_eq!(replay(&trace[..trace.len() - 1]), Err(ReplayError::Trace(TraceError::Truncated(trace.len() - 1))));
 }
