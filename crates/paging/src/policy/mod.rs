@@ -1,9 +1,20 @@
 //! Replacement policies: which page in view leaves next. One policy a file; `spec` reads what a user writes.
 
+#[cfg(test)]
+mod check;
+mod classes;
+mod clock;
 mod fifo;
 mod list;
+mod lists;
 mod lru;
+mod mglru;
+mod nru;
+mod plru;
+mod random;
 mod simple;
+mod swap_in_history;
+mod wishes;
 
 use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
@@ -75,7 +86,18 @@ pub trait Policy: Send {
 }
 
 /// All policies, in the order shown to users.
-pub const POLICIES: &[&Info] = &[&lru::INFO, &fifo::INFO, &simple::INFO];
+pub const POLICIES: &[&Info] = &[
+    &lru::INFO,
+    &fifo::INFO,
+    &simple::INFO,
+    &swap_in_history::INFO,
+    &random::INFO,
+    &clock::INFO,
+    &nru::BY_SWAPS,
+    &nru::BY_TIMER,
+    &plru::INFO,
+    &mglru::INFO,
+];
 
 /// The policy that a user described as `name[:param=value,...]`.
 ///

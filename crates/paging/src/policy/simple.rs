@@ -85,6 +85,8 @@ impl Policy for Simple {
                 None => (from, wrapped) = (0, true),
             }
         }
+        // A long stretch of refused pages is not walked through again by the next search.
+        self.hand = from;
         None
     }
 }
@@ -107,5 +109,14 @@ mod tests {
         simple.removed(PageId(5), Leave::Evicted);
         simple.removed(PageId(99_999), Leave::Evicted);
         assert_eq!(simple.victim(&|_| true), None);
+    }
+
+    #[test]
+    fn a_refused_stretch_longer_than_one_search_is_passed_by_the_next() {
+        let long = limits::VICTIM_SCAN_MAX as u32 * 3 / 2;
+        let mut simple = Simple::new(long + 1);
+        (0..=long).for_each(|page| simple.inserted(PageId(page), Cause::Read));
+        assert_eq!(simple.victim(&|page| page.0 == long), None);
+        assert_eq!(simple.victim(&|page| page.0 == long), Some(PageId(long)));
     }
 }

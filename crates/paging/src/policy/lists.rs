@@ -1,0 +1,127 @@
+//! Several doubly linked lists over page numbers that share their links: a page is in one of them at most. Every
+//! operation is O(1), none allocates.
+
+use crate::units::PageId;
+
+/// Circular lists, each closed by a node of its own behind the pages, so that taking a page out needs no knowledge of
+/// the list it is in. Zeroed links are those of a page in no list: a page in one has two neighbours, and they are not
+/// both page 0.
+///
+/// State: two links a unit.
+#[derive(Debug)]
+pub(super) struct Lists {
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    units: u32,
+}
+
+impl Lists {
+    pub(super) fn new(units: u32, lists: u32) -> Self {
+        let nodes = (units + lists) as usize;
+        let mut new = Self { next: vec![0; nodes], previous: vec![0; nodes], units };
+        for end in units..units + lists {
+            new.join(end, end);
+        }
+        new
+    }
+
+    fn join(&mut self, node: u32, next: u32) {
+        self.next[node as usize] = next;
+        self.previous[next as usize] = node;
+    }
+
+    /// The page at a node, or the list that the node closes.
+    fn at(&self, node: u32) -> Result<PageId, u32> {
+        if node < self.units { Ok(PageId(node)) } else { Err(node - self.units) }
+    }
+
+    pub(super) fn front(&self, list: u32) -> Option<PageId> {
+        self.at(self.next[(self.units + list) as usize]).ok()
+    }
+
+    /// The page behind a listed one, or the list that ends there.
+    pub(super) fn after(&self, page: PageId) -> Result<PageId, u32> {
+        self.at(self.next[page.0 as usize])
+    }
+
+    pub(super) fn push_back(&mut self, list: u32, page: PageId) {
+        debug_assert!(!self.is_listed(page), "{page:?} is listed already");
+        let end = self.units + list;
+        self.join(self.previous[end as usize], page.0);
+        self.join(page.0, end);
+    }
+
+    pub(super) fn remove(&mut self, page: PageId) {
+        debug_assert!(self.is_listed(page), "{page:?} is in no list");
+        self.join(self.previous[page.0 as usize], self.next[page.0 as usize]);
+        self.next[page.0 as usize] = 0;
+        self.previous[page.0 as usize] = 0;
+    }
+
+    pub(super) fn move_back(&mut self, list: u32, page: PageId) {
+        self.remove(page);
+        self.push_back(list, page);
+    }
+
+    /// Moves all of one list behind all of another.
+    pub(super) fn append(&mut self, list: u32, from: u32) {
+        let (end, from_end) = (self.units + list, self.units + from);
+        if self.front(from).is_none() || list == from {
+            return;
+        }
+        self.join(self.previous[end as usize], self.next[from_end as usize]);
+        self.join(self.previous[from_end as usize], end);
+        self.join(from_end, from_end);
+    }
+
+    fn is_listed(&self, page: PageId) -> bool {
+        self.next[page.0 as usize] != 0 || self.previous[page.0 as usize] != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(lists: &Lists, list: u32) -> Vec<u32> {
+        let mut pages = Vec::new();
+        let mut at = lists.front(list).ok_or(list);
+        while let Ok(page) = at {
+            pages.push(page.0);
+            at = lists.after(page);
+        }
+        assert_eq!(at, Err(list), "a list ends in its own end");
+        pages
+    }
+
+    #[test]
+    fn pages_move_between_lists_in_order() {
+        let mut lists = Lists::new(8, 2);
+        for page in 0..4 {
+            lists.push_back(0, PageId(page));
+        }
+        for page in 4..6 {
+            lists.push_back(1, PageId(page));
+        }
+        lists.move_back(1, PageId(0));
+        lists.remove(PageId(2));
+        assert_eq!((pages(&lists, 0), pages(&lists, 1)), (vec![1, 3], vec![4, 5, 0]));
+        lists.append(0, 1);
+        assert_eq!((pages(&lists, 0), pages(&lists, 1)), (vec![1, 3, 4, 5, 0], vec![]));
+        lists.append(0, 1);
+        lists.append(1, 0);
+        lists.push_back(0, PageId(2));
+        assert_eq!((pages(&lists, 0), pages(&lists, 1)), (vec![2], vec![1, 3, 4, 5, 0]));
+    }
+
+    #[test]
+    fn one_page_of_one_unit_comes_and_goes() {
+        let mut lists = Lists::new(1, 1);
+        for _ in 0..2 {
+            assert_eq!(pages(&lists, 0), []);
+            lists.push_back(0, PageId(0));
+            assert_eq!(pages(&lists, 0), [0]);
+            lists.remove(PageId(0));
+        }
+    }
+}

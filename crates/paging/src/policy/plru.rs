@@ -1,0 +1,190 @@
+//! U-pLRU: an active and an inactive list, and a pseudo reference bit (paper 1, section 2.3, after Linux 2.6.11).
+
+use super::lists::Lists;
+use super::{Cause, Info, Leave, Policy};
+use crate::limits;
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "plru",
+    summary: "head of an inactive list, those seen touched going to an active one; hides pages",
+    source: "paper 1, U-pLRU",
+    params: &[],
+    build: |space, _| Box::new(Plru::new(space.units)),
+};
+
+const INACTIVE: u32 = 0;
+const ACTIVE: u32 = 1;
+
+/// State: two links and a byte a unit.
+///
+/// A page that comes goes to the end of the inactive list; the bit of its first touch takes it to the active one when its
+/// turn comes, unless it was fetched ahead and is the first to be replaced until someone is seen to use it (paper 4).
+#[derive(Debug)]
+pub(super) struct Plru {
+    lists: Lists,
+    /// A page's bit is set when this is the round under way, so that all bits are cleared at once. A bit from 255 rounds
+    /// ago looks set again; only a page refused as a victim all that time has one.
+    bit: Vec<u8>,
+    round: u8,
+    /// The next page of the inactive list to hide, its bit having been cleared.
+    hide: Option<PageId>,
+}
+
+impl Plru {
+    pub(super) fn new(units: u32) -> Self {
+        Self { lists: Lists::new(units, 2), bit: vec![0; units as usize], round: 1, hide: None }
+    }
+
+    fn is_referenced(&self, page: PageId) -> bool {
+        self.bit[page.0 as usize] == self.round
+    }
+
+    /// Moves all active pages over and clears their bits; no inactive page's bit is set then. Returns the first of them.
+    fn turn_over(&mut self) -> Option<PageId> {
+        let first = self.lists.front(ACTIVE)?;
+        self.lists.append(INACTIVE, ACTIVE);
+        self.round = self.round.checked_add(1).unwrap_or(1);
+        self.hide = self.hide.or(Some(first));
+        Some(first)
+    }
+
+    /// The page leaves its place in the inactive list.
+    fn leave_place(&mut self, page: PageId) {
+        if self.hide == Some(page) {
+            self.hide = self.lists.after(page).ok();
+        }
+    }
+}
+
+impl Policy for Plru {
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        self.lists.push_back(INACTIVE, page);
+        self.bit[page.0 as usize] = if cause == Cause::Ahead { 0 } else { self.round };
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        self.bit[page.0 as usize] = self.round;
+    }
+
+    fn removed(&mut self, page: PageId, _why: Leave) {
+        self.leave_place(page);
+        self.lists.remove(page);
+    }
+
+    /// The first inactive page whose bit is not set; where the bounded search meets set ones only, the first of those.
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let mut passed = None;
+        let mut turned = false;
+        let mut at = self.lists.front(INACTIVE);
+        for _ in 0..limits::VICTIM_SCAN_MAX {
+            if at.is_none() && !turned {
+                (at, turned) = (self.turn_over(), true);
+            }
+            let Some(page) = at else {
+                break;
+            };
+            at = self.lists.after(page).ok();
+            let accepted = accept(page).then_some(page);
+            if self.is_referenced(page) {
+                passed = passed.or(accepted);
+                self.leave_place(page);
+                self.lists.move_back(ACTIVE, page);
+            } else if accepted.is_some() {
+                return accepted;
+            }
+        }
+        passed
+    }
+
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        for _ in 0..limits::VICTIM_SCAN_MAX {
+            let page = self.hide?;
+            self.hide = self.lists.after(page).ok();
+            if !self.is_referenced(page) {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    fn hides(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evict(plru: &mut Plru) -> Option<u32> {
+        let victim = plru.victim(&|_| true)?;
+        plru.removed(victim, Leave::Evicted);
+        Some(victim.0)
+    }
+
+    fn hidden(plru: &mut Plru) -> Vec<u32> {
+        std::iter::from_fn(|| plru.next_to_hide()).map(|page| page.0).collect()
+    }
+
+    #[test]
+    fn referenced_pages_become_active_and_come_back_cleared_when_no_other_is_left() {
+        let mut plru = Plru::new(16);
+        (0..4).for_each(|page| plru.inserted(PageId(page), Cause::Read));
+        (4..6).for_each(|page| plru.inserted(PageId(page), Cause::Ahead));
+        // 0 to 3 become active on the way.
+        assert_eq!(evict(&mut plru), Some(4));
+        plru.inserted(PageId(6), Cause::Write);
+        plru.referenced(PageId(5), false);
+        assert_eq!(hidden(&mut plru), []);
+        // 5 and 6 become active too; then all come back.
+        assert_eq!(evict(&mut plru), Some(0));
+        assert_eq!(hidden(&mut plru), [1, 2, 3, 5, 6]);
+        plru.referenced(PageId(1), false);
+        plru.referenced(PageId(3), true);
+        assert_eq!(evict(&mut plru), Some(2));
+        assert_eq!(evict(&mut plru), Some(5));
+        assert_eq!(evict(&mut plru), Some(6));
+        assert_eq!(evict(&mut plru), Some(1));
+        assert_eq!(hidden(&mut plru), [3]);
+        assert_eq!(evict(&mut plru), Some(3));
+        assert_eq!(evict(&mut plru), None);
+    }
+
+    #[test]
+    fn pages_that_moved_or_left_are_not_hidden_and_the_others_still_are() {
+        let mut plru = Plru::new(16);
+        (0..6).for_each(|page| plru.inserted(PageId(page), Cause::Read));
+        assert_eq!(plru.victim(&|page| page.0 == 5), Some(PageId(5)), "the others keep their places");
+        assert_eq!(plru.next_to_hide(), Some(PageId(0)));
+        plru.removed(PageId(1), Leave::Forgotten);
+        plru.referenced(PageId(2), false);
+        plru.removed(PageId(0), Leave::Evicted);
+        // 2 becomes active on the way to 3.
+        assert_eq!(plru.victim(&|_| true), Some(PageId(3)));
+        plru.inserted(PageId(7), Cause::Read);
+        assert_eq!(hidden(&mut plru), [3, 4, 5], "7 was touched as it came");
+    }
+
+    #[test]
+    fn with_no_reference_ever_it_is_fifo() {
+        let mut plru = Plru::new(8192);
+        (0..8192).for_each(|page| plru.inserted(PageId(page), Cause::Ahead));
+        for page in 0..8192 {
+            assert_eq!(evict(&mut plru), Some(page));
+        }
+    }
+
+    #[test]
+    fn of_more_referenced_pages_than_one_search_meets_one_is_found() {
+        let mut plru = Plru::new(8192);
+        (0..8192).for_each(|page| plru.inserted(PageId(page), Cause::Read));
+        let reach = limits::VICTIM_SCAN_MAX as u32;
+        for round in 0..8 {
+            assert_eq!(evict(&mut plru), Some(round * reach));
+        }
+        // All are active now, in order; they come back.
+        assert_eq!(evict(&mut plru), Some(1));
+        assert_eq!(evict(&mut plru), Some(2));
+    }
+}

@@ -1,0 +1,243 @@
+//! Swap-in history: as Simple, but pages that history says will be wanted next are passed over (paper 1, section 2.1).
+//!
+//! Each page remembers the page that was swapped in right after it was. When a page is swapped in, the pages that the
+//! chain of these memories names from it on, `depth` of them, are protected. With depth 1 that is the page that followed
+//! it the last time; half of the pages in view is the other reading of the paper.
+
+use std::cell::Cell;
+
+use super::simple::Simple;
+use super::{Cause, Info, Leave, Param, Policy};
+use crate::limits;
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "swap-in-history",
+    summary: "as simple, passing over pages that followed the last one before",
+    source: "paper 1",
+    params: &[Param {
+        name: "depth",
+        help: "pages of the chain of followers that are protected; 0: half of the pages in view",
+        default: 1,
+        min: 0,
+        max: limits::UNITS_MAX as u64,
+    }],
+    build: |space, values| Box::new(SwapInHistory::new(space.units, values.get("depth") as u32)),
+};
+
+/// Most links of the chain followed at one swap-in: a deep chain is protected within a few of them as long as what it
+/// foretells comes true.
+const STEPS_MAX: u32 = 8;
+
+/// State: a follower and a mark a unit, beside the bits of Simple.
+#[derive(Debug)]
+pub(super) struct SwapInHistory {
+    walk: Simple,
+    chain: Chain,
+    resident: u32,
+    depth: u32,
+}
+
+#[derive(Debug)]
+struct Chain {
+    /// Page number plus one of the page swapped in right after each; 0 where none is known.
+    follower: Vec<u32>,
+    /// Numbers given to pages as the chain is followed. The numbers after `passed` up to `reached` are protected.
+    mark: Vec<u32>,
+    passed: u32,
+    reached: u32,
+    /// Page number plus one of the page with the number `reached`, from which the chain is followed on.
+    tip: u32,
+    /// Page number plus one of the page swapped in last.
+    last: u32,
+}
+
+impl SwapInHistory {
+    pub(super) fn new(units: u32, depth: u32) -> Self {
+        let units_len = units as usize;
+        let (follower, mark) = (vec![0; units_len], vec![0; units_len]);
+        let chain = Chain { follower, mark, passed: 0, reached: 0, tip: 0, last: 0 };
+        Self { walk: Simple::new(units), chain, resident: 0, depth }
+    }
+}
+
+impl Chain {
+    fn protects(&self, page: PageId) -> bool {
+        let after_passed = self.mark[page.0 as usize].wrapping_sub(self.passed).wrapping_sub(1);
+        after_passed < self.reached.wrapping_sub(self.passed)
+    }
+
+    fn remember(&mut self, page: PageId) {
+        if self.last != 0 && self.last != page.0 + 1 {
+            self.follower[self.last as usize - 1] = page.0 + 1;
+        }
+        self.last = page.0 + 1;
+    }
+
+    /// Protects what follows the page just swapped in: the rest of the chain when that foretold the page, else a new one.
+    fn follow(&mut self, page: PageId, depth: u32) {
+        if self.protects(page) {
+            self.passed = self.mark[page.0 as usize];
+        } else {
+            (self.passed, self.tip) = (self.reached, page.0 + 1);
+        }
+        for _ in 0..STEPS_MAX {
+            if self.reached.wrapping_sub(self.passed) >= depth {
+                break;
+            }
+            let next = self.follower[self.tip as usize - 1];
+            // A chain that comes back to itself ends there.
+            if next == 0 || next == page.0 + 1 || self.protects(PageId(next - 1)) {
+                break;
+            }
+            self.reached = self.reached.wrapping_add(1);
+            self.mark[next as usize - 1] = self.reached;
+            self.tip = next;
+        }
+    }
+
+    fn forget(&mut self, page: PageId) {
+        self.follower[page.0 as usize] = 0;
+        self.mark[page.0 as usize] = self.passed;
+        if self.last == page.0 + 1 {
+            self.last = 0;
+        }
+    }
+}
+
+impl Policy for SwapInHistory {
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        self.walk.inserted(page, cause);
+        self.resident += 1;
+        self.chain.remember(page);
+        self.chain.follow(page, if self.depth == 0 { self.resident / 2 } else { self.depth });
+    }
+
+    fn referenced(&mut self, _page: PageId, _write: bool) {}
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.walk.removed(page, why);
+        self.resident -= 1;
+        if why == Leave::Forgotten {
+            self.chain.forget(page);
+        }
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        self.chain.forget(page);
+    }
+
+    /// A protected page leaves only where the walk meets no other.
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let Self { walk, chain, .. } = self;
+        let protected = Cell::new(None);
+        let found = walk.victim(&|page| {
+            let accepted = accept(page);
+            if accepted && chain.protects(page) {
+                protected.set(protected.get().or(Some(page)));
+                return false;
+            }
+            accepted
+        });
+        found.or(protected.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Swaps a page in, which of a full view takes the victim out first; returns the victim.
+    fn swap_in(policy: &mut SwapInHistory, page: u32, room: u32) -> Option<u32> {
+        policy.inserted(PageId(page), Cause::Read);
+        if policy.resident <= room {
+            return None;
+        }
+        let victim = policy.victim(&|other| other.0 != page)?;
+        policy.removed(victim, Leave::Evicted);
+        Some(victim.0)
+    }
+
+    #[test]
+    fn the_page_that_followed_the_last_time_is_passed_over() {
+        let mut history = SwapInHistory::new(64, 1);
+        for page in [10, 2, 3, 4] {
+            assert_eq!(swap_in(&mut history, page, 4), None);
+        }
+        assert_eq!(swap_in(&mut history, 20, 4), Some(2));
+        assert_eq!(swap_in(&mut history, 2, 4), Some(4), "not 3, which followed 2");
+        assert_eq!(swap_in(&mut history, 5, 4), Some(10));
+        assert_eq!(swap_in(&mut history, 10, 4), Some(20));
+        // The walk comes to 2 next, which followed 10.
+        for page in [3, 5, 10] {
+            assert_eq!(history.victim(&|_| true), Some(PageId(page)));
+            history.removed(PageId(page), Leave::Evicted);
+        }
+        assert_eq!(history.victim(&|_| true), Some(PageId(2)), "there is no other");
+    }
+
+    #[test]
+    fn a_deeper_chain_protects_as_many_pages_and_slides_while_it_comes_true() {
+        let mut history = SwapInHistory::new(64, 3);
+        let come_and_go = |history: &mut SwapInHistory, page| {
+            history.inserted(PageId(page), Cause::Read);
+            history.removed(PageId(page), Leave::Evicted);
+        };
+        for page in [5, 9, 1, 30, 31, 40] {
+            come_and_go(&mut history, page);
+        }
+        let protected =
+            |history: &SwapInHistory| (0..64).filter(|&page| history.chain.protects(PageId(page))).collect::<Vec<_>>();
+        assert_eq!(protected(&history), []);
+        // From 40 there is no memory but of what comes now.
+        come_and_go(&mut history, 5);
+        assert_eq!(protected(&history), [1, 9, 30]);
+        come_and_go(&mut history, 9);
+        assert_eq!(protected(&history), [1, 30, 31]);
+        // 1 did not have to be swapped in: it was in view. What comes after it still holds.
+        come_and_go(&mut history, 30);
+        assert_eq!(protected(&history), [5, 31, 40]);
+        come_and_go(&mut history, 50);
+        assert_eq!(protected(&history), [], "nothing is known of 50");
+        history.inserted(PageId(31), Cause::Read);
+        assert_eq!(protected(&history), [5, 9, 40]);
+        history.removed(PageId(31), Leave::Forgotten);
+        history.forgotten(PageId(40));
+        assert_eq!(protected(&history), [5, 9], "the history of a discarded page means nothing");
+        come_and_go(&mut history, 31);
+        assert_eq!(protected(&history), [], "nor what followed it");
+    }
+
+    #[test]
+    fn depth_zero_protects_half_of_what_is_in_view_within_a_few_swap_ins() {
+        let mut history = SwapInHistory::new(256, 0);
+        for _ in 0..2 {
+            for page in 0..128 {
+                history.inserted(PageId(page), Cause::Read);
+            }
+            for page in 0..128 {
+                history.removed(PageId(page), Leave::Evicted);
+            }
+        }
+        (128..228).for_each(|page| history.inserted(PageId(page), Cause::Read));
+        (0..20).for_each(|page| history.inserted(PageId(page), Cause::Read));
+        let protected: Vec<_> = (0..256).filter(|&page| history.chain.protects(PageId(page))).collect();
+        assert_eq!(protected, (20..80).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn without_history_it_is_simple() {
+        let (mut history, mut simple) = (SwapInHistory::new(400, 1), Simple::new(400));
+        for page in 0..400_u32 {
+            let page = PageId(page * 7 % 400);
+            history.inserted(page, Cause::Read);
+            simple.inserted(page, Cause::Read);
+            if history.resident > 100 {
+                let victim = history.victim(&|_| true).expect("pages are there");
+                assert_eq!(simple.victim(&|_| true), Some(victim));
+                history.removed(victim, Leave::Evicted);
+                simple.removed(victim, Leave::Evicted);
+            }
+        }
+    }
+}
