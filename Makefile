@@ -5,6 +5,9 @@
 #   make check         format, lints, licences
 #   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
 #   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
+#   make bench-policies  replacement policies on small workloads   (benches/policies.sh)
+#   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
+#   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
@@ -60,6 +63,15 @@ bench: build
 bench-swap: build
 	benches/swap.sh
 
+bench-policies: build
+	benches/policies.sh
+
+bench-prefetch: build
+	benches/prepaging.sh
+
+bench-bits: build
+	benches/bits.sh
+
 workloads:
 	@scripts/need cc c++
 	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT)
@@ -85,4 +97,4 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits workloads python install clean

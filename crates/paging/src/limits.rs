@@ -14,9 +14,9 @@ pub const VICTIMS_MAX: usize = 128;
 pub const RUN_BYTES_MAX: u32 = 256 << 10;
 /// Most pages hidden in one step.
 pub const HIDES_MAX: usize = 32;
-/// Most ranges a prefetcher proposes in one step.
-pub const PROPOSALS_MAX: usize = 4;
-/// Most units a prefetcher may propose in one step.
+/// Most ranges a prefetcher proposes in one step: a strided stream names its pages one by one.
+pub const PROPOSALS_MAX: usize = 32;
+/// Most pages fetched ahead in one step.
 pub const PREFETCH_UNITS_MAX: u32 = 128;
 /// Faults that may wait for room at once; a fault beyond that is asked to come again.
 pub const STARVED_MAX: usize = 1024;

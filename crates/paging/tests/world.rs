@@ -537,8 +537,31 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fixed = (2u32..24, Just(1u32), any::<bool>(), Just(false));
     let grained = (32u32..100, Just(4u32), Just(false), any::<bool>());
     let sizes = prop_oneof![fixed, grained];
-    let policies = prop_oneof![Just("fifo"), Just("lru"), Just("simple"), Just("hider"), Just("hider")];
-    let names = (policies, prop_oneof![Just("none"), Just("sequential")], any::<bool>());
+    let policies = prop_oneof![
+        Just("fifo"),
+        Just("lru"),
+        Just("simple"),
+        Just("hider"),
+        Just("hider"),
+        Just("clock"),
+        Just("nru-swaps:swaps=10"),
+        Just("plru"),
+        Just("mglru"),
+    ];
+    let names = (
+        policies,
+        prop_oneof![
+            Just("none"),
+            Just("sequential"),
+            Just("auto"),
+            Just("streams:gate=0"),
+            Just("cluster:gate=0"),
+            Just("prepaging:gate=0"),
+            Just("leap:gate=0"),
+            Just("markov:gate=0"),
+        ],
+        any::<bool>(),
+    );
     (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<bool>()).prop_map(
         |((budget, block_units, small_moves, wide_moves), direct, frames, threads, names, failures, sequential)| {
             Shape {

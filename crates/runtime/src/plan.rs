@@ -49,7 +49,13 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features) -> (usize, usize)
 }
 
 /// Plans a run. `direct` tells whether pages are copied by this process itself, `hides` whether the policy hides pages.
-pub(crate) fn plan(settings: &Settings, mode: Mode, features: &Features, direct: bool, hides: bool) -> Result<Plan, PlanError> {
+pub(crate) fn plan(
+    settings: &Settings,
+    mode: Mode,
+    features: &Features,
+    direct: bool,
+    hides: bool,
+) -> Result<Plan, PlanError> {
     let (unit, block) = sizes(settings.page_size, mode, features);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
     let in_place = mode == Mode::Sigsegv;

@@ -16,20 +16,29 @@ impl Pager {
             return 0;
         }
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
-        let window_max = if copied { run_max } else { self.ahead_units };
+        // A page fetched into view and all that its touch brings ahead fit into one run.
+        let window_max = if copied { (run_max - 1).max(1) } else { self.ahead_units };
+        let staged = matches!(self.state(page), State::Staged | State::Installing);
+        let touch = Touch { unit: page.0, span, window_max, staged, told: !copied };
         let mut proposals = Proposals::default();
-        let staged = self.state(page) == State::Staged || self.state(page) == State::Installing;
-        self.prefetcher.touched(Touch { unit: page.0, span, window_max, staged }, &mut proposals);
+        let Self { prefetcher, state, flags, is_wide, geometry, .. } = self;
+        let away = |unit: u32| {
+            let wide = is_wide.get(geometry.block(unit) as usize).is_some_and(|&wide| wide != 0);
+            let head = if wide { geometry.block_start(unit) } else { unit } as usize;
+            unit < geometry.units && state[head] == State::Remote as u8 && flags[head] & WANTED == 0
+        };
+        prefetcher.touched(touch, &away, &mut proposals);
         if copied {
-            self.counters.prefetch_used += u64::from(proposals.confirmed().1);
+            self.counters.prefetch_used += u64::from(proposals.confirmed());
+            self.counters.prefetch_wasted += u64::from(proposals.missed());
         }
-        let mut run = 0;
-        for &(first, count) in proposals.as_slice() {
+        let (mut run, mut pages_left) = (0, limits::PREFETCH_UNITS_MAX);
+        for &(mut first, mut count) in proposals.as_slice() {
             if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
                 run = self.join_run(first, count.min(run_max - 1));
-            } else {
-                self.prefetch_range(first, count, actions);
+                (first, count) = (first + run, count - run);
             }
+            self.prefetch_some(first, count, &mut pages_left, actions);
         }
         run
     }
@@ -63,19 +72,27 @@ impl Pager {
     pub(super) fn may_prefetch(&self, page: PageId) -> bool {
         let room = self.budget.saturating_sub(self.used + self.spare() + self.freeing);
         let copied = !self.pool_of(page).class.moves;
+        // What is kept free for faults; a page that is copied needs little of it.
+        let margin = if copied { (self.low / 2).min(16) } else { self.low / 2 };
         let spare = if copied { room } else { self.budget.saturating_sub(self.used) };
         self.state(page) == State::Remote
             && !self.has(page, WANTED)
             && self.starved.is_empty()
-            && spare >= self.span(page) + self.low / 2
+            && spare >= self.span(page) + margin
     }
 
     /// Fetches remote pages of a range ahead of their use, while there is room to spare.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
+        let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
+        self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
+    }
+
+    /// The same, looking at no more pages than are left to this step.
+    fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, actions: &mut Actions) {
         let end = first.saturating_add(count).min(self.geometry.units);
+        let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
         let mut unit = first;
-        let mut units_left = limits::PREFETCH_UNITS_MAX.max(self.ahead_units);
-        while unit < end && units_left > 0 {
+        while unit < end && *pages_left > 0 {
             if self.geometry.block_units > 1 && self.block_is_away(self.geometry.block(unit)) {
                 let block = self.geometry.block(unit);
                 let wide = self.budget >= 8 * self.geometry.block_units && self.grain.leans_wide(block);
@@ -83,17 +100,25 @@ impl Pager {
             }
             let page = self.head(unit);
             let span = self.span(page);
-            units_left = units_left.saturating_sub(span);
+            *pages_left -= 1;
+            unit = page.0 + span;
             let quota = self.budget / 4;
             let moves = self.pool_of(page).class.moves;
-            if self.may_prefetch(page) && !(moves && self.ahead.len() as u32 * span >= quota) {
-                let Some(frame) = self.admit(page, actions) else {
-                    return;
-                };
-                self.counters.prefetched += u64::from(span);
-                self.launch(page, frame, false, false, actions);
+            if !self.may_prefetch(page) || moves && self.ahead.len() as u32 * span >= quota {
+                continue;
             }
-            unit = page.0 + span;
+            let Some(frame) = self.admit(page, actions) else {
+                return;
+            };
+            self.counters.prefetched += u64::from(span);
+            let at = actions.as_slice().len();
+            self.launch(page, frame, false, false, actions);
+            if frame.is_none() && span == 1 {
+                let more = (run_max - 1).min(end - unit).min(*pages_left);
+                let run = self.join_run(unit, more);
+                actions.extend_run(at, run);
+                (unit, *pages_left) = (unit + run, *pages_left - run);
+            }
         }
     }
 }

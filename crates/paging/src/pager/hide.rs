@@ -23,7 +23,8 @@ impl Pager {
     }
 
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
-        if self.state(page) != State::Resident || self.guarded.contains(&page) {
+        // An earlier write-back of it may still be under way, whose end must find the page in view or away.
+        if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }
         // Frames of pages that are copied are for dirty pages on their way out only.

@@ -13,7 +13,8 @@ impl Pager {
         let block = self.geometry.block_units;
         let (low, batch) = match (block, self.small.class.moves) {
             (1, true) => (4, 2),
-            (1, false) => (32, 64),
+            // The longest run of small pages fits without waiting.
+            (1, false) => (96, 64),
             _ => (block, block),
         };
         self.low = low.min(self.budget / 16);

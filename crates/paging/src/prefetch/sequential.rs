@@ -34,9 +34,9 @@ struct Stream {
 }
 
 impl Prefetcher for Sequential {
-    fn touched(&mut self, touch: Touch, proposals: &mut Proposals) {
+    fn touched(&mut self, touch: Touch, _away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
         self.clock += 1;
-        let end = touch.unit + touch.span;
+        let end = touch.unit.saturating_add(touch.span);
         let found = self.streams.iter_mut().find(|s| s.used > 0 && touch.unit > s.last && touch.unit <= s.next);
         let Some(stream) = found else {
             let oldest = self.streams.iter_mut().min_by_key(|s| s.used);
@@ -47,12 +47,14 @@ impl Prefetcher for Sequential {
         };
         // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
         if touch.unit == stream.next {
-            stream.window = (stream.window * 2).max(2 * touch.span).min(touch.window_max.max(touch.span));
-            let passed = stream.last + stream.span;
-            proposals.confirm(passed, touch.unit - passed);
+            stream.window =
+                stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
+            let passed = stream.last.saturating_add(stream.span);
+            proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
-        let from = stream.next.max(end);
+        // A page that was absent inside the window shows that what lies behind it did not come.
+        let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {
             last: touch.unit,
@@ -69,8 +71,17 @@ mod tests {
     use super::*;
 
     fn touch(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
+        touch_as(prefetcher, unit, false)
+    }
+
+    fn touch_staged(prefetcher: &mut Sequential, unit: u32) -> Vec<(u32, u32)> {
+        touch_as(prefetcher, unit, true)
+    }
+
+    fn touch_as(prefetcher: &mut Sequential, unit: u32, staged: bool) -> Vec<(u32, u32)> {
         let mut proposals = Proposals::default();
-        prefetcher.touched(Touch { unit, span: 1, window_max: 16, staged: false }, &mut proposals);
+        let touch = Touch { unit, span: 1, window_max: 16, staged, told: false };
+        prefetcher.touched(touch, &|_| true, &mut proposals);
         proposals.as_slice().to_vec()
     }
 
@@ -90,8 +101,9 @@ mod tests {
         let mut s = Sequential::default();
         touch(&mut s, 0);
         assert_eq!(touch(&mut s, 1), [(2, 2)]);
-        assert_eq!(touch(&mut s, 2), [(4, 1)]);
-        assert_eq!(touch(&mut s, 3), [(5, 1)]);
+        assert_eq!(touch_staged(&mut s, 2), [(4, 1)]);
+        assert_eq!(touch_staged(&mut s, 3), [(5, 1)]);
+        assert_eq!(touch(&mut s, 4), [(5, 2)], "nothing of it has come");
     }
 
     #[test]

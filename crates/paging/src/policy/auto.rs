@@ -1,0 +1,310 @@
+//! Auto: the policy that a duel of policies on samples of the program's own pages shows to be best.
+//!
+//! Of every 16 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
+//! pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
+//! What a page costs under each candidate is so measured, not simulated: it is how often it had to come back. All other
+//! pages follow the candidate that does best. Misjudging costs the samples' share, a sixteenth of the difference a
+//! candidate, and the followers turn as soon as the difference is beyond chance.
+
+use std::fmt::Write;
+
+use super::{Cause, Info, Leave, Policy, Space};
+use crate::units::PageId;
+
+/// Units of which each candidate has one.
+const RUN: u32 = 16;
+/// With fewer pages than this in view samples say nothing: all follow the first candidate.
+const PAGES_MIN: u32 = 64;
+/// Returns of pages from one judgement to the next.
+const JUDGE_EVERY: u32 = 64;
+/// Turns that are remembered for the report.
+const TURNS: usize = 8;
+
+/// The candidates; the first is the floor, the second is followed to begin with.
+const CANDIDATES: [&str; 3] = ["swap-in-history", "lirs", "s3-fifo"];
+const FLOOR: usize = 0;
+const FIRST: usize = 1;
+
+pub(super) const INFO: Info = Info {
+    name: "auto",
+    summary: "the best of swap-in-history, lirs and s3-fifo, as samples of the program's own pages show it",
+    source: "set duelling, ISCA 2007, on samples of pages",
+    params: &[],
+    build: |space, _| Box::new(Auto::new(space)),
+};
+
+/// Pages that one policy orders.
+struct Team {
+    policy: Box<dyn Policy>,
+    /// Pages in view.
+    present: u32,
+    /// Pages that have been in view and were not discarded since.
+    known: u32,
+    /// Returns of such pages, halved now and then.
+    returns: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    returns: u64,
+    to: usize,
+}
+
+/// State: a byte and a bit a unit, the candidates' own state for a sixteenth of the units each, and that of those
+/// candidates for all units that were ever followed.
+pub(super) struct Auto {
+    /// By candidate: its sample.
+    samples: Vec<Team>,
+    /// By candidate: the pages that came in while it was followed.
+    followers: Vec<Team>,
+    /// By unit: the team that a page in view is with, plus one; samples first.
+    team: Vec<u8>,
+    known: Vec<u64>,
+    salt: u64,
+    followed: usize,
+    /// Too few pages for samples.
+    few: bool,
+    full: bool,
+    returns: u64,
+    judge_in: u32,
+    turns: [Turn; TURNS],
+    turned: usize,
+}
+
+impl Auto {
+    fn new(space: Space) -> Self {
+        let team = |name: &str, units| {
+            let info = super::POLICIES.iter().find(|info| info.name == name);
+            let space = Space { units, ..space };
+            let policy: Box<dyn Policy> = match info {
+                Some(info) => (info.build)(space, &crate::spec::Values::defaults(info.params)),
+                None => Box::new(super::fifo::Fifo::new(units)),
+            };
+            Team { policy, present: 0, known: 0, returns: 0 }
+        };
+        let units = space.units as usize;
+        Self {
+            samples: CANDIDATES.iter().map(|name| team(name, space.units.div_ceil(RUN))).collect(),
+            followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
+            team: vec![0; units],
+            known: vec![0; units.div_ceil(64)],
+            salt: space.seed,
+            followed: FIRST,
+            few: false,
+            full: false,
+            returns: 0,
+            judge_in: JUDGE_EVERY,
+            turns: [Turn::default(); TURNS],
+            turned: 0,
+        }
+    }
+
+    /// The candidate whose sample a unit belongs to.
+    fn sample_of(&self, unit: u32) -> Option<usize> {
+        if self.few {
+            return None;
+        }
+        let mut x = (u64::from(unit / RUN) ^ self.salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^= x >> 32;
+        // One draw for the first candidate, the others a fixed odd step on: distinct, and each as likely everywhere.
+        let first = x as u32 % RUN;
+        (0..CANDIDATES.len()).find(|&k| unit % RUN == (first + 5 * k as u32) % RUN)
+    }
+
+    /// The team of a page in view, and the page's name there.
+    fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
+        let index = usize::from(self.team[page.0 as usize]).checked_sub(1)?;
+        Some(match index.checked_sub(CANDIDATES.len()) {
+            None => (&mut self.samples[index], PageId(page.0 / RUN)),
+            Some(index) => (&mut self.followers[index], page),
+        })
+    }
+
+    fn is_known(&self, page: PageId) -> bool {
+        self.known[page.0 as usize / 64] & (1 << (page.0 % 64)) != 0
+    }
+
+    fn known_everywhere(&self) -> u32 {
+        self.samples.iter().chain(&self.followers).map(|team| team.known).sum()
+    }
+
+    fn present_everywhere(&self) -> u32 {
+        self.samples.iter().chain(&self.followers).map(|team| team.present).sum()
+    }
+
+    /// Counts a page that came in: for the first time, or again.
+    fn count(&mut self, page: PageId) {
+        let home = self.sample_of(page.0);
+        let again = self.is_known(page);
+        self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
+        let team = match home {
+            Some(k) => &mut self.samples[k],
+            None => &mut self.followers[FLOOR],
+        };
+        if !again {
+            team.known += 1;
+            return;
+        }
+        team.returns += 1;
+        self.returns += 1;
+        self.judge_in -= 1;
+        if self.judge_in == 0 {
+            self.judge_in = JUDGE_EVERY;
+            self.judge();
+        }
+    }
+
+    /// Follows another candidate when its sample did better by more than chance explains.
+    fn judge(&mut self) {
+        let cost = |k: usize| {
+            let team = &self.samples[k];
+            // As if all samples were as large as the first.
+            f64::from(team.returns) * f64::from(self.samples[FLOOR].known.max(1)) / f64::from(team.known.max(1))
+        };
+        let best = (0..CANDIDATES.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
+        let (now, then) = (cost(self.followed), cost(best));
+        if best != self.followed && now - then > 2.0 * (now + then).sqrt() && now > 1.04 * then {
+            self.followed = best;
+            self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: best };
+            self.turned += 1;
+        }
+        // What is long ago counts less: half after about four turns of all local memory.
+        let memory = 4 * self.present_everywhere() / RUN;
+        if self.samples.iter().map(|team| team.returns).max() > Some(memory.max(4 * JUDGE_EVERY)) {
+            self.samples.iter_mut().for_each(|team| team.returns /= 2);
+        }
+    }
+
+    /// The sample that has most more than its share of the pages in view, if it has.
+    fn over_its_share(&self) -> Option<usize> {
+        let (present, known) = (u64::from(self.present_everywhere()), u64::from(self.known_everywhere()).max(1));
+        let excess = |team: &Team| {
+            let share = present * u64::from(team.known) / known;
+            i64::from(team.present) - share.max(2) as i64
+        };
+        let (most, over) =
+            self.samples.iter().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
+        (over > 0).then_some(most)
+    }
+
+    fn victim_of_sample(&mut self, k: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let Self { samples, salt, .. } = self;
+        let whole = |page: PageId| whole_page(page, k, *salt);
+        samples[k].policy.victim(&|page| accept(whole(page))).map(whole)
+    }
+
+    /// Of the followers those that came in under an earlier choice leave first.
+    fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
+        for k in earlier.chain([self.followed]) {
+            if self.followers[k].present > 0
+                && let Some(page) = self.followers[k].policy.victim(accept)
+            {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    /// The first time memory is full: with too few pages in it the samples are given up.
+    fn filled(&mut self) {
+        self.full = true;
+        if self.present_everywhere() >= PAGES_MIN {
+            return;
+        }
+        self.followed = FLOOR;
+        for unit in 0..self.team.len() as u32 {
+            let in_sample = (1..=CANDIDATES.len()).contains(&usize::from(self.team[unit as usize]));
+            if in_sample {
+                self.removed(PageId(unit), Leave::Forgotten);
+                self.few = true;
+                self.inserted(PageId(unit), Cause::Read);
+                self.few = false;
+            }
+        }
+        self.few = true;
+    }
+}
+
+/// The page that a sample knows by its run.
+fn whole_page(run: PageId, k: usize, salt: u64) -> PageId {
+    let mut x = (u64::from(run.0) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 32;
+    PageId(run.0 * RUN + (x as u32 % RUN + 5 * k as u32) % RUN)
+}
+
+impl Policy for Auto {
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        let sample = self.sample_of(page.0);
+        let index = sample.unwrap_or(CANDIDATES.len() + self.followed);
+        self.team[page.0 as usize] = index as u8 + 1;
+        if let Some((team, page)) = self.team_of(page) {
+            team.present += 1;
+            team.policy.inserted(page, cause);
+        }
+        self.count(page);
+    }
+
+    fn referenced(&mut self, page: PageId, write: bool) {
+        if let Some((team, page)) = self.team_of(page) {
+            team.policy.referenced(page, write);
+        }
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        if let Some((team, name)) = self.team_of(page) {
+            team.present -= 1;
+            team.policy.removed(name, why);
+        }
+        self.team[page.0 as usize] = 0;
+        if why == Leave::Forgotten {
+            self.forgotten(page);
+        }
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        if !self.is_known(page) {
+            return;
+        }
+        self.known[page.0 as usize / 64] &= !(1 << (page.0 % 64));
+        match self.sample_of(page.0) {
+            Some(k) => {
+                self.samples[k].known -= 1;
+                self.samples[k].policy.forgotten(PageId(page.0 / RUN));
+            }
+            None => {
+                self.followers[FLOOR].known = self.followers[FLOOR].known.saturating_sub(1);
+                self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
+            }
+        }
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        if !self.full {
+            self.filled();
+        }
+        if let Some(k) = self.over_its_share()
+            && let Some(page) = self.victim_of_sample(k, accept)
+        {
+            return Some(page);
+        }
+        let found = self.victim_of_followers(accept);
+        found.or_else(|| (0..CANDIDATES.len()).find_map(|k| self.victim_of_sample(k, accept)))
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> std::fmt::Result {
+        write!(out, "following {}", CANDIDATES[self.followed])?;
+        let turns = self.turned.min(TURNS);
+        for turn in (self.turned - turns..self.turned).map(|index| self.turns[index % TURNS]) {
+            write!(out, ", {} from return {} on", CANDIDATES[turn.to], turn.returns)?;
+        }
+        if self.few {
+            return write!(out, " (too few pages in memory to compare)");
+        }
+        write!(out, "; returns a page lately:")?;
+        for (name, team) in CANDIDATES.iter().zip(&self.samples) {
+            write!(out, " {name} {:.2}", f64::from(team.returns) / f64::from(team.known.max(1)))?;
+        }
+        Ok(())
+    }
+}

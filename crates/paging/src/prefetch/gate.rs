@@ -1,0 +1,321 @@
+//! The gate before every prefetcher: a useless one costs no transfer.
+//!
+//! A prefetcher is always asked, but while it is right too seldom (or not yet known to be right) nothing it proposes is
+//! fetched. How often it is right is seen in one of four ways:
+//!
+//! - *Shut*: nothing is fetched, so every touch of an absent page is told. All that is proposed and away becomes a ghost.
+//! - *Open, first uses told* (pages wait in frames): the same, since the first use of a fetched page is told as well.
+//! - *Open, first uses not told* (pages come straight into view): a page that was fetched rightly is never heard of
+//!   again, and neither is one that was fetched in vain. So one proposal in so many is not fetched but kept as a probe:
+//!   a ghost whose touch is told, and which stands for all.
+//! - *Open, and the prefetcher accounts for itself* (a stream knows where it is to be seen next): its own word.
+//!
+//! Only proposals that would cost a transfer count: what is in memory is proposed for nothing, rightly or wrongly.
+
+use core::fmt::Write;
+
+use super::ghosts::{Ghosts, Verdict};
+use super::{Param, Prefetcher, Proposals, Touch, Values};
+use crate::limits;
+
+/// Right proposals, as a share of [`ONE`], at which the gate opens and under which it shuts.
+const OPENS: u32 = ONE / 100 * 60;
+const SHUTS: u32 = ONE / 100 * 40;
+const ONE: u32 = 1 << 16;
+/// One proposal in so many is kept as a probe.
+const PROBE_EVERY: u32 = 32;
+/// A verdict moves the estimate by 1 / 2^this of the way; a probe stands for many, and a page of those that are accounted
+/// for comes with its whole window.
+const VERDICT_SHIFT: u32 = 5;
+const PROBE_SHIFT: u32 = 3;
+const ACCOUNT_SHIFT: u32 = 7;
+
+/// The parameter of every prefetcher behind a gate.
+pub(super) const GATE: Param =
+    Param { name: "gate", help: "1: fetch only while mostly right; 0: always", default: 1, min: 0, max: 1 };
+
+/// Puts a gate before a prefetcher, unless its parameters say otherwise.
+pub(super) fn gated(inner: Box<dyn Prefetcher>, values: &Values) -> Box<dyn Prefetcher> {
+    if values.get(GATE.name) == 0 {
+        return inner;
+    }
+    Box::new(Gated { inner, judge: Judge::new(), offered: Proposals::default() })
+}
+
+/// State: 24 KiB of ghosts.
+struct Gated {
+    inner: Box<dyn Prefetcher>,
+    judge: Judge,
+    offered: Proposals,
+}
+
+impl Prefetcher for Gated {
+    fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
+        let pushing = self.judge.is_open();
+        self.judge.watch(touch, pushing, self.inner.accounts());
+        self.offered.clear();
+        self.inner.touched(touch, away, &mut self.offered);
+        self.judge.pass(touch, &self.offered, away, proposals);
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> core::fmt::Result {
+        self.judge.describe(out)
+    }
+}
+
+/// How proposals are judged at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Nothing is fetched.
+    Shadow,
+    /// All is fetched; ghosts of all.
+    Told,
+    /// All but the probes is fetched.
+    Probing,
+    /// All is fetched; the prefetcher says what became of it.
+    Accounted,
+}
+
+/// Measures one prefetcher, and lets its proposals through or not.
+pub(super) struct Judge {
+    ghosts: Ghosts,
+    mode: Mode,
+    open: bool,
+    accuracy: u32,
+    touches: u32,
+    since_probe: u32,
+    rights: u32,
+}
+
+impl Judge {
+    pub(super) fn new() -> Self {
+        Self {
+            ghosts: Ghosts::new(),
+            mode: Mode::Shadow,
+            open: false,
+            accuracy: 0,
+            touches: 0,
+            since_probe: 0,
+            rights: 0,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Units seen to be right since this was asked last; half of them is kept in mind.
+    pub(super) fn take_rights(&mut self) -> u32 {
+        let rights = self.rights;
+        self.rights /= 2;
+        rights
+    }
+
+    /// Takes note of a touch before the prefetcher is asked. `pushing`: what it proposes now is to be fetched.
+    pub(super) fn watch(&mut self, touch: Touch, pushing: bool, accounts: bool) {
+        let mode = match (pushing, accounts, touch.told) {
+            (false, ..) => Mode::Shadow,
+            (true, true, _) => Mode::Accounted,
+            (true, false, true) => Mode::Told,
+            (true, false, false) => Mode::Probing,
+        };
+        self.touches = self.touches.wrapping_add(1);
+        if mode != self.mode {
+            // What waits was fetched or was not, unlike what is to come: no verdict about it is fair any more.
+            self.ghosts.clear();
+            self.mode = mode;
+        }
+        if let Some(probe) = self.ghosts.touch(touch.unit) {
+            self.rights = self.rights.saturating_add(if probe { PROBE_EVERY } else { 1 });
+        }
+        while let Some(verdict) = self.ghosts.settle(self.touches) {
+            self.learn(verdict);
+        }
+    }
+
+    /// Lets through what was offered, as far as it goes, and remembers what will tell whether it was right.
+    pub(super) fn pass(&mut self, touch: Touch, offered: &Proposals, away: &dyn Fn(u32) -> bool, to: &mut Proposals) {
+        if self.mode != Mode::Shadow {
+            to.confirm(offered.confirmed());
+            to.miss(offered.missed());
+        }
+        let mut pages_left = limits::PREFETCH_UNITS_MAX;
+        for &(first, count) in offered.as_slice() {
+            match self.mode {
+                Mode::Accounted => to.push(first, count),
+                Mode::Probing => self.probe(touch, (first, count), away, &mut pages_left, to),
+                Mode::Shadow | Mode::Told => {
+                    for unit in units(first, count, touch.span, &mut pages_left).filter(|&unit| away(unit)) {
+                        self.remember(unit, false);
+                    }
+                    if self.mode == Mode::Told {
+                        to.push(first, count);
+                    }
+                }
+            }
+        }
+        if self.mode == Mode::Accounted {
+            let span = touch.span.max(1);
+            self.count(offered.confirmed() / span, true);
+            self.count(offered.missed() / span, false);
+        }
+    }
+
+    /// Passes a range on but for the probes in it.
+    fn probe(
+        &mut self,
+        touch: Touch,
+        (first, count): (u32, u32),
+        away: &dyn Fn(u32) -> bool,
+        pages_left: &mut u32,
+        to: &mut Proposals,
+    ) {
+        let mut from = first;
+        for unit in units(first, count, touch.span, pages_left) {
+            if !away(unit) {
+                continue;
+            }
+            if !self.ghosts.waits(unit) {
+                self.since_probe += 1;
+                if self.since_probe < PROBE_EVERY {
+                    continue;
+                }
+                self.since_probe = 0;
+                self.remember(unit, true);
+            }
+            // A unit that is a probe stays one when it is proposed again.
+            to.push(from, unit - from);
+            from = unit.saturating_add(touch.span.max(1));
+        }
+        to.push(from, first.saturating_add(count).saturating_sub(from));
+    }
+
+    fn remember(&mut self, unit: u32, probe: bool) {
+        if let Some(verdict) = self.ghosts.add(unit, self.touches, probe) {
+            self.learn(verdict);
+        }
+    }
+
+    /// Counts pages whose fate was told.
+    fn count(&mut self, pages: u32, right: bool) {
+        self.rights = self.rights.saturating_add(if right { pages } else { 0 });
+        for _ in 0..pages.min(limits::PREFETCH_UNITS_MAX) {
+            self.move_estimate(right, ACCOUNT_SHIFT);
+        }
+    }
+
+    fn learn(&mut self, Verdict { right, probe }: Verdict) {
+        self.move_estimate(right, if probe { PROBE_SHIFT } else { VERDICT_SHIFT });
+    }
+
+    fn move_estimate(&mut self, right: bool, shift: u32) {
+        match right {
+            true => self.accuracy += (ONE - self.accuracy) >> shift,
+            false => self.accuracy -= self.accuracy >> shift,
+        }
+        self.open = if self.open { self.accuracy >= SHUTS } else { self.accuracy >= OPENS };
+    }
+
+    pub(super) fn describe(&self, out: &mut dyn Write) -> core::fmt::Result {
+        let percent = (u64::from(self.accuracy) * 100 + u64::from(ONE) / 2) / u64::from(ONE);
+        let gate = if self.open { "open" } else { "shut" };
+        write!(out, "{percent} % right, gate {gate}")
+    }
+}
+
+/// The pages of a range, by their first units.
+fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterator<Item = u32> {
+    let end = first.saturating_add(count);
+    let pages = count.div_ceil(span.max(1)).min(*pages_left);
+    *pages_left -= pages;
+    (first..end).step_by(span.max(1) as usize).take(pages as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proposes the next unit, or one far off.
+    struct Next {
+        right: bool,
+    }
+
+    impl Prefetcher for Next {
+        fn touched(&mut self, touch: Touch, _away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
+            proposals.push(if self.right { touch.unit + 1 } else { touch.unit + 1_000_000 }, 1);
+        }
+    }
+
+    fn touch(gate: &mut dyn Prefetcher, unit: u32, told: bool, away: bool) -> Vec<(u32, u32)> {
+        let mut proposals = Proposals::default();
+        gate.touched(Touch { unit, span: 1, window_max: 64, staged: false, told }, &|_| away, &mut proposals);
+        proposals.as_slice().to_vec()
+    }
+
+    fn gate(right: bool) -> Gated {
+        Gated { inner: Box::new(Next { right }), judge: Judge::new(), offered: Proposals::default() }
+    }
+
+    fn opens_after(gate: &mut Gated, units: core::ops::Range<u32>, away: bool) -> Option<usize> {
+        units.into_iter().position(|unit| !touch(gate, unit, true, away).is_empty())
+    }
+
+    #[test]
+    fn it_opens_for_what_is_right_and_stays_shut_for_what_is_wrong() {
+        let after = opens_after(&mut gate(true), 0..1000, true);
+        assert!(after.is_some_and(|after| (20..40).contains(&after)), "{after:?}");
+        assert_eq!(opens_after(&mut gate(false), 0..10_000, true), None);
+    }
+
+    #[test]
+    fn what_is_in_memory_proves_nothing() {
+        assert_eq!(opens_after(&mut gate(true), 0..10_000, false), None);
+    }
+
+    #[test]
+    fn it_shuts_again_and_says_so() {
+        for told in [true, false] {
+            let mut gate = gate(true);
+            for unit in 0..200 {
+                touch(&mut gate, unit, told, true);
+            }
+            let mut text = String::new();
+            gate.describe(&mut text).expect("a string takes all");
+            assert!(text.ends_with("gate open"), "{text}");
+            gate.inner = Box::new(Next { right: false });
+            let pushed = (1000..11_000).filter(|&unit| !touch(&mut gate, unit, told, true).is_empty()).count();
+            assert!(pushed < 600, "{pushed} useless transfers");
+            text.clear();
+            gate.describe(&mut text).expect("a string takes all");
+            assert!(text.ends_with("gate shut"), "{text}");
+        }
+    }
+
+    #[test]
+    fn probes_are_held_back_where_first_uses_are_not_told_and_keep_the_gate_open() {
+        let mut gate = gate(true);
+        let mut unit = 0;
+        let (mut pushed, mut held) = (0, 0);
+        for _ in 0..10_000 {
+            // The program passes unseen over what was fetched.
+            match touch(&mut gate, unit, false, true)[..] {
+                [] => (unit, held) = (unit + 1, held + 1),
+                _ => (unit, pushed) = (unit + 2, pushed + 1),
+            }
+        }
+        assert!(pushed > 9_500 && held > pushed / 40, "{pushed} fetched, {held} not");
+    }
+
+    #[test]
+    fn a_range_is_passed_on_around_its_probe() {
+        let mut judge = Judge::new();
+        (judge.open, judge.mode) = (true, Mode::Probing);
+        let mut offered = Proposals::default();
+        offered.push(100, 64);
+        let mut passed = Proposals::default();
+        let touch = Touch { unit: 99, span: 1, window_max: 64, staged: false, told: false };
+        judge.pass(touch, &offered, &|_| true, &mut passed);
+        assert_eq!(passed.as_slice(), [(100, 31), (132, 31)]);
+        assert!(judge.ghosts.waits(131) && judge.ghosts.waits(163));
+    }
+}

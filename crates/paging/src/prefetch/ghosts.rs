@@ -1,0 +1,173 @@
+//! Ghosts: units that were proposed, remembered until they are touched or have waited too long. They tell how often a
+//! prefetcher is right without a transfer being made. The idea is that of ghost entries in ARC and of the filter table of
+//! pollution-aware hardware prefetchers.
+
+/// Ghosts kept at once.
+const RING: usize = 1024;
+/// A touch later than this many touches proves nothing: at random, too, every page is touched some day.
+const PATIENCE: u32 = 128;
+const NONE: u16 = u16::MAX;
+
+const _: () = assert!(RING.is_power_of_two() && RING < NONE as usize);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Waiting,
+    Touched,
+}
+
+#[derive(Clone, Copy)]
+struct Ghost {
+    unit: u32,
+    born: u32,
+    next: u16,
+    fate: Fate,
+    probe: bool,
+}
+
+/// What became of a ghost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Verdict {
+    /// It was touched in time.
+    pub(super) right: bool,
+    /// It was one of a few that stood for many.
+    pub(super) probe: bool,
+}
+
+/// A ring of ghosts in the order of their birth, and chains from a unit's hash to its ghost.
+pub(super) struct Ghosts {
+    ring: Vec<Ghost>,
+    chains: Vec<u16>,
+    first: usize,
+    count: usize,
+}
+
+impl Ghosts {
+    pub(super) fn new() -> Self {
+        let empty = Ghost { unit: 0, born: 0, next: NONE, fate: Fate::Touched, probe: false };
+        Self { ring: vec![empty; RING], chains: vec![NONE; RING], first: 0, count: 0 }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.chains.fill(NONE);
+        self.count = 0;
+    }
+
+    fn chain(unit: u32) -> usize {
+        (unit.wrapping_mul(0x9e37_79b1) >> 16) as usize % RING
+    }
+
+    fn find(&self, unit: u32) -> Option<usize> {
+        let mut at = self.chains[Self::chain(unit)];
+        while at != NONE && self.ring[at as usize].unit != unit {
+            at = self.ring[at as usize].next;
+        }
+        (at != NONE).then_some(at as usize)
+    }
+
+    fn unlink(&mut self, index: usize) {
+        let Ghost { unit, next, .. } = self.ring[index];
+        let chain = Self::chain(unit);
+        if self.chains[chain] as usize == index {
+            self.chains[chain] = next;
+            return;
+        }
+        let mut at = self.chains[chain];
+        while at != NONE {
+            let after = self.ring[at as usize].next;
+            if after as usize == index {
+                self.ring[at as usize].next = next;
+                return;
+            }
+            at = after;
+        }
+    }
+
+    /// Whether a unit's ghost waits.
+    pub(super) fn waits(&self, unit: u32) -> bool {
+        self.find(unit).is_some()
+    }
+
+    /// Remembers a proposed unit, unless it waits already. When the ring is full the oldest makes room: its verdict is
+    /// returned.
+    pub(super) fn add(&mut self, unit: u32, now: u32, probe: bool) -> Option<Verdict> {
+        if self.waits(unit) {
+            return None;
+        }
+        let verdict = if self.count == RING { Some(self.take_first()) } else { None };
+        let index = (self.first + self.count) % RING;
+        let chain = Self::chain(unit);
+        self.ring[index] = Ghost { unit, born: now, next: self.chains[chain], fate: Fate::Waiting, probe };
+        self.chains[chain] = index as u16;
+        self.count += 1;
+        verdict
+    }
+
+    /// A unit was touched: true when its ghost waited for it, and whether that was a probe.
+    pub(super) fn touch(&mut self, unit: u32) -> Option<bool> {
+        let index = self.find(unit)?;
+        self.unlink(index);
+        self.ring[index].fate = Fate::Touched;
+        Some(self.ring[index].probe)
+    }
+
+    /// The next verdict in the order of birth, if the oldest ghost's fate is known. Only this order is fair: rights are
+    /// known sooner than wrongs.
+    pub(super) fn settle(&mut self, now: u32) -> Option<Verdict> {
+        let oldest = self.ring[self.first];
+        let known = oldest.fate == Fate::Touched || now.wrapping_sub(oldest.born) > PATIENCE;
+        (self.count > 0 && known).then(|| self.take_first())
+    }
+
+    fn take_first(&mut self) -> Verdict {
+        let Ghost { fate, probe, .. } = self.ring[self.first];
+        if fate == Fate::Waiting {
+            self.unlink(self.first);
+        }
+        self.first = (self.first + 1) % RING;
+        self.count -= 1;
+        Verdict { right: fate == Fate::Touched, probe }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(right: bool) -> Verdict {
+        Verdict { right, probe: false }
+    }
+
+    #[test]
+    fn verdicts_come_in_the_order_of_birth() {
+        let mut ghosts = Ghosts::new();
+        for unit in [5, 6, 7] {
+            assert_eq!(ghosts.add(unit, 0, false), None);
+        }
+        assert_eq!(ghosts.touch(6), Some(false));
+        assert_eq!(ghosts.touch(6), None, "a ghost is touched once");
+        assert_eq!(ghosts.settle(1), None, "the first still waits");
+        assert_eq!(ghosts.touch(5), Some(false));
+        assert_eq!(ghosts.settle(1), Some(verdict(true)));
+        assert_eq!(ghosts.settle(1), Some(verdict(true)));
+        assert_eq!(ghosts.settle(PATIENCE), None);
+        assert_eq!(ghosts.settle(PATIENCE + 1), Some(verdict(false)));
+        assert_eq!(ghosts.touch(7), None);
+        assert_eq!(ghosts.settle(PATIENCE + 1), None);
+    }
+
+    #[test]
+    fn a_full_ring_gives_up_its_oldest_and_every_chain_stays_whole() {
+        let mut ghosts = Ghosts::new();
+        for unit in 0..10_000u32 {
+            // Units that share chains: every RING-th hash bucket is hit many times over.
+            let given_up = ghosts.add(unit.wrapping_mul(65_536), 0, false);
+            assert_eq!(given_up.is_some(), unit as usize >= RING);
+            assert!(ghosts.waits(unit.wrapping_mul(65_536)));
+        }
+        for unit in 0..10_000u32 {
+            let waits = unit as usize >= 10_000 - RING;
+            assert_eq!(ghosts.touch(unit.wrapping_mul(65_536)).is_some(), waits, "{unit}");
+        }
+    }
+}

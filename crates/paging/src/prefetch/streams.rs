@@ -1,0 +1,446 @@
+//! Streams: many strides at once, up and down, interleaved in any order. As in stream buffers with stride detection
+//! (Palacharla and Kessler, ISCA 1994) and kernels' read-ahead: a touch that goes on with a stream fetches ahead of it,
+//! the more the longer it goes on; other touches are searched for three at equal distances.
+//!
+//! A stream that begins anew beside its old start is taken to be the same loop's next round: it has its window at once,
+//! and goes no further than the last round did.
+
+use core::cmp::Ordering;
+
+use super::gate::{self, GATE};
+use super::{Info, Prefetcher, Proposals, Touch};
+use crate::limits;
+
+const STREAMS: usize = 32;
+/// Touches kept to find strides among.
+const HISTORY: usize = 32;
+const BUCKETS: usize = 256;
+/// Steps of a stream that may be passed without a touch beyond what was asked for: pages that were in memory anyway.
+const SLACK: i64 = 4;
+/// The same for a stream of pages side by side, however long its window: others may be as far ahead of it.
+const OVERTAKEN_MAX: i64 = 64;
+/// A round of so many steps is worth remembering.
+const ROUND_MIN: i64 = 8;
+
+pub(super) const INFO: Info = Info {
+    name: "streams",
+    summary: "up to 32 interleaved strides, up and down, the window growing while they go on",
+    source: "Palacharla, Kessler, ISCA 1994; kernels' read-ahead",
+    params: &[GATE],
+    build: |_, values| gate::gated(Box::new(Streams::new()), values),
+};
+
+/// One stream. Distances are in units along its direction, counted from `last`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// Where the last touch was, and the first of this round.
+    last: i64,
+    start: i64,
+    /// Units from touch to touch, with its sign; 0 for no stream.
+    stride: i64,
+    /// Where it is to be seen next, behind all that was asked for: at least one stride.
+    far: i64,
+    /// Steps to have ahead; 0 until the stream has shown itself.
+    window: i64,
+    /// How far from its start it went last round, if it is in a later round.
+    round: Option<i64>,
+    /// Whether its pages lie side by side.
+    dense: bool,
+    /// Whether it was seen where it had asked for pages, or right behind.
+    proven: bool,
+    /// How often it was seen where it was to be seen.
+    turn: u8,
+    /// Whether it was last seen beyond where it was to be seen.
+    strayed: bool,
+    used: u32,
+}
+
+impl Stream {
+    fn new(start: i64, last: i64, stride: i64, span: i64, window: i64) -> Self {
+        let far = stride.abs();
+        Self {
+            last,
+            start,
+            stride,
+            far,
+            window,
+            round: None,
+            dense: far == span,
+            proven: false,
+            turn: 0,
+            strayed: false,
+            used: 0,
+        }
+    }
+
+    fn step(&self) -> i64 {
+        self.stride.abs()
+    }
+
+    /// How far along the stream a unit lies, if a touch of it goes on with the stream.
+    fn reaches(&self, unit: i64) -> Option<i64> {
+        let distance = (unit - self.last) * self.stride.signum();
+        // A stream side by side with others is overtaken by them as far as its window goes.
+        let slack = match (self.window, self.dense) {
+            (0, _) => 0,
+            (window, true) => (2 * window).clamp(SLACK, OVERTAKEN_MAX),
+            (_, false) => SLACK,
+        };
+        let within = distance > 0 && distance <= self.far + slack * self.step();
+        (within && (self.dense || distance % self.step() == 0)).then_some(distance)
+    }
+
+    /// Units asked for ahead up to a distance.
+    fn asked(&self, distance: i64, span: i64) -> u32 {
+        let ahead = distance.min(self.far) - self.step();
+        let units = if self.dense { ahead } else { ahead / self.step().max(1) * span };
+        units.clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    /// What a touch at a distance shows to have been right: the pages up to one seen where it was to be seen next, or
+    /// those that lead to a page's told first use. A touch anywhere else shows nothing.
+    fn shown(&self, distance: i64, touch: Touch) -> u32 {
+        let span = i64::from(touch.span.max(1));
+        let told = touch.staged && distance <= SLACK * self.step();
+        match distance == self.far {
+            true => self.asked(distance, span),
+            false if told => self.asked(distance + self.step(), span),
+            false => 0,
+        }
+    }
+
+    /// Goes on to a touch.
+    fn advance(&mut self, distance: i64, touch: Touch, proposals: &mut Proposals) {
+        let span = i64::from(touch.span.max(1));
+        proposals.confirm(self.shown(distance, touch));
+        let from = self.last + self.far * self.stride.signum();
+        self.last += distance * self.stride.signum();
+        let (asked, old_step) = (self.asked(self.far, span), self.step());
+        if self.dense {
+            self.stride = self.stride.signum() * span;
+        }
+        let (step, gap) = (self.step(), distance - self.far);
+        self.proven |= self.window > 0 && gap <= 0;
+        match gap.cmp(&0) {
+            Ordering::Less if touch.staged => self.far = (-gap).max(step),
+            // What was asked for did not come or did not stay, or this is no stream any more: less, from here on.
+            Ordering::Less => {
+                let part = if distance > old_step { 4 } else { 2 };
+                (self.far, self.window) = (step, (self.window / part).max(2));
+            }
+            Ordering::Equal => {
+                self.turn = self.turn.wrapping_add(1);
+                (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
+            }
+            Ordering::Greater => {
+                // Once may be by another stream's doing; twice on end, these are longer strides than it takes them for.
+                if self.strayed {
+                    proposals.miss(asked);
+                    self.window = (self.window / 2).max(1);
+                }
+                (self.far, self.strayed) = (step, true);
+            }
+        }
+        if self.round.is_some_and(|round| (self.last - self.start).abs() > round) {
+            (self.round, self.window) = (None, 2);
+        }
+        let passed_over = if self.dense && gap > 0 { gap.min(i64::from(touch.window_max) / 2) } else { 0 };
+        self.ask(Touch { window_max: touch.window_max - passed_over as u32, ..touch }, proposals);
+        // What was passed over was there already, or comes out of order.
+        match self.stride > 0 {
+            true => push(proposals, from.max(0), from + passed_over),
+            false => push(proposals, (from + span - passed_over).max(0), from + span),
+        }
+    }
+
+    /// Asks for what the window has room for.
+    fn ask(&mut self, touch: Touch, proposals: &mut Proposals) {
+        let (span, step) = (i64::from(touch.span.max(1)), self.step());
+        let most = i64::from(touch.window_max) / span;
+        let most = if self.dense { most } else { most.min(limits::PROPOSALS_MAX as i64) };
+        self.window = self.window.min(most.max(1));
+        // The place where it is to be seen next must not be one where longer strides would be seen as well: it is an
+        // odd number of steps away, and another one every second time.
+        let window = if self.window >= 16 { (self.window & !1) - 2 * i64::from(self.turn % 2) } else { self.window };
+        let mut target = (window + 1) * step;
+        if let Some(round) = self.round {
+            target = target.min(round - (self.last - self.start).abs() + step);
+        }
+        target = target.min(self.far + i64::from(limits::PREFETCH_UNITS_MAX) * step);
+        if target <= self.far {
+            return;
+        }
+        let up = self.stride > 0;
+        if self.dense {
+            let (first, end) = match up {
+                true => (self.last + self.far, self.last + target),
+                false => (self.last - target + step, self.last - self.far + step),
+            };
+            push(proposals, first.max(0), end);
+        } else {
+            for page in 0..(target - self.far) / step {
+                let first = self.last + (self.far + page * step) * self.stride.signum();
+                push(proposals, first, first + span);
+            }
+        }
+        self.far = target;
+    }
+
+    /// What of the units asked for is in vain if the stream ends here: all, if it was never right,
+    /// else half, since its end lies anywhere in its last window.
+    fn lost(&self, span: i64) -> u32 {
+        let asked = self.asked(self.far, span);
+        if self.proven { asked / 2 } else { asked }
+    }
+
+    /// Begins the next round at a unit.
+    fn restart(&mut self, unit: i64, touch: Touch, proposals: &mut Proposals) {
+        let span = i64::from(touch.span.max(1));
+        proposals.miss(self.lost(span));
+        self.round = Some((self.last - self.start).abs());
+        (self.start, self.last, self.far) = (unit, unit, self.step());
+        self.ask(touch, proposals);
+    }
+}
+
+fn push(proposals: &mut Proposals, first: i64, end: i64) {
+    if let (Ok(first), Ok(end)) = (u32::try_from(first), u32::try_from(end)) {
+        proposals.push(first, end.saturating_sub(first));
+    }
+}
+
+/// State: 32 streams, 32 touches.
+pub(super) struct Streams {
+    streams: [Stream; STREAMS],
+    history: [u32; HISTORY],
+    noted: usize,
+    /// How many of the history's touches fall into each bucket: most units asked for are in none.
+    buckets: [u8; BUCKETS],
+    clock: u32,
+}
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self { streams: [Stream::default(); STREAMS], history: [0; HISTORY], noted: 0, buckets: [0; BUCKETS], clock: 0 }
+    }
+
+    fn bucket(unit: u32) -> usize {
+        (unit.wrapping_mul(0x9e37_79b1) >> 24) as usize
+    }
+
+    fn note(&mut self, unit: u32) {
+        let slot = self.noted % HISTORY;
+        if self.noted >= HISTORY {
+            self.buckets[Self::bucket(self.history[slot])] -= 1;
+        }
+        self.history[slot] = unit;
+        self.buckets[Self::bucket(unit)] += 1;
+        self.noted += 1;
+    }
+
+    /// How long ago a unit was noted, if it still is.
+    fn age(&self, unit: i64) -> Option<usize> {
+        let unit = u32::try_from(unit).ok()?;
+        if self.buckets[Self::bucket(unit)] == 0 {
+            return None;
+        }
+        (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
+    }
+
+    /// The stream that a touch goes on with: the nearest one that was right before, else the nearest.
+    fn find(&self, unit: i64) -> Option<(usize, i64)> {
+        let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
+        let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
+        streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
+    }
+
+    /// A stream of some length that began beside this unit.
+    fn find_start(&self, unit: i64) -> Option<usize> {
+        self.streams.iter().position(|stream| {
+            let near = (unit - stream.start).abs() <= if stream.dense { stream.step() } else { 1 };
+            near && stream.stride != 0 && (stream.last - stream.start).abs() >= ROUND_MIN * stream.step()
+        })
+    }
+
+    /// A stream up that the page before this one, touched lately, and this one make.
+    fn detect_dense(&self, unit: i64, span: i64) -> Option<Stream> {
+        self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
+    }
+
+    /// A stream of three touches at equal distances, this one the last: the nearest.
+    fn detect(&self, unit: i64, span: i64) -> Option<Stream> {
+        let mut nearest: Option<i64> = None;
+        for age in 0..self.noted.min(HISTORY) {
+            let stride = unit - i64::from(self.history[(self.noted - 1 - age) % HISTORY]);
+            if stride == 0 || nearest.is_some_and(|nearest| nearest.abs() <= stride.abs()) {
+                continue;
+            }
+            if self.age(unit - 2 * stride).is_some_and(|older| older > age) {
+                nearest = Some(stride);
+            }
+        }
+        let stride = nearest?;
+        // Overlapping pages make no stream.
+        let window = if stride.abs() == span { 2 } else { 0 };
+        (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
+    }
+
+    /// The stream that a touch within the given one's reach rather belongs to: strides seen by chance must not hide what
+    /// is side by side.
+    fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
+        let stream = &self.streams[index];
+        let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));
+        if touch.staged || stream.dense || stream.proven { None } else { self.detect_dense(unit, span) }
+    }
+
+    /// Gives a new stream the place of the one that was used longest ago.
+    fn enter(&mut self, stream: Stream, touch: Touch, proposals: &mut Proposals) {
+        let clock = self.clock;
+        let Some(place) =
+            self.streams.iter_mut().max_by_key(|s| if s.stride == 0 { u32::MAX } else { clock.wrapping_sub(s.used) })
+        else {
+            return;
+        };
+        if place.stride != 0 {
+            proposals.miss(place.lost(i64::from(touch.span.max(1))));
+        }
+        *place = Stream { used: clock, ..stream };
+        if place.window > 0 {
+            place.ask(touch, proposals);
+        }
+    }
+}
+
+impl Prefetcher for Streams {
+    fn touched(&mut self, touch: Touch, _away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
+        self.clock = self.clock.wrapping_add(1);
+        let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));
+        if let Some((index, distance)) = self.find(unit) {
+            match self.detect_other(index, touch) {
+                Some(stream) => self.enter(stream, touch, proposals),
+                None => {
+                    self.streams[index].used = self.clock;
+                    self.streams[index].advance(distance, touch, proposals);
+                }
+            }
+        } else if let Some(index) = self.find_start(unit) {
+            self.streams[index].used = self.clock;
+            self.streams[index].restart(unit, touch, proposals);
+        } else if let Some(stream) = self.detect_dense(unit, span).or_else(|| self.detect(unit, span)) {
+            self.enter(stream, touch, proposals);
+        }
+        self.note(touch.unit);
+    }
+
+    fn accounts(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::propose;
+    use super::*;
+
+    fn all(streams: &mut Streams, units: &[u32]) -> Vec<Vec<(u32, u32)>> {
+        units.iter().map(|&unit| propose(streams, unit, 1, 16)).collect()
+    }
+
+    #[test]
+    fn a_sequence_doubles_its_window_up_to_the_bound() {
+        let asked = all(&mut Streams::new(), &[10, 11, 14, 19, 28, 43]);
+        let expected: [&[(u32, u32)]; 6] = [&[], &[(12, 2)], &[(15, 4)], &[(20, 8)], &[(29, 14)], &[(44, 16)]];
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_sequence_downwards_is_found_at_its_third_page() {
+        let asked = all(&mut Streams::new(), &[100, 99, 98, 95, 90]);
+        let expected: [&[(u32, u32)]; 5] = [&[], &[], &[(96, 2)], &[(91, 4)], &[(82, 8)]];
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_stride_is_fetched_page_by_page_once_it_was_kept_three_times() {
+        let asked = all(&mut Streams::new(), &[0, 100, 200, 300, 600]);
+        assert_eq!(asked[2], []);
+        assert_eq!(asked[3], [(400, 1), (500, 1)]);
+        assert_eq!(asked[4], [(700, 1), (800, 1), (900, 1), (1000, 1)]);
+    }
+
+    #[test]
+    fn interleaved_strides_do_not_disturb_each_other() {
+        let mut streams = Streams::new();
+        let mut last = Vec::new();
+        for step in 0..4u32 {
+            for (start, stride) in [(1_000, 64i64), (900_000, -7), (5_000, 1), (70_000, 512), (200_000, -1)] {
+                last = propose(&mut streams, (start + i64::from(step) * stride) as u32, 1, 16);
+                let known = step == 3 || step > 0 && stride == 1 || step == 2 && stride == -1;
+                assert_eq!(!last.is_empty(), known, "stride {stride}, step {step}");
+            }
+        }
+        assert!(!last.is_empty());
+    }
+
+    #[test]
+    fn wide_pages_are_streams_of_their_own_size() {
+        let mut streams = Streams::new();
+        assert_eq!(propose(&mut streams, 0, 512, 2048), []);
+        assert_eq!(propose(&mut streams, 512, 512, 2048), [(1024, 1024)]);
+        assert_eq!(propose(&mut streams, 2048, 512, 2048), [(2560, 2048)]);
+        // The sweep leaves the wide pages and goes on in small ones.
+        assert_eq!(propose(&mut streams, 4608, 1, 2048), [(4609, 8)]);
+    }
+
+    #[test]
+    fn the_next_round_has_its_window_at_once_and_ends_where_the_last_one_did() {
+        let mut streams = Streams::new();
+        for unit in [0, 1, 4, 9, 18] {
+            propose(&mut streams, unit, 1, 16);
+        }
+        let mut proposals = Proposals::default();
+        let touch = Touch { unit: 0, span: 1, window_max: 64, staged: false, told: false };
+        streams.touched(touch, &|_| true, &mut proposals);
+        assert_eq!(proposals.as_slice(), [(1, 14)]);
+        assert_eq!(proposals.missed(), 7, "half of what the last round had ahead");
+        assert_eq!(propose(&mut streams, 15, 1, 16), [(16, 3)], "no further than 18");
+        assert_eq!(propose(&mut streams, 19, 1, 16), [(20, 2)], "further, but carefully");
+    }
+
+    #[test]
+    fn what_was_passed_is_confirmed_and_what_was_given_up_is_missed() {
+        let mut streams = Streams::new();
+        all(&mut streams, &[10, 11]);
+        let mut proposals = Proposals::default();
+        streams.touched(
+            Touch { unit: 14, span: 1, window_max: 16, staged: false, told: false },
+            &|_| true,
+            &mut proposals,
+        );
+        assert_eq!((proposals.confirmed(), proposals.missed()), (2, 0));
+        let mut missed = 0;
+        for stream in 1..=STREAMS as u32 {
+            for unit in [100_000 * stream.pow(3), 100_000 * stream.pow(3) + 1] {
+                let mut proposals = Proposals::default();
+                streams.touched(Touch { unit, ..touch_at(unit) }, &|_| true, &mut proposals);
+                missed += proposals.missed();
+            }
+        }
+        assert_eq!(missed, 2, "of the oldest stream's four, half");
+    }
+
+    fn touch_at(unit: u32) -> Touch {
+        Touch { unit, span: 1, window_max: 16, staged: false, told: false }
+    }
+
+    #[test]
+    fn a_touch_inside_the_window_asks_again_from_there() {
+        let mut streams = Streams::new();
+        all(&mut streams, &[10, 11, 14, 19, 28]);
+        assert_eq!(propose(&mut streams, 31, 1, 16), [(32, 4)], "what should be there is not: less");
+        let staged = Touch { staged: true, told: true, ..touch_at(32) };
+        let mut proposals = Proposals::default();
+        streams.touched(staged, &|_| true, &mut proposals);
+        assert_eq!(proposals.as_slice(), [(36, 1)], "one more behind the rest");
+    }
+}

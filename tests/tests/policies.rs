@@ -1,0 +1,53 @@
+//! Guards against a policy or a prefetcher that loses or tears a word: all of one with all of the other, in every trap mode,
+//! under a workload that checks every word it reads.
+
+use hanare::settings::{POLICIES, PREFETCHERS};
+use hanare_tests::{Place, built, figures, mode_works};
+
+/// Bytes of the array and of the budget, and a page size small enough that there are many pages to choose from.
+const SIZES: [&str; 3] = ["8M", "2M", "16K"];
+
+/// Runs two threads' random reads and writes under these flags.
+fn check(mode: &str, policy: &str, prefetch: &str) {
+    let place = Place::new();
+    let json = place.path("json");
+    let [size, local, page_size] = SIZES;
+    let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--page-size", page_size]);
+    command.args(["--policy", policy, "--prefetch", prefetch, "--stats-json"]).arg(&json);
+    command.arg("--").arg(built().workload("threads")).args(["--threads", "2", "--size", size, "--ops", "400"]);
+    let outcome = place.run(&mut command);
+    let what = format!("mode {mode}, policy {policy}, prefetcher {prefetch}");
+    outcome.assert_well(&what);
+    assert!(outcome.text().starts_with("ok threads: "), "{what}: {outcome:?}");
+    let seen = figures(&json);
+    assert_eq!(seen.mode(), mode, "{what}");
+    seen.assert_paged(4 << 20, &what);
+    place.assert_nothing_left();
+}
+
+/// Every policy with every prefetcher, both with their defaults.
+fn all_in(mode: &str) {
+    if !mode_works(mode) {
+        return;
+    }
+    for policy in POLICIES {
+        for prefetch in PREFETCHERS {
+            check(mode, policy.name, prefetch.name);
+        }
+    }
+}
+
+#[test]
+fn thread_mode() {
+    all_in("thread");
+}
+
+#[test]
+fn sigbus_mode() {
+    all_in("sigbus");
+}
+
+#[test]
+fn sigsegv_mode() {
+    all_in("sigsegv");
+}
