@@ -287,6 +287,12 @@ fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
     len + 1
 }
 
+/// Whether a record that a [`Recorder`] pushed names a page: time passes in processes without pages too.
+#[must_use]
+pub fn names_page(record: &[u8]) -> bool {
+    record.first().is_some_and(|byte| !matches!(byte & 15, 11 | 13 | 14))
+}
+
 /// Makes chunks of the records that a [`Recorder`] pushed, within a bound.
 #[derive(Debug)]
 pub struct Framer {

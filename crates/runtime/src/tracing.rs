@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use hanare_paging::policy::Policy;
-use hanare_paging::trace::{Framer, Header, Recorder, Sink};
+use hanare_paging::trace::{Framer, Header, Recorder, Sink, names_page};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Mapping};
 
@@ -32,6 +32,8 @@ struct Ring {
     /// Bytes ever written, and ever read.
     head: AtomicUsize,
     tail: AtomicUsize,
+    /// What is in it tells of pages, and is worth a file.
+    worthwhile: AtomicBool,
     /// Nothing is taken any more.
     closed: AtomicBool,
     /// Something was refused for want of room.
@@ -50,6 +52,7 @@ impl Ring {
             bytes: Mapping::anonymous(RING_BYTES)?.leak() as *mut u8,
             head: AtomicUsize::new(0),
             tail: AtomicUsize::new(0),
+            worthwhile: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
         })
@@ -70,6 +73,9 @@ impl Ring {
             unsafe { self.bytes.add((head + index) % RING_BYTES).write(byte) };
         }
         self.head.store(head + record.len(), Release);
+        if !self.worthwhile.load(Relaxed) && names_page(record) {
+            self.worthwhile.store(true, Release);
+        }
         true
     }
 
@@ -183,7 +189,8 @@ pub(crate) fn finish() {
 
 impl Output {
     fn flush(&mut self, ring: &Ring) {
-        loop {
+        // The time told to a process without pages piles up: a few bytes every few tens of milliseconds.
+        while ring.worthwhile.load(Acquire) {
             let len = ring.peek(&mut self.part);
             if len == 0 {
                 return;
