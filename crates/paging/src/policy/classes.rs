@@ -28,6 +28,13 @@ impl<const N: usize> Classes<N> {
         self.position[page as usize] = position;
     }
 
+    /// Moves the page at `from` to the hole; where a class is empty these are the same place, and no page is there.
+    fn fill(&mut self, hole: u32, from: u32) {
+        if hole != from {
+            self.put(hole, self.pages[from as usize]);
+        }
+    }
+
     pub(super) fn len(&self, class: usize) -> u32 {
         self.ends[class] - self.start(class)
     }
@@ -51,9 +58,7 @@ impl<const N: usize> Classes<N> {
     pub(super) fn insert(&mut self, page: PageId, class: usize) {
         for above in (class + 1..N).rev() {
             let (first, hole) = (self.ends[above - 1], self.ends[above]);
-            if first != hole {
-                self.put(hole, self.pages[first as usize]);
-            }
+            self.fill(hole, first);
             self.ends[above] += 1;
         }
         self.put(self.ends[class], page.0);
@@ -64,19 +69,27 @@ impl<const N: usize> Classes<N> {
         let mut hole = self.position[page.0 as usize];
         for class in self.class_of(page)..N {
             let last = self.ends[class] - 1;
-            if last != hole {
-                self.put(hole, self.pages[last as usize]);
-            }
+            self.fill(hole, last);
             hole = last;
             self.ends[class] = last;
         }
     }
 
     pub(super) fn change(&mut self, page: PageId, class: usize) {
-        if self.class_of(page) != class {
-            self.remove(page);
-            self.insert(page, class);
+        let (from, mut hole) = (self.class_of(page), self.position[page.0 as usize]);
+        for below in from..class {
+            let last = self.ends[below] - 1;
+            self.fill(hole, last);
+            hole = last;
+            self.ends[below] = last;
         }
+        for above in (class + 1..=from).rev() {
+            let first = self.ends[above - 1];
+            self.fill(hole, first);
+            hole = first;
+            self.ends[above - 1] += 1;
+        }
+        self.put(hole, page.0);
     }
 
     /// Gives all pages of two neighbouring classes to the two classes before them, which are empty.

@@ -3,6 +3,9 @@
 
 use crate::units::PageId;
 
+const NEXT: usize = 0;
+const PREVIOUS: usize = 1;
+
 /// Circular lists, each closed by a node of its own behind the pages, so that taking a page out needs no knowledge of
 /// the list it is in. Zeroed links are those of a page in no list: a page in one has two neighbours, and they are not
 /// both page 0.
@@ -10,15 +13,14 @@ use crate::units::PageId;
 /// State: two links a unit.
 #[derive(Debug)]
 pub(super) struct Lists {
-    next: Vec<u32>,
-    previous: Vec<u32>,
+    /// The next and the previous node of each: side by side, for a cache line more or less is what a list costs.
+    links: Vec<[u32; 2]>,
     units: u32,
 }
 
 impl Lists {
     pub(super) fn new(units: u32, lists: u32) -> Self {
-        let nodes = (units + lists) as usize;
-        let mut new = Self { next: vec![0; nodes], previous: vec![0; nodes], units };
+        let mut new = Self { links: vec![[0; 2]; (units + lists) as usize], units };
         for end in units..units + lists {
             new.join(end, end);
         }
@@ -26,8 +28,8 @@ impl Lists {
     }
 
     fn join(&mut self, node: u32, next: u32) {
-        self.next[node as usize] = next;
-        self.previous[next as usize] = node;
+        self.links[node as usize][NEXT] = next;
+        self.links[next as usize][PREVIOUS] = node;
     }
 
     /// The page at a node, or the list that the node closes.
@@ -36,26 +38,25 @@ impl Lists {
     }
 
     pub(super) fn front(&self, list: u32) -> Option<PageId> {
-        self.at(self.next[(self.units + list) as usize]).ok()
+        self.at(self.links[(self.units + list) as usize][NEXT]).ok()
     }
 
     /// The page behind a listed one, or the list that ends there.
     pub(super) fn after(&self, page: PageId) -> Result<PageId, u32> {
-        self.at(self.next[page.0 as usize])
+        self.at(self.links[page.0 as usize][NEXT])
     }
 
     pub(super) fn push_back(&mut self, list: u32, page: PageId) {
         debug_assert!(!self.is_listed(page), "{page:?} is listed already");
         let end = self.units + list;
-        self.join(self.previous[end as usize], page.0);
+        self.join(self.links[end as usize][PREVIOUS], page.0);
         self.join(page.0, end);
     }
 
     pub(super) fn remove(&mut self, page: PageId) {
         debug_assert!(self.is_listed(page), "{page:?} is in no list");
-        self.join(self.previous[page.0 as usize], self.next[page.0 as usize]);
-        self.next[page.0 as usize] = 0;
-        self.previous[page.0 as usize] = 0;
+        let [next, previous] = std::mem::take(&mut self.links[page.0 as usize]);
+        self.join(previous, next);
     }
 
     pub(super) fn move_back(&mut self, list: u32, page: PageId) {
@@ -69,13 +70,14 @@ impl Lists {
         if self.front(from).is_none() || list == from {
             return;
         }
-        self.join(self.previous[end as usize], self.next[from_end as usize]);
-        self.join(self.previous[from_end as usize], end);
+        let [first, last] = self.links[from_end as usize];
+        self.join(self.links[end as usize][PREVIOUS], first);
+        self.join(last, end);
         self.join(from_end, from_end);
     }
 
     fn is_listed(&self, page: PageId) -> bool {
-        self.next[page.0 as usize] != 0 || self.previous[page.0 as usize] != 0
+        self.links[page.0 as usize] != [0; 2]
     }
 }
 
