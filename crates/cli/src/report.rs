@@ -20,6 +20,7 @@ pub(crate) struct Figures {
     processes: u64,
     mode: &'static str,
     policy: String,
+    choices: Vec<String>,
     prefetch: String,
     /// `None` when chosen automatically.
     page_size_bytes: Option<u64>,
@@ -82,6 +83,7 @@ impl Figures {
             processes: seen.processes,
             mode: mode_name(seen.mode),
             policy: seen.policy.clone(),
+            choices: seen.choices.split('\n').map(str::to_owned).collect(),
             prefetch: seen.prefetch.clone(),
             page_size_bytes: Some(seen.page_size).filter(|bytes| *bytes > 0),
             elapsed_s,
@@ -215,7 +217,17 @@ impl Figures {
             ),
         };
         let processes = if self.processes > 1 { format!(", {} processes", self.processes) } else { String::new() };
-        writeln!(out, "  set-up       mode {}, {page}, policy {}{processes}", self.mode, self.policy)
+        writeln!(
+            out,
+            "  set-up       mode {}, {page}, policy {}, prefetch {}{processes}",
+            self.mode, self.policy, self.prefetch
+        )?;
+        for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
+            if !choice.is_empty() {
+                writeln!(out, "  {what:<12} {choice}")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Values {
 }
 
 impl Values {
-    fn defaults(params: &'static [Param]) -> Self {
+    pub(crate) fn defaults(params: &'static [Param]) -> Self {
         let mut values = [0; PARAMS_MAX];
         for (value, param) in values.iter_mut().zip(params) {
             *value = param.default;
@@ -72,6 +72,12 @@ impl Values {
 /// Why a description makes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError(String);
+
+impl SpecError {
+    pub(crate) fn new(message: String) -> Self {
+        Self(message)
+    }
+}
 
 impl std::fmt::Display for SpecError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -59,6 +59,26 @@ impl Accounts {
         add(&to.demotions, now.narrowed - old.narrowed);
         raise(&to.local_bytes_peak, now.used_peak * unit + self.overhead_bytes);
         to.budget_bytes.store(u64::from(pager.budget_units()) * unit + self.overhead_bytes, Relaxed);
+        let mut words = Words { text: [0; 1023], len: 0 };
+        // What does not fit is left out.
+        let _ = pager.describe(&mut words);
+        to.choices.set(std::str::from_utf8(&words.text[..words.len]).unwrap_or_default());
         self.published = now;
+    }
+}
+
+/// Text written without allocating, cut where the room ends.
+struct Words {
+    text: [u8; 1023],
+    len: usize,
+}
+
+impl std::fmt::Write for Words {
+    fn write_str(&mut self, more: &str) -> std::fmt::Result {
+        let room = &mut self.text[self.len..];
+        let Some(room) = room.get_mut(..more.len()) else { return Err(std::fmt::Error) };
+        room.copy_from_slice(more.as_bytes());
+        self.len += more.len();
+        Ok(())
     }
 }

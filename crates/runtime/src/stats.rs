@@ -18,6 +18,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x01");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Bytes of a name.
+/// Bytes of what policies say of their choices.
+const CHOICES_LEN: usize = 1024;
 const NAME_LEN: usize = 32;
 
 /// Why counters could not be had.
@@ -31,20 +33,20 @@ pub enum StatsError {
     Write(#[from] std::io::Error),
 }
 
-/// A short name kept in the counters, such as that of the policy.
+/// A text kept in the counters, such as the name of the policy.
 #[repr(transparent)]
-pub struct Name([AtomicU8; NAME_LEN]);
+pub struct Text<const LEN: usize>([AtomicU8; LEN]);
 
-impl Name {
-    /// Stores `name`, cut to 31 bytes.
-    pub fn set(&self, name: &str) {
-        let mut bytes = name.bytes().take(NAME_LEN - 1);
+impl<const LEN: usize> Text<LEN> {
+    /// Stores `text`, cut to one byte less than there is room for.
+    pub fn set(&self, text: &str) {
+        let mut bytes = text.bytes().take(LEN - 1);
         for slot in &self.0 {
             slot.store(bytes.next().unwrap_or(0), Relaxed);
         }
     }
 
-    /// The stored name; empty when none was stored.
+    /// The stored text; empty when none was stored.
     #[must_use]
     pub fn get(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().map(|slot| slot.load(Relaxed)).take_while(|byte| *byte != 0).collect();
@@ -62,9 +64,11 @@ macro_rules! counters {
             /// Fault latencies, by [`bucket_of`].
             pub fault_hist: [AtomicU64; BUCKETS],
             /// Name of the replacement policy.
-            pub policy: Name,
+            pub policy: Text<NAME_LEN>,
             /// Name of the prefetcher.
-            pub prefetch: Name,
+            pub prefetch: Text<NAME_LEN>,
+            /// What they chose by themselves, and why.
+            pub choices: Text<CHOICES_LEN>,
         }
 
         /// The counters at one instant.
@@ -77,6 +81,8 @@ macro_rules! counters {
             pub policy: String,
             /// Name of the prefetcher.
             pub prefetch: String,
+            /// What they chose by themselves, and why.
+            pub choices: String,
         }
 
         impl Counters {
@@ -88,6 +94,7 @@ macro_rules! counters {
                     fault_hist: std::array::from_fn(|bucket| self.fault_hist[bucket].load(Relaxed)),
                     policy: self.policy.get(),
                     prefetch: self.prefetch.get(),
+                    choices: self.choices.get(),
                 }
             }
         }
@@ -375,7 +382,7 @@ mod tests {
     fn the_layout_has_no_gaps() {
         let words = size_of::<Counters>() / 8;
         assert_eq!(words * 8, size_of::<Counters>());
-        assert_eq!(words, 1 + 35 + BUCKETS + 2 * NAME_LEN / 8, "a change of the layout needs a new version in MAGIC");
+        assert_eq!(words, 1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN) / 8, "a change of the layout needs a new version in MAGIC");
     }
 
     proptest! {

@@ -203,6 +203,16 @@ impl Pager {
         &self.counters
     }
 
+    /// What policy and prefetcher have to say of their own choices: one line each, none for those that make none.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn describe(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        self.policy.describe(out)?;
+        out.write_char('\n')?;
+        self.prefetcher.describe(out)
+    }
+
     /// The page a unit belongs to and its length in units.
     #[must_use]
     pub fn page_of(&self, unit: u32) -> (PageId, u32) {

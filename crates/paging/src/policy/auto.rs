@@ -279,6 +279,13 @@ impl Policy for Auto {
         }
     }
 
+    fn coming(&mut self, page: PageId) {
+        match self.sample_of(page.0) {
+            Some(k) => self.samples[k].policy.coming(PageId(page.0 / RUN)),
+            None => self.followers[self.followed].policy.coming(page),
+        }
+    }
+
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         if !self.full {
             self.filled();

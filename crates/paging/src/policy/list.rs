@@ -1,61 +1,294 @@
-//! A doubly linked list over page numbers, its links kept beside the pages: every operation is O(1), none allocates.
+//! Doubly linked lists over page numbers, their links kept beside the pages: every operation is O(1), none allocates.
 
 use crate::limits;
 use crate::units::PageId;
 
-/// Links are page numbers plus one, so that zeroed memory is an empty list and untouched pages cost no memory.
+const LINK_BITS: u32 = 28;
+const LINK: u32 = (1 << LINK_BITS) - 1;
+
+// A link is a page number plus one; what is left of its word holds which list the page is in, and a mark.
+const _: () = assert!(limits::UNITS_MAX <= LINK);
+
+const NEXT: usize = 0;
+const PREVIOUS: usize = 1;
+
+/// The links of pages each of which is in one list at a time. Links are page numbers plus one, so that zeroed memory is
+/// empty lists and untouched pages cost no memory; both links of a page lie together, for one cache miss.
+#[derive(Debug)]
+pub(super) struct Links {
+    words: Vec<[u32; 2]>,
+}
+
+/// Where a list begins and ends: its links are kept in [`Links`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ends {
+    front: u32,
+    back: u32,
+    len: u32,
+}
+
+impl Ends {
+    pub(super) fn is_empty(self) -> bool {
+        self.front == 0
+    }
+
+    pub(super) fn front(self) -> Option<PageId> {
+        self.front.checked_sub(1).map(PageId)
+    }
+}
+
+impl Links {
+    pub(super) fn new(units: u32) -> Self {
+        Self { words: vec![[0; 2]; units as usize] }
+    }
+
+    fn link(&self, page: PageId, way: usize) -> u32 {
+        self.words[page.0 as usize][way] & LINK
+    }
+
+    fn set_link(&mut self, page: PageId, way: usize, link: u32) {
+        let word = &mut self.words[page.0 as usize][way];
+        *word = *word & !LINK | link;
+    }
+
+    fn high(&self, page: PageId, way: usize) -> u32 {
+        self.words[page.0 as usize][way] >> LINK_BITS
+    }
+
+    fn set_high(&mut self, page: PageId, way: usize, value: u32) {
+        let word = &mut self.words[page.0 as usize][way];
+        *word = *word & LINK | value << LINK_BITS;
+    }
+
+    pub(super) fn push_back(&mut self, ends: &mut Ends, page: PageId) {
+        let link = page.0 + 1;
+        debug_assert!(ends.front != link && self.link(page, PREVIOUS) == 0, "{page:?} is listed already");
+        self.set_link(page, PREVIOUS, ends.back);
+        self.set_link(page, NEXT, 0);
+        match ends.back {
+            0 => ends.front = link,
+            back => self.set_link(PageId(back - 1), NEXT, link),
+        }
+        ends.back = link;
+        ends.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, ends: &mut Ends, page: PageId) {
+        let (previous, next) = (self.link(page, PREVIOUS), self.link(page, NEXT));
+        debug_assert!(previous != 0 || ends.front == page.0 + 1, "{page:?} is not in this list");
+        match previous {
+            0 => ends.front = next,
+            link => self.set_link(PageId(link - 1), NEXT, next),
+        }
+        match next {
+            0 => ends.back = previous,
+            link => self.set_link(PageId(link - 1), PREVIOUS, previous),
+        }
+        self.set_link(page, PREVIOUS, 0);
+        self.set_link(page, NEXT, 0);
+        ends.len -= 1;
+    }
+
+    /// The page behind this one in its list.
+    pub(super) fn next(&self, page: PageId) -> Option<PageId> {
+        self.link(page, NEXT).checked_sub(1).map(PageId)
+    }
+
+    /// The first page from the front that is accepted, looking at no more than `left` of them, which is what is left of it
+    /// afterwards.
+    pub(super) fn first(&self, ends: Ends, accept: &dyn Fn(PageId) -> bool, left: &mut usize) -> Option<PageId> {
+        let mut at = ends.front();
+        while let Some(page) = at {
+            if *left == 0 {
+                return None;
+            }
+            *left -= 1;
+            if accept(page) {
+                return Some(page);
+            }
+            at = self.next(page);
+        }
+        None
+    }
+}
+
+/// One list over all pages.
 #[derive(Debug)]
 pub(super) struct List {
-    next: Vec<u32>,
-    previous: Vec<u32>,
-    head: u32,
-    tail: u32,
+    links: Links,
+    ends: Ends,
 }
 
 impl List {
     pub(super) fn new(units: u32) -> Self {
-        Self { next: vec![0; units as usize], previous: vec![0; units as usize], head: 0, tail: 0 }
+        Self { links: Links::new(units), ends: Ends::default() }
     }
 
     pub(super) fn push_back(&mut self, page: PageId) {
-        let link = page.0 + 1;
-        debug_assert!(self.head != link && self.previous[page.0 as usize] == 0, "{page:?} is listed already");
-        self.previous[page.0 as usize] = self.tail;
-        self.next[page.0 as usize] = 0;
-        match self.tail {
-            0 => self.head = link,
-            tail => self.next[tail as usize - 1] = link,
-        }
-        self.tail = link;
+        self.links.push_back(&mut self.ends, page);
     }
 
     pub(super) fn remove(&mut self, page: PageId) {
-        let (previous, next) = (self.previous[page.0 as usize], self.next[page.0 as usize]);
-        match previous {
-            0 => self.head = next,
-            link => self.next[link as usize - 1] = next,
-        }
-        match next {
-            0 => self.tail = previous,
-            link => self.previous[link as usize - 1] = previous,
-        }
-        self.previous[page.0 as usize] = 0;
-        self.next[page.0 as usize] = 0;
+        self.links.remove(&mut self.ends, page);
     }
 
     /// The first page from the front that is accepted.
     pub(super) fn first(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let mut link = self.head;
-        for _ in 0..limits::VICTIM_SCAN_MAX {
-            if link == 0 {
-                return None;
-            }
-            let page = PageId(link - 1);
-            if accept(page) {
-                return Some(page);
-            }
-            link = self.next[page.0 as usize];
+        self.links.first(self.ends, accept, &mut { limits::VICTIM_SCAN_MAX })
+    }
+}
+
+/// Several lists that share their links: a page is in one of them or in none, and knows which. A page in a list carries a
+/// mark of four bits, 0 when it enters.
+#[derive(Debug)]
+pub(super) struct Lists<const N: usize> {
+    links: Links,
+    ends: [Ends; N],
+}
+
+impl<const N: usize> Lists<N> {
+    const FIT: () = assert!(N < 16, "a page's list is kept in four bits");
+
+    pub(super) fn new(units: u32) -> Self {
+        let () = Self::FIT;
+        Self { links: Links::new(units), ends: [Ends::default(); N] }
+    }
+
+    /// The list that a page is in.
+    pub(super) fn of(&self, page: PageId) -> Option<usize> {
+        self.links.high(page, NEXT).checked_sub(1).map(|list| list as usize)
+    }
+
+    pub(super) fn len(&self, list: usize) -> u32 {
+        self.ends[list].len
+    }
+
+    pub(super) fn front(&self, list: usize) -> Option<PageId> {
+        self.ends[list].front()
+    }
+
+    pub(super) fn next(&self, page: PageId) -> Option<PageId> {
+        self.links.next(page)
+    }
+
+    /// Puts a page that is in no list at the back of one.
+    pub(super) fn push_back(&mut self, list: usize, page: PageId) {
+        debug_assert!(self.of(page).is_none(), "{page:?} is listed already");
+        self.links.push_back(&mut self.ends[list], page);
+        self.links.set_high(page, NEXT, list as u32 + 1);
+        self.links.set_high(page, PREVIOUS, 0);
+    }
+
+    /// Takes a page out of the list it is in, which is answered.
+    pub(super) fn remove(&mut self, page: PageId) -> Option<usize> {
+        let list = self.of(page)?;
+        self.links.remove(&mut self.ends[list], page);
+        self.links.set_high(page, NEXT, 0);
+        Some(list)
+    }
+
+    /// Puts a page at the back of a list, wherever it was.
+    pub(super) fn move_back(&mut self, list: usize, page: PageId) {
+        self.remove(page);
+        self.push_back(list, page);
+    }
+
+    pub(super) fn pop_front(&mut self, list: usize) -> Option<PageId> {
+        let page = self.front(list)?;
+        self.remove(page);
+        Some(page)
+    }
+
+    pub(super) fn mark(&self, page: PageId) -> u32 {
+        self.links.high(page, PREVIOUS)
+    }
+
+    pub(super) fn set_mark(&mut self, page: PageId, mark: u32) {
+        self.links.set_high(page, PREVIOUS, mark & 15);
+    }
+
+    /// The first accepted page of these lists, in their order; each may use an equal part of the bound, so that refusals in
+    /// one do not hide the others.
+    pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
+        lists.iter().find_map(|&list| self.links.first(self.ends[list], accept, &mut { share }))
+    }
+}
+
+/// A policy's own capacity: the pages in view when a victim is asked for. Victims are asked for in batches while the
+/// view shrinks, so only the first question since a page came says how many there are when the budget is full.
+#[derive(Debug, Default)]
+pub(super) struct Capacity {
+    in_view: u32,
+    pages: u32,
+    grown: bool,
+}
+
+impl Capacity {
+    pub(super) fn came(&mut self) {
+        self.in_view += 1;
+        self.grown = true;
+    }
+
+    pub(super) fn left(&mut self) {
+        self.in_view = self.in_view.saturating_sub(1);
+    }
+
+    /// A victim is asked for.
+    pub(super) fn asked(&mut self) {
+        if self.grown {
+            self.pages = self.in_view;
+            self.grown = false;
         }
-        None
+    }
+
+    /// The capacity, once a victim was asked for; 0 before.
+    pub(super) fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// So many percent of the capacity, rounded down.
+    pub(super) fn percent(&self, percent: u64) -> u32 {
+        (u64::from(self.pages) * percent / 100).min(u64::from(u32::MAX)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_move_between_lists_that_share_links_and_lose_their_marks() {
+        let mut lists = Lists::<2>::new(8);
+        for page in [5, 0, 7] {
+            lists.push_back(0, PageId(page));
+        }
+        lists.set_mark(PageId(0), 9);
+        assert_eq!((lists.mark(PageId(0)), lists.mark(PageId(5))), (9, 0));
+        lists.move_back(1, PageId(0));
+        assert_eq!((lists.of(PageId(0)), lists.mark(PageId(0))), (Some(1), 0));
+        assert_eq!((lists.len(0), lists.len(1)), (2, 1));
+        assert_eq!(lists.next(PageId(5)), Some(PageId(7)));
+        assert_eq!(lists.first_of(&[0, 1], &|page| page.0 < 5), Some(PageId(0)));
+        assert_eq!(
+            [lists.pop_front(0), lists.pop_front(0), lists.pop_front(0)],
+            [Some(PageId(5)), Some(PageId(7)), None]
+        );
+        assert_eq!((lists.of(PageId(7)), lists.remove(PageId(7)), lists.len(0)), (None, None, 0));
+    }
+
+    #[test]
+    fn the_capacity_is_what_was_in_view_at_the_first_question_since_a_page_came() {
+        let mut capacity = Capacity::default();
+        (0..10).for_each(|_| capacity.came());
+        assert_eq!(capacity.pages(), 0);
+        for _ in 0..3 {
+            capacity.asked();
+            capacity.left();
+        }
+        assert_eq!((capacity.pages(), capacity.percent(25)), (10, 2));
+        capacity.came();
+        capacity.asked();
+        assert_eq!(capacity.pages(), 8);
     }
 }

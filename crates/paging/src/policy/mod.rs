@@ -1,20 +1,36 @@
 //! Replacement policies: which page in view leaves next. One policy a file; `spec` reads what a user writes.
 
-#[cfg(test)]
-mod check;
+mod arc;
+mod auto;
 mod classes;
 mod clock;
 mod fifo;
+mod lecar;
+mod lirs;
 mod list;
 mod lists;
 mod lru;
 mod mglru;
 mod nru;
+mod opt;
 mod plru;
 mod random;
+mod s3_fifo;
 mod simple;
+mod sketch;
 mod swap_in_history;
+mod two_q;
+mod w_tinylfu;
 mod wishes;
+
+#[cfg(test)]
+mod check;
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod trial;
+
+pub use opt::Opt;
 
 use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
@@ -57,6 +73,9 @@ pub enum Leave {
 /// hidden page: this is the pseudo reference bit of paper 1. A policy that needs its own capacity takes the number of
 /// pages in view when a victim is asked for, since only then the budget is full.
 pub trait Policy: Send {
+    /// A thread waits for a page that is out of view: asked for a victim next, the policy makes room for this one. A policy
+    /// may not need to know, the page may come without being told of, and having been told of it may not come.
+    fn coming(&mut self, _page: PageId) {}
     /// A page came into view.
     fn inserted(&mut self, page: PageId, cause: Cause);
     /// A touch of a page in view was seen: the first write since it came, or one that found it hidden.
@@ -87,23 +106,51 @@ pub trait Policy: Send {
 
 /// All policies, in the order shown to users.
 pub const POLICIES: &[&Info] = &[
-    &lru::INFO,
-    &fifo::INFO,
+    &auto::INFO,
     &simple::INFO,
     &swap_in_history::INFO,
     &random::INFO,
+    &fifo::INFO,
     &clock::INFO,
     &nru::BY_SWAPS,
     &nru::BY_TIMER,
     &plru::INFO,
+    &lru::INFO,
+    &two_q::INFO,
+    &arc::INFO,
+    &lirs::INFO,
+    &s3_fifo::INFO,
+    &w_tinylfu::INFO,
+    &lecar::INFO,
     &mglru::INFO,
 ];
+
+/// A policy that runs on a recorded trace only.
+#[derive(Clone, Copy, Debug)]
+pub struct Offline {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// Where it was described.
+    pub source: &'static str,
+}
+
+/// The policies that run on a recorded trace only: [`build`] does not make them.
+pub const OFFLINE: &[&Offline] = &[&opt::ABOUT];
 
 /// The policy that a user described as `name[:param=value,...]`.
 ///
 /// # Errors
-/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid.
+/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid. Or the policy
+/// needs a recorded trace.
 pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
+    let name = text.split_once(':').map_or(text, |(name, _)| name);
+    if OFFLINE.iter().any(|offline| offline.name == name) {
+        return Err(SpecError::new(format!(
+            "{name} looks into the future and needs a recorded trace: hanare simulate policies"
+        )));
+    }
     let (info, values) = spec::parse("replacement policy", POLICIES, text)?;
     Ok((info.build)(space, &values))
 }

@@ -1,0 +1,252 @@
+//! LeCaR: LRU or LFU by lot, the lot weighted against whichever was wrong to give up what comes back (Vietri et al.,
+//! HotStorage'18, algorithms 1 and 2).
+
+use super::list::{Capacity, Ends, Links, Lists};
+use super::{Cause, Info, Leave, Policy};
+use crate::limits;
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "lecar",
+    summary: "LRU or LFU by lot, learning from what comes back which of them to trust",
+    source: "Vietri et al., HotStorage'18",
+    params: &[],
+    build: |space, _| Box::new(LeCar::new(space.units, space.seed)),
+};
+
+/// How fast the weights learn.
+const LEARNING_RATE: f64 = 0.45;
+/// What is left of a regret after as many references as memory has pages.
+const DISCOUNT: f64 = 0.005;
+/// The least weight, so that the other side is still tried now and then.
+const WEIGHT_MIN: f64 = 1e-10;
+
+/// In view, by recency.
+const VIEW: usize = 0;
+/// Given up as least recent.
+const GONE_LRU: usize = 1;
+/// Given up as least frequent.
+const GONE_LFU: usize = 2;
+/// Given up as both: only its count is remembered.
+const GONE_BOTH: usize = 3;
+
+/// State: four links, a count and a time a unit.
+#[derive(Debug)]
+pub(super) struct LeCar {
+    recency: Lists<4>,
+    frequency: Frequency,
+    capacity: Capacity,
+    /// When a page that is gone left.
+    left_at: Vec<u32>,
+    now: u32,
+    weight_lru: f64,
+    random: u64,
+    /// Which list the page that leaves next belongs in.
+    blame: usize,
+}
+
+impl LeCar {
+    pub(super) fn new(units: u32, seed: u64) -> Self {
+        Self {
+            recency: Lists::new(units),
+            frequency: Frequency::new(units),
+            capacity: Capacity::default(),
+            left_at: vec![0; units as usize],
+            now: 0,
+            weight_lru: 0.5,
+            random: seed,
+            blame: GONE_BOTH,
+        }
+    }
+
+    /// A number from 0 to below 1 (SplitMix64).
+    fn draw(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A page came back that this list gave up: the other side gains, the more the shorter it was gone.
+    fn regret(&mut self, page: PageId, gone: usize) {
+        let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
+        let reward = DISCOUNT.powf(away / f64::from(self.capacity.pages().max(1)));
+        let gain = (LEARNING_RATE * reward).exp();
+        let (lru, lfu) = match gone {
+            GONE_LRU => (self.weight_lru, (1.0 - self.weight_lru) * gain),
+            GONE_LFU => (self.weight_lru * gain, 1.0 - self.weight_lru),
+            _ => return,
+        };
+        self.weight_lru = (lru / (lru + lfu)).clamp(WEIGHT_MIN, 1.0 - WEIGHT_MIN);
+    }
+}
+
+impl Policy for LeCar {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
+        self.capacity.came();
+        self.now = self.now.wrapping_add(1);
+        match self.recency.remove(page) {
+            Some(gone) => self.regret(page, gone),
+            None => self.frequency.forget(page),
+        }
+        self.recency.push_back(VIEW, page);
+        self.frequency.push(page);
+        // Trimmed only now: the page that comes has left its list before the page that made room for it entered one.
+        for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
+            while self.recency.len(gone) > self.capacity.pages() {
+                self.recency.pop_front(gone);
+            }
+        }
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        self.now = self.now.wrapping_add(1);
+        self.recency.move_back(VIEW, page);
+        self.frequency.remove(page);
+        self.frequency.push(page);
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.capacity.left();
+        self.recency.remove(page);
+        self.frequency.remove(page);
+        self.left_at[page.0 as usize] = self.now;
+        if why == Leave::Evicted {
+            self.recency.push_back(self.blame, page);
+        }
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        self.recency.remove(page);
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        self.capacity.asked();
+        let lru = self.recency.first_of(&[VIEW], accept);
+        let lfu = self.frequency.least(accept);
+        let choose_lru = self.draw() < self.weight_lru;
+        self.blame = match choose_lru {
+            _ if lru == lfu => GONE_BOTH,
+            true => GONE_LRU,
+            false => GONE_LFU,
+        };
+        if self.blame == GONE_LFU { lfu.or(lru) } else { lru.or(lfu) }
+    }
+
+    fn describe(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        write!(out, "LRU trusted to {:.0} %", self.weight_lru * 100.0)
+    }
+}
+
+/// Counts that can be told apart; pages seen more often are alike, the oldest of them first.
+const COUNTS: usize = 256;
+
+/// LFU in O(1): a list of pages for each count, and a bit for each list that has any.
+#[derive(Debug)]
+struct Frequency {
+    links: Links,
+    ends: [Ends; COUNTS],
+    occupied: [u64; COUNTS / 64],
+    counts: Vec<u8>,
+}
+
+impl Frequency {
+    fn new(units: u32) -> Self {
+        Self {
+            links: Links::new(units),
+            ends: [Ends::default(); COUNTS],
+            occupied: [0; COUNTS / 64],
+            counts: vec![0; units as usize],
+        }
+    }
+
+    /// A page was seen, and is at the back of those seen as often. Its count goes on from when it was last in view, unless
+    /// forgotten.
+    fn push(&mut self, page: PageId) {
+        let count = self.counts[page.0 as usize].saturating_add(1);
+        self.counts[page.0 as usize] = count;
+        self.links.push_back(&mut self.ends[usize::from(count)], page);
+        self.occupied[usize::from(count) / 64] |= 1 << (count % 64);
+    }
+
+    fn remove(&mut self, page: PageId) {
+        let count = usize::from(self.counts[page.0 as usize]);
+        self.links.remove(&mut self.ends[count], page);
+        if self.ends[count].is_empty() {
+            self.occupied[count / 64] &= !(1 << (count % 64));
+        }
+    }
+
+    /// Of a page that is not in view.
+    fn forget(&mut self, page: PageId) {
+        self.counts[page.0 as usize] = 0;
+    }
+
+    fn least(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let mut left = limits::VICTIM_SCAN_MAX / 2;
+        for (word, &bits) in self.occupied.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let count = word * 64 + bits.trailing_zeros() as usize;
+                if let Some(page) = self.links.first(self.ends[count], accept, &mut left) {
+                    return Some(page);
+                }
+                bits &= bits - 1;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::trial::{Numbers, Trial};
+
+    #[test]
+    fn what_one_side_gave_up_and_comes_back_moves_trust_to_the_other() {
+        let mut lecar = LeCar::new(8, 1);
+        [0, 1].iter().for_each(|&page| lecar.inserted(PageId(page), Cause::Read));
+        [0, 0, 1, 1, 1].iter().for_each(|&page| lecar.referenced(PageId(page), false));
+        lecar.inserted(PageId(2), Cause::Read);
+        // By recency 0 1 2, by count 2 0 1.
+        let named: Vec<u32> = (0..64).filter_map(|_| lecar.victim(&|_| true)).map(|page| page.0).collect();
+        assert!(named.contains(&0) && named.contains(&2) && !named.contains(&1), "{named:?}");
+        while lecar.victim(&|_| true) != Some(PageId(2)) {}
+        lecar.removed(PageId(2), Leave::Evicted);
+        lecar.inserted(PageId(2), Cause::Read);
+        let trusted = lecar.weight_lru;
+        assert!(trusted > 0.5 && trusted < 0.62, "{trusted}");
+        while lecar.victim(&|_| true) != Some(PageId(0)) {}
+        lecar.removed(PageId(0), Leave::Evicted);
+        lecar.inserted(PageId(0), Cause::Read);
+        assert!(lecar.weight_lru < trusted);
+        assert_eq!(lecar.frequency.counts[..3], [4, 4, 2], "counts go on");
+        let mut text = String::new();
+        assert!(lecar.describe(&mut text).is_ok() && text.contains("50 %"), "{text}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_victims_and_another_does_not() {
+        let victims = |seed| {
+            let references = Numbers(7).references(4000, 100);
+            Trial::new(Box::new(LeCar::new(100, seed)), 40).victims(&references)
+        };
+        assert_eq!(victims(3), victims(3));
+        assert_ne!(victims(3), victims(4));
+    }
+
+    #[test]
+    fn scans_through_pages_never_used_again_teach_to_distrust_lru() {
+        let mut lecar = Trial::new(Box::new(LeCar::new(10_000, 1)), 50);
+        for scan in (30..6030).step_by(30) {
+            (0..30).chain(scan..scan + 30).for_each(|page| {
+                lecar.touch(page);
+            });
+        }
+        let mut text = String::new();
+        assert!(lecar.policy.describe(&mut text).is_ok());
+        let trusted: Option<u32> = text.split_ascii_whitespace().nth(3).and_then(|word| word.parse().ok());
+        assert!(trusted.is_some_and(|percent| percent < 10), "{text}");
+    }
+}

@@ -1,0 +1,230 @@
+//! LIRS: the pages with the shortest time between their last two references (*LIR*) stay; the others (*HIR*) pass through
+//! a small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
+//!
+//! Stack S holds pages by recency down to the oldest LIR page, pages gone from view among them; queue Q holds the HIR pages
+//! in view. A page that is referenced while it is in S has proved an inter-reference time shorter than the recency of the
+//! oldest LIR page, and takes its place. Where hits are not visible the same holds of the time between arrivals. Three
+//! points the paper leaves to a cache of known size: until a victim is first asked for all pages are LIR, and the excess is
+//! demoted then from the bottom of S; what is remembered of pages gone is bounded, the one gone longest ago forgotten first;
+//! and when no page of Q may leave, the oldest LIR page that may does.
+
+use super::list::{Capacity, Lists};
+use super::{Cause, Info, Leave, Param, Policy};
+use crate::limits;
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "lirs",
+    summary: "keeps the pages with the shortest time between references",
+    source: "Jiang & Zhang, SIGMETRICS'02",
+    params: &[
+        Param { name: "hir_percent", help: "part of memory for other pages, %", default: 5, min: 1, max: 99 },
+        Param {
+            name: "ghost_percent",
+            help: "pages remembered, % of those in memory",
+            default: 100,
+            min: 0,
+            max: 10_000,
+        },
+    ],
+    build: |space, values| Box::new(Lirs::new(space.units, values.get("hir_percent"), values.get("ghost_percent"))),
+};
+
+/// Of `stack`, its only list.
+const STACK: usize = 0;
+/// Of `rest`: Q, HIR pages in view.
+const QUEUE: usize = 0;
+/// Of `rest`: pages of S that are not in view.
+const GHOST: usize = 1;
+
+/// State: four links a unit. A page in neither list of `rest` but in the stack is LIR.
+#[derive(Debug)]
+pub(super) struct Lirs {
+    stack: Lists<1>,
+    rest: Lists<2>,
+    capacity: Capacity,
+    lirs: u32,
+    hir_percent: u64,
+    ghost_percent: u64,
+}
+
+impl Lirs {
+    pub(super) fn new(units: u32, hir_percent: u64, ghost_percent: u64) -> Self {
+        Self {
+            stack: Lists::new(units),
+            rest: Lists::new(units),
+            capacity: Capacity::default(),
+            lirs: 0,
+            hir_percent,
+            ghost_percent,
+        }
+    }
+
+    fn lirs_max(&self) -> u32 {
+        match self.capacity.pages() {
+            0 => u32::MAX,
+            pages => pages - self.capacity.percent(self.hir_percent).max(1),
+        }
+    }
+
+    /// A page that proved itself becomes LIR, at the top of the stack.
+    fn promote(&mut self, page: PageId) {
+        self.rest.remove(page);
+        self.stack.move_back(STACK, page);
+        self.lirs += 1;
+        self.demote();
+    }
+
+    /// LIR pages beyond their share go to the queue, oldest first.
+    fn demote(&mut self) {
+        while self.lirs > self.lirs_max() {
+            let Some(page) = self.stack.pop_front(STACK) else {
+                return;
+            };
+            self.lirs -= 1;
+            self.rest.push_back(QUEUE, page);
+            self.prune();
+        }
+    }
+
+    /// Only a LIR page may be at the bottom of the stack: what is older proves nothing.
+    fn prune(&mut self) {
+        while let Some(page) = self.stack.front(STACK) {
+            match self.rest.of(page) {
+                None => return,
+                Some(QUEUE) => {}
+                Some(_) => {
+                    self.rest.remove(page);
+                }
+            }
+            self.stack.remove(page);
+        }
+    }
+
+    fn trim_ghosts(&mut self) {
+        while self.rest.len(GHOST) > self.capacity.percent(self.ghost_percent) {
+            if let Some(page) = self.rest.pop_front(GHOST) {
+                self.stack.remove(page);
+            }
+        }
+    }
+
+    /// The oldest LIR page that is accepted.
+    fn oldest_lir(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let mut at = self.stack.front(STACK);
+        for _ in 0..limits::VICTIM_SCAN_MAX / 2 {
+            let page = at?;
+            if self.rest.of(page).is_none() && accept(page) {
+                return Some(page);
+            }
+            at = self.stack.next(page);
+        }
+        None
+    }
+}
+
+impl Policy for Lirs {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
+        self.capacity.came();
+        if self.rest.of(page) == Some(GHOST) || self.lirs < self.lirs_max() {
+            self.promote(page);
+        } else {
+            self.stack.move_back(STACK, page);
+            self.rest.move_back(QUEUE, page);
+            self.prune();
+        }
+        self.trim_ghosts();
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        let stacked = self.stack.of(page).is_some();
+        match (self.rest.of(page), stacked) {
+            (None, _) => {
+                self.stack.move_back(STACK, page);
+                self.prune();
+            }
+            (Some(_), true) => self.promote(page),
+            (Some(_), false) => {
+                self.stack.push_back(STACK, page);
+                self.rest.move_back(QUEUE, page);
+                self.prune();
+            }
+        }
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.capacity.left();
+        if self.rest.remove(page).is_none() {
+            self.lirs -= 1;
+        }
+        match why {
+            Leave::Evicted if self.stack.of(page).is_some() => self.rest.push_back(GHOST, page),
+            _ => {
+                self.stack.remove(page);
+            }
+        }
+        self.prune();
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        if self.rest.of(page) == Some(GHOST) {
+            self.rest.remove(page);
+            self.stack.remove(page);
+        }
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        self.capacity.asked();
+        self.demote();
+        self.rest.first_of(&[QUEUE], accept).or_else(|| self.oldest_lir(accept))
+    }
+}
+
+#[cfg(test)]
+#[path = "lirs_model.rs"]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::trial::Trial;
+
+    #[test]
+    fn a_page_back_while_the_stack_remembers_it_takes_the_place_of_the_oldest() {
+        let mut trial = Trial::new(Box::new(Lirs::new(64, 20, 100)), 5);
+        // 0 is demoted first, as the oldest; then HIR pages pass through a queue of one.
+        assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 5, 6]);
+        // 6 left after the stack's oldest LIR page, 1, was touched: it is LIR now, and 1 waits in the queue instead.
+        assert_eq!(trial.victims(&[6]), [7]);
+        assert_eq!(trial.victims(&[8]), [1]);
+        assert!([2, 3, 4, 6, 8].iter().all(|&page| trial.holds(page)));
+        // A visible hit on 2, the bottom: 3 is the oldest now, nothing else changes.
+        assert_eq!(trial.victims(&[2, 9]), [8]);
+        // 8 comes back: 3 goes instead of 2.
+        assert_eq!(trial.victims(&[8, 10]), [9, 3]);
+    }
+
+    #[test]
+    fn a_loop_a_little_longer_than_memory_keeps_its_kept_pages() {
+        let mut trial = Trial::new(Box::new(Lirs::new(256, 5, 100)), 100);
+        for _ in 0..10 {
+            (0..120).for_each(|page| {
+                trial.touch(page);
+            });
+        }
+        assert!(trial.hits >= 9 * 94, "LRU has none: {}", trial.hits);
+    }
+
+    #[test]
+    fn when_no_page_of_the_queue_may_leave_a_lir_page_does() {
+        let mut lirs = Lirs::new(64, 20, 100);
+        (0..5).for_each(|page| lirs.inserted(PageId(page), Cause::Read));
+        assert_eq!(lirs.victim(&|page| page.0 != 0), Some(PageId(1)));
+        lirs.removed(PageId(1), Leave::Evicted);
+        assert_eq!(lirs.victim(&|_| true), Some(PageId(0)));
+        assert_eq!(lirs.victim(&|_| false), None);
+        // 1 left from the bottom of the stack and is not remembered, and there is a LIR place free: it is taken.
+        lirs.inserted(PageId(5), Cause::Read);
+        assert_eq!((lirs.lirs, lirs.rest.len(GHOST)), (4, 0));
+    }
+}

@@ -1,0 +1,189 @@
+//! OPT: the page whose next use lies farthest in the future leaves first (Belady, IBM Systems Journal 1966). It needs the
+//! future, so it runs on recorded reference strings only.
+
+use super::{Cause, Leave, Offline, Policy};
+use crate::limits;
+use crate::units::PageId;
+
+pub(super) const ABOUT: Offline = Offline {
+    name: "opt",
+    summary: "used again last of all; the least misses that any policy can have",
+    source: "Belady, IBM Systems Journal 1966",
+};
+
+const NEVER: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX;
+
+/// OPT over one reference string.
+///
+/// Each [`Policy::inserted`] by a read or a write and each [`Policy::referenced`] is the next reference of the string, in
+/// order; a page that comes ahead of its use is none. No call allocates; each is O(log n) in the pages in view.
+/// State: three words a unit and one a reference.
+#[derive(Debug)]
+pub struct Opt {
+    /// For each reference, when its page is used next.
+    next_use: Vec<u32>,
+    /// For each unit, when it is used next.
+    upcoming: Vec<u32>,
+    /// References passed.
+    now: usize,
+    /// Pages in view, a binary heap: no page is used later than the one at half its index.
+    heap: Vec<u32>,
+    /// Where each unit is in the heap.
+    place: Vec<u32>,
+}
+
+impl Opt {
+    /// OPT for this string of page numbers below `units`.
+    #[must_use]
+    pub fn new(units: u32, references: &[u32]) -> Self {
+        let mut upcoming = vec![NEVER; units as usize];
+        let mut next_use = vec![NEVER; references.len()];
+        for (at, &page) in references.iter().enumerate().rev() {
+            if let Some(upcoming) = upcoming.get_mut(page as usize) {
+                next_use[at] = *upcoming;
+                *upcoming = u32::try_from(at).unwrap_or(NEVER);
+            }
+        }
+        let place = vec![ABSENT; units as usize];
+        Self { next_use, upcoming, now: 0, heap: Vec::with_capacity(units as usize), place }
+    }
+
+    fn pass(&mut self, page: PageId) {
+        self.upcoming[page.0 as usize] = self.next_use.get(self.now).copied().unwrap_or(NEVER);
+        self.now += 1;
+    }
+
+    /// Orders pages by when they leave; among pages never used again, the highest number first.
+    fn key(&self, index: usize) -> (u32, u32) {
+        let page = self.heap[index];
+        (self.upcoming[page as usize], page)
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.place[self.heap[a] as usize] = a as u32;
+        self.place[self.heap[b] as usize] = b as u32;
+    }
+
+    /// Moves the page at an index to where it belongs among the first `len` of the heap.
+    fn settle(&mut self, mut index: usize, len: usize) {
+        while index > 0 && self.key(index) > self.key((index - 1) / 2) {
+            self.swap(index, (index - 1) / 2);
+            index = (index - 1) / 2;
+        }
+        loop {
+            let mut latest = index;
+            for child in [2 * index + 1, 2 * index + 2] {
+                if child < len && self.key(child) > self.key(latest) {
+                    latest = child;
+                }
+            }
+            if latest == index {
+                return;
+            }
+            self.swap(index, latest);
+            index = latest;
+        }
+    }
+}
+
+impl Policy for Opt {
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        if cause != Cause::Ahead {
+            self.pass(page);
+        }
+        let index = self.heap.len();
+        self.heap.push(page.0);
+        self.place[page.0 as usize] = index as u32;
+        self.settle(index, index + 1);
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        self.pass(page);
+        self.settle(self.place[page.0 as usize] as usize, self.heap.len());
+    }
+
+    fn removed(&mut self, page: PageId, _why: Leave) {
+        let index = self.place[page.0 as usize] as usize;
+        let last = self.heap.len() - 1;
+        self.swap(index, last);
+        self.heap.pop();
+        self.place[page.0 as usize] = ABSENT;
+        if index < last {
+            self.settle(index, last);
+        }
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let all = self.heap.len();
+        let mut len = all;
+        let mut found = None;
+        // What is refused waits behind the heap and is put back in afterwards.
+        while len > 0 && all - len < limits::VICTIM_SCAN_MAX {
+            let page = PageId(self.heap[0]);
+            if accept(page) {
+                found = Some(page);
+                break;
+            }
+            len -= 1;
+            self.swap(0, len);
+            self.settle(0, len);
+        }
+        for refused in len..all {
+            self.settle(refused, refused + 1);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::trial::{Numbers, Trial};
+    use crate::policy::{POLICIES, Space, build};
+
+    #[test]
+    fn the_page_used_last_leaves_first() {
+        let string = [0, 1, 2, 3, 0, 1, 4, 2, 0, 3];
+        let mut trial = Trial::new(Box::new(Opt::new(8, &string)), 3);
+        // At 3: 2 is used later than 0 and 1. At 4: 1 is not used again. At 2: nor is 4.
+        assert_eq!(trial.victims(&string), [2, 1, 4]);
+        assert_eq!(trial.hits, 4);
+    }
+
+    #[test]
+    fn refused_pages_are_passed_over_in_order_and_stay() {
+        let string = [5, 6, 7, 8, 5, 6, 7, 8];
+        let mut opt = Opt::new(16, &string);
+        string[..4].iter().for_each(|&page| opt.inserted(PageId(page), Cause::Read));
+        assert_eq!(opt.victim(&|page| page.0 < 7), Some(PageId(6)));
+        assert_eq!(opt.victim(&|_| false), None);
+        for page in [8, 7, 6, 5] {
+            assert_eq!(opt.victim(&|_| true), Some(PageId(page)));
+            opt.removed(PageId(page), Leave::Evicted);
+        }
+        assert_eq!(opt.victim(&|_| true), None);
+        opt.inserted(PageId(3), Cause::Ahead);
+        opt.inserted(PageId(9), Cause::Read);
+        assert_eq!(opt.now, 5, "a page fetched ahead is no reference");
+    }
+
+    #[test]
+    fn no_policy_has_more_hits() {
+        for seed in 0..4 {
+            let references = Numbers(seed).references(20_000, 300);
+            for capacity in [3, 40, 200] {
+                let mut opt = Trial::new(Box::new(Opt::new(300, &references)), capacity);
+                opt.victims(&references);
+                for info in POLICIES {
+                    let policy = build(info.name, Space { units: 300, block_units: 1, seed }).unwrap();
+                    let mut trial = Trial::new(policy, capacity);
+                    trial.victims(&references);
+                    let (hits, most) = (trial.hits, opt.hits);
+                    assert!(hits <= most, "{}: {hits}, opt {most}, seed {seed}, capacity {capacity}", info.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! How often pages were seen lately, in a few bits each: a count-min sketch of four-bit counters that are halved now and
+//! then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
+
+use crate::units::PageId;
+
+/// Words of a block; a page's four counters are all in one, for one cache miss.
+const BLOCK: usize = 8;
+const ROWS: usize = 4;
+const COUNT_MAX: u64 = 15;
+/// Counts, times pages in view, after which all are halved (W/C in the paper).
+const SAMPLE: u64 = 10;
+
+/// State: 8 to 16 bytes a page in view, no more than 16 a unit.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    /// All the words there will ever be, of which `blocks` blocks are in use.
+    words: Vec<u64>,
+    blocks: usize,
+    counted: u64,
+}
+
+fn spread(page: PageId) -> u64 {
+    let mixed = (u64::from(page.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 32
+}
+
+impl Sketch {
+    pub(super) fn new(units: u32) -> Self {
+        let blocks = (units as usize).div_ceil(BLOCK).next_power_of_two();
+        Self { words: vec![0; blocks * BLOCK], blocks: 1, counted: 0 }
+    }
+
+    /// Makes room for so many pages in view. A block's counts are copied to the block that shares its pages from now on,
+    /// so that no estimate changes.
+    pub(super) fn fit(&mut self, pages: u32) {
+        while self.blocks * BLOCK < pages as usize && self.blocks * BLOCK < self.words.len() {
+            let used = self.blocks * BLOCK;
+            self.words.copy_within(..used, used);
+            self.blocks *= 2;
+        }
+    }
+
+    /// The word and shift of a page's counter in each row: a row is two words of a block.
+    fn counters(&self, page: PageId) -> [(usize, u32); ROWS] {
+        let hash = spread(page);
+        let block = (hash as usize & (self.blocks - 1)) * BLOCK;
+        let mut counters = [(0, 0); ROWS];
+        for (row, counter) in counters.iter_mut().enumerate() {
+            let bits = hash >> (40 + 5 * row);
+            *counter = (block + 2 * row + (bits & 1) as usize, (bits >> 1 & 15) as u32 * 4);
+        }
+        counters
+    }
+
+    pub(super) fn estimate(&self, page: PageId) -> u32 {
+        let count = |(word, shift): (usize, u32)| self.words[word] >> shift & COUNT_MAX;
+        self.counters(page).into_iter().map(count).min().unwrap_or(0) as u32
+    }
+
+    /// Counts a page, among so many in view; the smallest of its counters are the ones that may be right, and only they
+    /// grow.
+    pub(super) fn count(&mut self, page: PageId, in_view: u32) {
+        let least = u64::from(self.estimate(page));
+        if least < COUNT_MAX {
+            for (word, shift) in self.counters(page) {
+                if self.words[word] >> shift & COUNT_MAX == least {
+                    self.words[word] += 1 << shift;
+                }
+            }
+        }
+        self.counted += 1;
+        if self.counted >= SAMPLE * u64::from(in_view).max(BLOCK as u64) {
+            self.counted /= 2;
+            for word in &mut self.words[..self.blocks * BLOCK] {
+                *word = *word >> 1 & 0x7777_7777_7777_7777;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_kept_as_the_sketch_grows_and_halved_in_time() {
+        let mut sketch = Sketch::new(4096);
+        for page in 0..8 {
+            (0..=page).for_each(|_| sketch.count(PageId(page), 4096));
+        }
+        let before: Vec<u32> = (0..4096).map(|page| sketch.estimate(PageId(page))).collect();
+        assert!((0..8).all(|page| before[page] > page as u32), "never too low: {:?}", &before[..8]);
+        sketch.fit(4096);
+        assert_eq!(before, (0..4096).map(|page| sketch.estimate(PageId(page))).collect::<Vec<_>>());
+        (0..40).for_each(|_| sketch.count(PageId(100), 4096));
+        assert_eq!(sketch.estimate(PageId(100)), 15, "four bits");
+        let rest = SAMPLE * 4096 - sketch.counted;
+        (0..rest).for_each(|_| sketch.count(PageId(100), 4096));
+        assert_eq!((sketch.estimate(PageId(100)), sketch.counted), (7, SAMPLE * 2048));
+        assert!((0..8).all(|page| sketch.estimate(PageId(page as u32)) >= before[page] / 2));
+    }
+
+    #[test]
+    fn few_pages_are_taken_for_others() {
+        let mut sketch = Sketch::new(8192);
+        sketch.fit(4096);
+        (0..4096).for_each(|page| (0..3).for_each(|_| sketch.count(PageId(page), 4096)));
+        let wrong = (4096..8192).filter(|&page| sketch.estimate(PageId(page)) > 0).count();
+        assert!(wrong < 4096 / 10, "{wrong}");
+        assert!((0..4096).all(|page| sketch.estimate(PageId(page)) >= 3));
+    }
+}

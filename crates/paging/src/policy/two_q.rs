@@ -1,0 +1,97 @@
+//! 2Q, full version: a first visit is a trial in a queue, and a page that comes back while the queue still remembers it
+//! joins the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
+
+use super::list::{Capacity, Lists};
+use super::{Cause, Info, Leave, Param, Policy};
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "2q",
+    summary: "a queue for first visits, LRU for pages that came back while it remembered them",
+    source: "Johnson & Shasha, VLDB'94",
+    params: &[
+        Param { name: "in_percent", help: "part of memory for first visits, %", default: 25, min: 1, max: 99 },
+        Param { name: "out_percent", help: "pages remembered, % of those in memory", default: 50, min: 0, max: 1000 },
+    ],
+    build: |space, values| Box::new(TwoQ::new(space.units, values.get("in_percent"), values.get("out_percent"))),
+};
+
+/// A1in: in view on its first visit, oldest first.
+const IN: usize = 0;
+/// A1out: out of view, remembered from its first visit.
+const OUT: usize = 1;
+/// Am: in view, came back.
+const MAIN: usize = 2;
+
+/// State: two links a unit.
+#[derive(Debug)]
+pub(super) struct TwoQ {
+    lists: Lists<3>,
+    capacity: Capacity,
+    in_percent: u64,
+    out_percent: u64,
+}
+
+impl TwoQ {
+    pub(super) fn new(units: u32, in_percent: u64, out_percent: u64) -> Self {
+        Self { lists: Lists::new(units), capacity: Capacity::default(), in_percent, out_percent }
+    }
+}
+
+impl Policy for TwoQ {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
+        self.capacity.came();
+        let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
+        self.lists.move_back(list, page);
+        // Trimmed only now: the page that comes has left the queue before the page that made room for it entered.
+        while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
+            self.lists.pop_front(OUT);
+        }
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        if self.lists.of(page) == Some(MAIN) {
+            self.lists.move_back(MAIN, page);
+        }
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.capacity.left();
+        let list = self.lists.remove(page);
+        if list == Some(IN) && why == Leave::Evicted {
+            self.lists.push_back(OUT, page);
+        }
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        self.lists.remove(page);
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        self.capacity.asked();
+        let over = self.lists.len(IN) > self.capacity.percent(self.in_percent);
+        self.lists.first_of(if over { &[IN, MAIN] } else { &[MAIN, IN] }, accept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::trial::Trial;
+
+    #[test]
+    fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
+        let mut trial = Trial::new(Box::new(TwoQ::new(64, 25, 50)), 4);
+        assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
+        // 0 is remembered: it joins the kept pages, and a scan goes through the queue beside it.
+        assert_eq!(trial.victims(&[0, 6, 7, 8, 9]), [2, 3, 4, 5, 6]);
+        // A visible hit in the queue does not prolong a trial.
+        assert_eq!(trial.victims(&[7, 10]), [7]);
+        assert!(trial.holds(0));
+        // Two are remembered, no more: 4 is not, 7 is.
+        assert_eq!(trial.victims(&[4, 7]), [8, 9]);
+        assert_eq!(trial.victims(&[11, 12, 13]), [10, 4, 11]);
+        // 4 is remembered now; it leaves one page in the queue, so the next to leave is the oldest of the kept.
+        assert_eq!(trial.victims(&[4, 14]), [12, 0]);
+    }
+}

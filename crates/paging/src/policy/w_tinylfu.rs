@@ -1,0 +1,139 @@
+//! W-TinyLFU: a new page waits in a small LRU window, and enters the main memory, a segmented LRU, only if it was seen
+//! more often lately than the page that would leave for it (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
+
+use super::list::{Capacity, Lists};
+use super::sketch::Sketch;
+use super::{Cause, Info, Leave, Param, Policy};
+use crate::units::PageId;
+
+pub(super) const INFO: Info = Info {
+    name: "w-tinylfu",
+    summary: "a window for new pages, and beyond it only what was seen more often than what leaves for it",
+    source: "Einziger et al., ACM ToS 2017",
+    params: &[Param { name: "window_percent", help: "part of memory for new pages, %", default: 1, min: 1, max: 99 }],
+    build: |space, values| Box::new(WTinyLfu::new(space.units, values.get("window_percent"))),
+};
+
+const WINDOW: usize = 0;
+/// Main pages not seen since they entered it, or not lately.
+const PROBATION: usize = 1;
+/// Main pages seen again.
+const PROTECTED: usize = 2;
+
+/// Most of the main memory that may be protected, in percent.
+const PROTECTED_PERCENT: u32 = 80;
+
+/// State: two links a unit and the sketch, 8 to 16 bytes a page in view.
+#[derive(Debug)]
+pub(super) struct WTinyLfu {
+    lists: Lists<3>,
+    capacity: Capacity,
+    sketch: Sketch,
+    window_percent: u64,
+}
+
+impl WTinyLfu {
+    pub(super) fn new(units: u32, window_percent: u64) -> Self {
+        Self { lists: Lists::new(units), capacity: Capacity::default(), sketch: Sketch::new(units), window_percent }
+    }
+
+    fn in_view(&self) -> u32 {
+        self.lists.len(WINDOW) + self.lists.len(PROBATION) + self.lists.len(PROTECTED)
+    }
+
+    fn window_max(&self) -> u32 {
+        self.capacity.percent(self.window_percent).max(1)
+    }
+
+    fn count(&mut self, page: PageId) {
+        let in_view = self.in_view();
+        self.sketch.fit(in_view);
+        self.sketch.count(page, self.capacity.pages().max(in_view));
+    }
+
+    /// The oldest page of the window enters the main memory.
+    fn enter(&mut self) {
+        if let Some(page) = self.lists.front(WINDOW) {
+            self.lists.move_back(PROBATION, page);
+        }
+    }
+}
+
+impl Policy for WTinyLfu {
+    fn inserted(&mut self, page: PageId, _cause: Cause) {
+        self.capacity.came();
+        self.lists.move_back(WINDOW, page);
+        self.count(page);
+    }
+
+    fn referenced(&mut self, page: PageId, _write: bool) {
+        self.count(page);
+        match self.lists.of(page) {
+            Some(PROBATION) => {
+                self.lists.move_back(PROTECTED, page);
+                let main = self.lists.len(PROBATION) + self.lists.len(PROTECTED);
+                while u64::from(self.lists.len(PROTECTED)) * 100 > u64::from(main) * u64::from(PROTECTED_PERCENT) {
+                    let Some(oldest) = self.lists.front(PROTECTED) else {
+                        return;
+                    };
+                    self.lists.move_back(PROBATION, oldest);
+                }
+            }
+            Some(list) => self.lists.move_back(list, page),
+            None => {}
+        }
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.capacity.left();
+        let list = self.lists.remove(page);
+        // A main page that was replaced lost against the oldest of the window, which takes its place.
+        if why == Leave::Evicted && list != Some(WINDOW) && self.lists.len(WINDOW) >= self.window_max() {
+            self.enter();
+        }
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        self.capacity.asked();
+        // What the window holds beyond its share came while there was room for it in the main memory.
+        while self.lists.len(WINDOW) > self.window_max() {
+            self.enter();
+        }
+        let full = self.lists.len(WINDOW) == self.window_max();
+        let candidate = if full { self.lists.first_of(&[WINDOW], accept) } else { None };
+        let victim = self.lists.first_of(&[PROBATION, PROTECTED], accept);
+        match (candidate, victim) {
+            (Some(new), Some(old)) if self.sketch.estimate(new) <= self.sketch.estimate(old) => Some(new),
+            (_, Some(old)) => Some(old),
+            (new, None) => new.or_else(|| self.lists.first_of(&[WINDOW], accept)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::trial::Trial;
+
+    #[test]
+    fn a_new_page_stays_only_if_seen_more_often_than_the_one_that_leaves() {
+        let mut trial = Trial::new(Box::new(WTinyLfu::new(64, 1)), 5);
+        // The window is one page: 4; main: 0 1 2 3, each seen once. A scan passes through the window.
+        assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [4, 5, 6]);
+        // 7 is seen again and waits in the window: it enters for 0, the oldest on probation.
+        assert_eq!(trial.victims(&[7, 8]), [0]);
+        // 1 is protected by a hit, so 2 is next to be compared with; 8 is no match, 9 is.
+        assert_eq!(trial.victims(&[1, 9, 9, 10, 11]), [8, 2, 10]);
+        assert!([1, 3, 7, 9, 11].iter().all(|&page| trial.holds(page)));
+    }
+
+    #[test]
+    fn at_most_four_fifths_of_the_main_memory_are_protected() {
+        let mut policy = WTinyLfu::new(64, 10);
+        (0..10).for_each(|page| policy.inserted(PageId(page), Cause::Read));
+        assert_eq!(policy.victim(&|_| true), Some(PageId(9)));
+        (0..9).for_each(|page| policy.referenced(PageId(page), false));
+        assert_eq!([WINDOW, PROBATION, PROTECTED].map(|list| policy.lists.len(list)), [1, 2, 7]);
+        assert_eq!(policy.victim(&|page| page.0 != 9), Some(PageId(0)), "the one protected longest ago");
+    }
+}
