@@ -14,7 +14,9 @@ mod report;
 mod run;
 mod serve;
 mod signals;
+mod simulate;
 mod supervise;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,8 @@ enum Command {
     Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
+    Trace(trace::TraceArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,10 +57,12 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let outcome = match cli.command {
-        Command::Run(args) => run::run(&args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Run(args) => run::run(&args, None).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Simulate(args) => simulate::simulate(&args).map_err(|error| (EXIT_OWN, error.to_string())),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -152,9 +152,22 @@ impl RunError {
     }
 }
 
-/// Runs the program and returns the command's exit code.
-pub(crate) fn run(args: &RunArgs) -> Result<u8, RunError> {
+/// Where a run is recorded.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    /// The file, which is there and empty, by its whole path.
+    pub(crate) path: PathBuf,
+    /// Most bytes of it, if not the default.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// Runs the program, recorded if asked for, and returns the command's exit code.
+pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
     let mut settings = settings(args)?;
+    if let Some(Recording { path, bytes }) = recording {
+        settings.trace = Some(path);
+        settings.trace_bytes = bytes.unwrap_or(settings.trace_bytes);
+    }
     let name = args.program.first().map_or(OsStr::new(""), OsString::as_os_str);
     let path = program::find(name, std::env::var_os("PATH"))?;
     let library = library::find()?;
@@ -202,7 +215,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
         }
         "HANARE_LOCAL" => Some(local.to_string().into()),
         // These belong to one run; inherited from an outer one they would name things that are not ours.
-        "HANARE_STATS_FD" | "HANARE_PRIVATE" => None,
+        "HANARE_STATS_FD" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
         "HANARE_SERVERS" if named || wants_private => None,
         _ => std::env::var_os(variable),
     })?;

@@ -20,6 +20,7 @@ mod placement;
 pub mod policy;
 pub mod prefetch;
 mod spec;
+pub mod trace;
 mod units;
 
 pub use config::{Class, Config, ConfigError, Counters, Progress, State};

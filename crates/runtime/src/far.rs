@@ -26,6 +26,7 @@ use crate::settings::{Local, Mode, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
+use crate::tracing;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
 
 /// Why far memory cannot be had.
@@ -115,7 +116,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     let counters = open_counters(settings, mode)?;
     let view = open_view(&plan, mode, &features)?;
     let (store, writers) = open_store(settings, &plan)?;
-    let pager = open_pager(settings, &plan)?;
+    let pager = open_pager(settings, &plan, mode)?;
     let geometry = plan.config.geometry;
     let unit_bytes = geometry.unit_bytes as usize;
     let engine = Engine::new(Parts {
@@ -216,10 +217,13 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
     Ok((Store::Remote(remote), writers))
 }
 
-fn open_pager(settings: &Settings, plan: &Plan) -> Result<Pager, StartError> {
+fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
     let Geometry { units, block_units, .. } = plan.config.geometry;
     let space = Space { units, block_units, seed: settings.seed };
-    let policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
+    let mut policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
+    if let Some(path) = &settings.trace {
+        policy = tracing::record(policy, path, settings, plan, mode)?;
+    }
     let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
     Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
 }
@@ -482,6 +486,7 @@ pub fn forked_child() {
 pub fn shutdown() {
     if let Some(state) = state() {
         let _mask = SignalMask::block_all();
+        tracing::finish();
         state.engine.publish();
         state.engine.counters.ended_ns.store(now_ns(), Relaxed);
     }

@@ -12,7 +12,7 @@ use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
 use crate::together::Together;
-use crate::{accounts, far};
+use crate::{accounts, far, tracing};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
 const WAITING_MAX: usize = 256;
@@ -145,6 +145,7 @@ pub(crate) fn keep(engine: &'static Engine) {
         let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
         let _ = futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         engine.keep();
+        tracing::flush();
         if now_ns() - published_ns > 100_000_000 {
             engine.publish();
             published_ns = now_ns();

@@ -21,6 +21,7 @@ pub mod settings;
 pub mod stats;
 mod store;
 mod together;
+mod tracing;
 mod view;
 
 #[global_allocator]

@@ -27,6 +27,8 @@ pub const DEFAULT_THRESHOLD: usize = 128 << 10;
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
 pub const DEFAULT_TIMEOUT_S: u32 = 3;
+/// Default of `HANARE_TRACE_BYTES`: most bytes of a trace.
+pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 /// Default of `HANARE_POLICY`.
 pub const DEFAULT_POLICY: &str = "lru";
 /// Default of `HANARE_PREFETCH`.
@@ -102,6 +104,10 @@ pub struct Settings {
     pub key_file: Option<PathBuf>,
     /// `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
     pub timeout_s: u32,
+    /// `HANARE_TRACE`: the file the run is recorded into, by its whole path; it is there and empty.
+    pub trace: Option<PathBuf>,
+    /// `HANARE_TRACE_BYTES`: most bytes of that file.
+    pub trace_bytes: u64,
 }
 
 impl Settings {
@@ -123,6 +129,8 @@ impl Settings {
             stats_fd: None,
             key_file: None,
             timeout_s: DEFAULT_TIMEOUT_S,
+            trace: None,
+            trace_bytes: DEFAULT_TRACE_BYTES,
         }
     }
 
@@ -147,6 +155,8 @@ impl Settings {
         let mut settings = Settings::new(local);
         settings.private = vars.path("HANARE_PRIVATE");
         settings.key_file = vars.path("HANARE_KEY_FILE");
+        settings.trace = vars.path("HANARE_TRACE");
+        set(&mut settings.trace_bytes, vars.value("HANARE_TRACE_BYTES", values::parse_trace_bytes)?);
         settings.servers = vars.value("HANARE_SERVERS", parse_servers)?.unwrap_or_default();
         set(&mut settings.page_size, vars.value("HANARE_PAGE_SIZE", PageSize::from_str)?);
         set(&mut settings.policy, vars.value("HANARE_POLICY", parse_name)?);
@@ -214,6 +224,7 @@ impl Settings {
             ("HANARE_THRESHOLD", format_size(self.threshold as u64)),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
+            ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
         ];
         if !self.servers.is_empty() {
             let list: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
@@ -225,7 +236,9 @@ impl Settings {
         if let Some(fd) = self.stats_fd {
             vars.push(("HANARE_STATS_FD", fd.to_string()));
         }
-        for (name, path) in [("HANARE_PRIVATE", &self.private), ("HANARE_KEY_FILE", &self.key_file)] {
+        let paths =
+            [("HANARE_PRIVATE", &self.private), ("HANARE_KEY_FILE", &self.key_file), ("HANARE_TRACE", &self.trace)];
+        for (name, path) in paths {
             if let Some(path) = path {
                 vars.push((name, path.to_string_lossy().into_owned()));
             }
@@ -234,7 +247,7 @@ impl Settings {
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
-    pub const VARIABLES: [&'static str; 13] = [
+    pub const VARIABLES: [&'static str; 16] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -248,6 +261,9 @@ impl Settings {
         "HANARE_STATS_FD",
         "HANARE_KEY_FILE",
         "HANARE_TIMEOUT",
+        "HANARE_SEED",
+        "HANARE_TRACE",
+        "HANARE_TRACE_BYTES",
     ];
 }
 
@@ -314,6 +330,7 @@ mod tests {
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_TIMEOUT", "0"),
+            ("HANARE_TRACE_BYTES", "1K"),
             ("HANARE_DISABLE", "mvoe"),
         ] {
             let error = checked(&[base, ("HANARE_PRIVATE", "/s"), (name, value)]).unwrap_err();
@@ -354,6 +371,7 @@ mod tests {
         let mut settings = Settings::new(Local::Percent(50));
         settings.private = Some("/tmp/p".into());
         settings.key_file = Some("/tmp/k".into());
+        settings.trace = Some("/tmp/t".into());
         settings.servers = vec!["a:1=1G".parse().unwrap()];
         settings.disable = "move".to_owned();
         settings.stats_fd = Some(100);

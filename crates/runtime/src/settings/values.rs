@@ -306,6 +306,10 @@ pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
     Ok(bytes.next_multiple_of(u64::from(PAGE_SIZE_MAX)))
 }
 
+pub(super) fn parse_trace_bytes(text: &str) -> Result<u64, ValueError> {
+    bounded_size(text, hanare_paging::trace::BYTES_MIN, RESERVE_MAX)
+}
+
 fn bounded_size(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
     let bytes = parse_size(text)?;
     if (min..=max).contains(&bytes) {

@@ -1,0 +1,308 @@
+//! `hanare simulate`: what a run would have cost under other policies.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use hanare_paging::trace::Header;
+use hanare_sim::policies::{Job, Local, Row, SimError, all_policies, check_policies, parse_policies};
+use hanare_sim::string::StringError;
+use hanare_sim::{RefString, Visible, html, policies};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::message::say;
+use crate::trace::{FileError, read_trace};
+
+/// Simulate what a recorded run would have cost under other settings.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Policies(PoliciesArgs),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare trace record -o sort.trace --local 25% -- sort -S 1200M big.txt
+  hanare simulate policies --trace sort.trace --local 25%,50%,75%
+  hanare simulate policies --trace sort.trace --policies 'lru,simple,opt' --json - --html sort.html";
+
+/// Run replacement policies over a recorded run, and OPT, which knows the future, beside them.
+///
+/// Misses are touches of pages that are not in local memory; transfers in are those whose bytes had been written back;
+/// protects are the pages hidden for a policy.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+struct PoliciesArgs {
+    /// A trace that 'hanare trace record' wrote.
+    #[arg(long, value_name = "FILE", required_unless_present = "string", conflicts_with = "string")]
+    trace: Option<PathBuf>,
+    /// A text file instead: a page number a line, in decimal, with a 'w' behind it for a write.
+    #[arg(long, value_name = "FILE")]
+    string: Option<PathBuf>,
+    /// Local memory: percentages of the different pages touched, or numbers of pages (1000p).
+    #[arg(long, value_name = "SIZES", default_value = "25%,50%,75%")]
+    local: String,
+    /// Policies, each with :PARAM=VALUE,... if wanted, separated by commas or semicolons; 'opt' is one. Default: all.
+    #[arg(long, value_name = "NAMES")]
+    policies: Option<String>,
+    /// Which touches of pages in view policies are told of: 'traps', those that trap in a live run, or 'all'.
+    #[arg(long, value_enum, value_name = "traps|all", default_value = "traps", hide_possible_values = true)]
+    visible: Seen,
+    /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+    /// Write a plot of the miss ratios and the table to FILE as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Seen {
+    Traps,
+    All,
+}
+
+/// Why nothing was simulated.
+#[derive(Debug, Error)]
+pub(crate) enum SimulateError {
+    /// The trace.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The reference string.
+    #[error("{path}: {source}", path = path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StringError,
+    },
+    /// The policies or sizes.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// A file for the results.
+    #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
+    Write {
+        /// The flag that named it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Standard output is gone.
+    #[error("cannot print: {0}")]
+    Print(io::Error),
+}
+
+/// Does what was asked for.
+pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
+    let What::Policies(args) = &args.what;
+    let chosen = args.policies.as_deref().map_or_else(all_policies, parse_policies);
+    check_policies(&chosen)?;
+    let locals = Local::parse_list(&args.local)?;
+    let (header, string) = source(args)?;
+    // Opened beforehand, so that a bad path costs no time.
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+    let json = json.map(|path| Output::create("--json", path)).transpose()?;
+    let page = args.html.as_deref().map(|path| Output::create("--html", path)).transpose()?;
+    let job = Job {
+        policies: chosen,
+        locals,
+        visible: if let Seen::All = args.visible { Visible::All } else { Visible::Traps },
+        seed: header.as_ref().map_or(1, |header| header.seed),
+        block_units: header.as_ref().map_or(1, |header| header.block_units),
+    };
+    if job.block_units > 1 {
+        say(
+            "pages of two sizes were recorded and count alike; record with --page-size for figures in pages of one size",
+        );
+    }
+    let progress = Progress::new();
+    let rows = policies::simulate(&string, &job, &|done, total| progress.tell(done, total));
+    progress.clear();
+    let rows = rows?;
+    let results = Results::new(args, header.as_ref(), &string, &rows);
+    if let Some(page) = page {
+        let note = format!("{} touches of {} pages.", string.touches(), string.distinct());
+        page.write(&html::page(&results.title(), &note, &rows, string.touches()))?;
+    }
+    let text = serde_json::to_string_pretty(&results).map_err(|error| SimulateError::Print(error.into()))?;
+    match json {
+        Some(json) => json.write(&format!("{text}\n"))?,
+        None if args.json.is_some() => return print(&format!("{text}\n")),
+        None => {}
+    }
+    print(&table(&rows))
+}
+
+fn source(args: &PoliciesArgs) -> Result<(Option<Header>, RefString), SimulateError> {
+    if let Some(path) = &args.trace {
+        let bytes = read_trace(path)?;
+        let read = RefString::from_trace(&bytes);
+        let (header, string) = read.map_err(|source| FileError::Trace { path: path.clone(), source })?;
+        return Ok((Some(header), string));
+    }
+    let path = args.string.clone().unwrap_or_default();
+    let bytes = std::fs::read(&path).map_err(|source| FileError::Read { path: path.clone(), source })?;
+    let string = RefString::from_text(&bytes).map_err(|source| SimulateError::Text { path, source })?;
+    Ok((None, string))
+}
+
+fn print(text: &str) -> Result<u8, SimulateError> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SimulateError::Print(error)),
+        _ => Ok(0),
+    }
+}
+
+struct Output {
+    flag: &'static str,
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    fn create(flag: &'static str, path: &Path) -> Result<Self, SimulateError> {
+        match File::create(path) {
+            Ok(file) => Ok(Self { flag, path: path.to_owned(), file }),
+            Err(source) => Err(SimulateError::Write { flag, path: path.to_owned(), source }),
+        }
+    }
+
+    fn write(mut self, text: &str) -> Result<(), SimulateError> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|source| SimulateError::Write { flag: self.flag, path: self.path, source })
+    }
+}
+
+/// The results as they are written out.
+#[derive(Serialize)]
+struct Results {
+    source: String,
+    program: Option<String>,
+    recorded_policy: Option<String>,
+    unit_bytes: Option<u32>,
+    visible: Seen,
+    touches: u64,
+    distinct_pages: u32,
+    rows: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    policy: String,
+    local_percent: f64,
+    local_pages: u32,
+    hits: u64,
+    misses: u64,
+    transfers_in: u64,
+    write_backs: u64,
+    protects: u64,
+    ratio_to_simple: f64,
+    ratio_to_opt: f64,
+}
+
+impl Results {
+    fn new(args: &PoliciesArgs, header: Option<&Header>, string: &RefString, rows: &[Row]) -> Self {
+        let path = args.trace.as_ref().or(args.string.as_ref());
+        let line = |row: &Row| Line {
+            policy: row.policy.clone(),
+            local_percent: row.local_percent,
+            local_pages: row.local_pages,
+            hits: string.touches().saturating_sub(row.figures.misses),
+            misses: row.figures.misses,
+            transfers_in: row.figures.transfers_in,
+            write_backs: row.figures.write_backs,
+            protects: row.figures.protects,
+            ratio_to_simple: row.ratio_to_simple,
+            ratio_to_opt: row.ratio_to_opt,
+        };
+        Results {
+            source: path.map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
+            program: header.map(|header| header.program.clone()),
+            recorded_policy: header.map(|header| header.policy.clone()),
+            unit_bytes: header.map(|header| header.unit_bytes),
+            visible: args.visible,
+            touches: string.touches(),
+            distinct_pages: string.distinct(),
+            rows: rows.iter().map(line).collect(),
+        }
+    }
+
+    fn title(&self) -> String {
+        format!("Replacement policies on {}", self.program.as_ref().unwrap_or(&self.source))
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let widest = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
+    let mut text = format!(
+        "{:widest$} {:>7} {:>10} {:>12} {:>12} {:>12} {:>12} {:>9} {:>7}\n",
+        "policy", "local", "pages", "misses", "transfers in", "write-backs", "protects", "x Simple", "x OPT"
+    );
+    let mut last = 0;
+    for row in rows {
+        if last != 0 && last != row.local_pages {
+            text.push('\n');
+        }
+        last = row.local_pages;
+        let figures = row.figures;
+        text += &format!(
+            "{:widest$} {:>6.1}% {:>10} {:>12} {:>12} {:>12} {:>12} {:>9.3} {:>7.3}\n",
+            row.policy,
+            row.local_percent,
+            row.local_pages,
+            figures.misses,
+            figures.transfers_in,
+            figures.write_backs,
+            figures.protects,
+            row.ratio_to_simple,
+            row.ratio_to_opt
+        );
+    }
+    text
+}
+
+/// How far it is, on a terminal, once it takes long.
+struct Progress {
+    began: Instant,
+    terminal: bool,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { began: Instant::now(), terminal: io::stderr().is_terminal(), told: Mutex::new(None) }
+    }
+
+    fn tell(&self, done: u64, total: u64) {
+        const SILENT: Duration = Duration::from_secs(2);
+        const PAUSE: Duration = Duration::from_millis(200);
+        if !self.terminal || self.began.elapsed() < SILENT {
+            return;
+        }
+        let Ok(mut told) = self.told.try_lock() else { return };
+        if told.is_none_or(|told| told.elapsed() >= PAUSE) {
+            *told = Some(Instant::now());
+            let percent = 100 * u128::from(done) / u128::from(total.max(1));
+            let _ = write!(io::stderr(), "\rhanare: simulated {percent} %");
+        }
+    }
+
+    /// Leaves the line as if nothing had been told.
+    fn clear(&self) {
+        if self.told.lock().is_ok_and(|told| told.is_some()) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

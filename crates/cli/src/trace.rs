@@ -1,0 +1,198 @@
+//! `hanare trace`: record what the pager of a run saw and did, and look at what was recorded.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use hanare::settings::parse_size;
+use hanare_paging::trace::{BYTES_MIN, Reader, TraceError};
+use hanare_sim::replay::{ReplayError, replay};
+use thiserror::Error;
+
+use crate::message::say;
+use crate::run::{self, Recording, RunArgs, RunError};
+
+/// Record what the pager of a run sees and does, for 'hanare simulate', and look at recordings.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Record(Box<RecordArgs>),
+    /// Print the settings of a recorded run and how much of what was recorded.
+    Info(FileArgs),
+    /// Check that a recorded run's own policy names the same victims again, in the same order.
+    Replay(FileArgs),
+}
+
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// A trace.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  hanare trace record -o sort.trace --local 25% --prefetch none --page-size 64K -- sort -S 1200M big.txt
+  hanare simulate policies --trace sort.trace --local 25%,50%,75%
+
+What is touched while it lies in view is not seen, so that a small --local shows more of a program. Of a program that \
+starts others, the first that touches far pages is recorded.";
+
+/// Run a program as 'hanare run' does, and record what its pager sees and does.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+struct RecordArgs {
+    /// The file to record into.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Most bytes to record; then the run goes on unrecorded, and the trace says so. Default: HANARE_TRACE_BYTES or 256M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bound)]
+    trace_bytes: Option<u64>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+fn parse_bound(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    if bytes < BYTES_MIN { Err(format!("'{text}' is too little; give at least {BYTES_MIN}")) } else { Ok(bytes) }
+}
+
+/// Why a trace could not be recorded or read.
+#[derive(Debug, Error)]
+pub(crate) enum TraceCommandError {
+    /// The file to record into.
+    #[error("cannot write {path}: {source}; check --output", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The file that was recorded.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The replay.
+    #[error("{path} {source}", path = path.display())]
+    Replay {
+        /// The file.
+        path: PathBuf,
+        /// How it went wrong.
+        source: ReplayError,
+    },
+    /// Standard output is gone.
+    #[error("cannot print: {0}")]
+    Print(io::Error),
+}
+
+impl TraceCommandError {
+    /// The exit code: 1 for a policy that answers otherwise than it did, and 125 for all that kept us from looking.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Run(error) => error.exit_code(),
+            Self::Replay { source: ReplayError::Differs { .. }, .. } => 1,
+            _ => crate::EXIT_OWN,
+        }
+    }
+}
+
+/// Why a file is no trace.
+#[derive(Debug, Error)]
+pub(crate) enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not a whole trace.
+    #[error("{path} {source}", path = path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TraceError,
+    },
+}
+
+/// Reads a file that should be a trace; one that begins otherwise is not read to its end.
+pub(crate) fn read_trace(path: &Path) -> Result<Vec<u8>, FileError> {
+    const BEGIN: u64 = 10;
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    (&file).take(BEGIN).read_to_end(&mut bytes).map_err(failed)?;
+    match Reader::new(&bytes) {
+        Ok(_) | Err(TraceError::Truncated(_)) => file.read_to_end(&mut bytes).map_err(failed)?,
+        Err(source) => return Err(FileError::Trace { path: path.to_owned(), source }),
+    };
+    Ok(bytes)
+}
+
+/// Does what was asked for.
+pub(crate) fn trace(args: &TraceArgs) -> Result<u8, TraceCommandError> {
+    match &args.what {
+        What::Record(args) => record(args),
+        What::Info(args) => info(&args.file),
+        What::Replay(args) => check(&args.file),
+    }
+}
+
+fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
+    let failed = |source| TraceCommandError::Write { path: args.output.clone(), source };
+    File::create(&args.output).map_err(failed)?;
+    // The program may change its directory before it touches a far page.
+    let path = std::fs::canonicalize(&args.output).map_err(failed)?;
+    let code = run::run(&args.run, Some(Recording { path, bytes: args.trace_bytes }))?;
+    if std::fs::metadata(&args.output).map_err(failed)?.len() == 0 {
+        say(&format!("{} is empty: the program touched no far page", args.output.display()));
+    }
+    Ok(code)
+}
+
+fn info(path: &Path) -> Result<u8, TraceCommandError> {
+    let failed = |source| FileError::Trace { path: path.to_owned(), source };
+    let bytes = read_trace(path)?;
+    let mut reader = Reader::new(&bytes).map_err(failed)?;
+    for record in reader.by_ref() {
+        record.map_err(failed)?;
+    }
+    let mut text = String::new();
+    for (name, value) in reader.header().fields() {
+        text += &format!("{:14} {value}\n", name.replace('_', " "));
+    }
+    if let Some(end) = reader.end() {
+        text += &format!("{:14} {}\n{}", "records", end.counts.total(), end.counts);
+        text += &format!("{:14} {}\n", "bytes", bytes.len());
+        let whole = if end.cut { "no: recording stopped when its bound was reached" } else { "yes" };
+        text += &format!("{:14} {whole}\n", "whole run");
+    }
+    print(&text)
+}
+
+fn check(path: &Path) -> Result<u8, TraceCommandError> {
+    let replayed = replay(&read_trace(path)?);
+    let replayed = replayed.map_err(|source| TraceCommandError::Replay { path: path.to_owned(), source })?;
+    let cut = if replayed.cut { ", as far as the run was recorded" } else { "" };
+    print(&format!(
+        "the same {} victims in the same order, {} times none, {} pages hidden{cut}\n",
+        replayed.victims, replayed.none, replayed.hidden
+    ))
+}
+
+fn print(text: &str) -> Result<u8, TraceCommandError> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(TraceCommandError::Print(error)),
+        _ => Ok(0),
+    }
+}

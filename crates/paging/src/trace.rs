@@ -1,0 +1,391 @@
+//! Traces: what a policy was told and what it answered, in order, as compact bytes. No file is touched here.
+//!
+//! ```text
+//! header: "HANTRACE", version u16, length u32, that many bytes of key=value lines, CRC-32 of all before
+//! chunk:  length u32 (top bit: the end), CRC-32 of the length and the payload, payload
+//! ```
+//!
+//! The payloads of all chunks but the last are one stream of records, each a LEB128 number: the kind in its low four
+//! bits and above them what the kind carries, pages as their distance from the page named last. So a record ends with
+//! the first byte below 128, and a chunk may end behind any record. The last chunk counts the records of each kind and
+//! says whether recording stopped early: a trace without it, or with other counts, is not whole.
+
+mod read;
+mod record;
+
+use std::fmt;
+
+pub use read::{Reader, TraceError};
+pub use record::{Recorder, Sink};
+
+use crate::limits;
+use crate::policy::{Cause, Leave, Space};
+use crate::units::PageId;
+
+const MAGIC: &[u8; 8] = b"HANTRACE";
+const VERSION: u16 = 1;
+const HEAD_LEN: usize = 8;
+const END_BIT: u32 = 1 << 31;
+const KINDS: usize = 16;
+const END_PAYLOAD: usize = 1 + 8 * KINDS;
+/// Longest record, in bytes.
+const RECORD_MAX: usize = 10;
+/// Largest payload of a chunk, in bytes: what damage may cost is told to within so much.
+const CHUNK_MAX: usize = 16 << 10;
+const HEADER_TEXT_MAX: usize = 64 << 10;
+/// Times and counts are kept to so many bits, so that they fit a record.
+const NUMBER_MAX: u64 = (1 << 56) - 1;
+
+/// The smallest bound of a trace's bytes that leaves room for records.
+pub const BYTES_MIN: u64 = 128 << 10;
+
+/// The settings of the run that was recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Header {
+    /// Bytes of one unit.
+    pub unit_bytes: u32,
+    /// Units of one block; 1 when the page size was fixed.
+    pub block_units: u32,
+    /// Units of the far space.
+    pub units: u32,
+    /// The budget at the start, in units.
+    pub budget_units: u32,
+    /// Seed of the policy.
+    pub seed: u64,
+    /// The policy, as the user described it.
+    pub policy: String,
+    /// The prefetcher, as the user described it.
+    pub prefetch: String,
+    /// How touches were trapped.
+    pub mode: String,
+    /// The program and its arguments.
+    pub program: String,
+}
+
+impl Header {
+    /// What a policy of that run was built for.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        Space { units: self.units, block_units: self.block_units, seed: self.seed }
+    }
+
+    /// The header as names and values, as it is written and shown.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, String); 9] {
+        [
+            ("unit_bytes", self.unit_bytes.to_string()),
+            ("block_units", self.block_units.to_string()),
+            ("units", self.units.to_string()),
+            ("budget_units", self.budget_units.to_string()),
+            ("seed", self.seed.to_string()),
+            ("policy", one_line(&self.policy)),
+            ("prefetch", one_line(&self.prefetch)),
+            ("mode", one_line(&self.mode)),
+            ("program", one_line(&self.program)),
+        ]
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut text = String::new();
+        for (name, value) in self.fields() {
+            text += &format!("{name}={value}\n");
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// None when a value is missing, malformed or out of bounds.
+    fn from_text(text: &str) -> Option<Self> {
+        let find = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once('='));
+            lines.find_map(|(key, value)| (key == name).then_some(value))
+        };
+        let header = Self {
+            unit_bytes: find("unit_bytes")?.parse().ok()?,
+            block_units: find("block_units")?.parse().ok()?,
+            units: find("units")?.parse().ok()?,
+            budget_units: find("budget_units")?.parse().ok()?,
+            seed: find("seed")?.parse().ok()?,
+            policy: find("policy")?.to_owned(),
+            prefetch: find("prefetch")?.to_owned(),
+            mode: find("mode")?.to_owned(),
+            program: find("program")?.to_owned(),
+        };
+        let sane = (1..=limits::UNITS_MAX).contains(&header.units)
+            && (1..=header.units).contains(&header.block_units)
+            && header.block_units.is_power_of_two()
+            && header.units.is_multiple_of(header.block_units);
+        sane.then_some(header)
+    }
+}
+
+/// A value on one line of the header, bounded, so that any program's name fits.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect()
+}
+
+/// One thing that a policy was told or answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// A page came into view.
+    Inserted(PageId, Cause),
+    /// A touch of a page in view was seen; whether it was a write.
+    Referenced(PageId, bool),
+    /// A page left the view.
+    Removed(PageId, Leave),
+    /// A page out of view was discarded.
+    Forgotten(PageId),
+    /// The filter refused this page while the next victim was looked for.
+    Refused(PageId),
+    /// The policy named this victim.
+    Victim(PageId),
+    /// The policy named no victim.
+    NoVictim,
+    /// The policy wished this page hidden.
+    Hide(PageId),
+    /// The policy was asked so many times in a row for a page to hide and named none.
+    NoHide(u32),
+    /// The time told to the policy, in milliseconds.
+    Tick(u64),
+}
+
+/// Names of the kinds of records, by kind; empty where there is none.
+const KIND_NAMES: [&str; KINDS] = [
+    "",
+    "inserted by a read",
+    "inserted by a write",
+    "inserted ahead of use",
+    "referenced by a read",
+    "referenced by a write",
+    "evicted",
+    "removed and forgotten",
+    "forgotten out of view",
+    "refused as a victim",
+    "named as a victim",
+    "no victim named",
+    "wished hidden",
+    "nothing wished hidden",
+    "time told",
+    "",
+];
+
+/// How many records of each kind there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts([u64; KINDS]);
+
+impl Counts {
+    /// All records.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+
+    /// The kinds there can be, by name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        KIND_NAMES.into_iter().zip(self.0).filter(|(name, _)| !name.is_empty())
+    }
+}
+
+/// What the end of a trace says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    /// Records of each kind.
+    pub counts: Counts,
+    /// Recording stopped before the run ended, because a bound was reached.
+    pub cut: bool,
+}
+
+/// What records are relative to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Base {
+    page: u32,
+    ms: u64,
+}
+
+fn zigzag(distance: i64) -> u64 {
+    ((distance << 1) ^ (distance >> 63)) as u64
+}
+
+fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+impl Base {
+    /// The number that stands for a record.
+    fn encode(&mut self, record: Record) -> u64 {
+        let (kind, page) = match record {
+            Record::Inserted(page, Cause::Read) => (1, page),
+            Record::Inserted(page, Cause::Write) => (2, page),
+            Record::Inserted(page, Cause::Ahead) => (3, page),
+            Record::Referenced(page, write) => (4 + u64::from(write), page),
+            Record::Removed(page, Leave::Evicted) => (6, page),
+            Record::Removed(page, Leave::Forgotten) => (7, page),
+            Record::Forgotten(page) => (8, page),
+            Record::Refused(page) => (9, page),
+            Record::Victim(page) => (10, page),
+            Record::NoVictim => return 11,
+            Record::Hide(page) => (12, page),
+            Record::NoHide(times) => return u64::from(times) << 4 | 13,
+            Record::Tick(ms) => {
+                let ms = ms.min(NUMBER_MAX);
+                let distance = zigzag(ms as i64 - self.ms as i64);
+                self.ms = ms;
+                return distance << 4 | 14;
+            }
+        };
+        let distance = zigzag(i64::from(page.0) - i64::from(self.page));
+        self.page = page.0;
+        distance << 4 | kind
+    }
+
+    /// The record a number stands for; none when it stands for none.
+    fn decode(&mut self, number: u64, units: u32) -> Option<Record> {
+        let carried = number >> 4;
+        let kind = number & 15;
+        match kind {
+            11 => return (carried == 0).then_some(Record::NoVictim),
+            13 => return u32::try_from(carried).ok().map(Record::NoHide),
+            14 => {
+                let ms = (self.ms as i64).checked_add(unzigzag(carried))?;
+                self.ms = u64::try_from(ms).ok().filter(|&ms| ms <= NUMBER_MAX)?;
+                return Some(Record::Tick(self.ms));
+            }
+            _ => {}
+        }
+        let page = i64::from(self.page).checked_add(unzigzag(carried))?;
+        let page = PageId(u32::try_from(page).ok().filter(|&page| page < units)?);
+        self.page = page.0;
+        Some(match kind {
+            1 => Record::Inserted(page, Cause::Read),
+            2 => Record::Inserted(page, Cause::Write),
+            3 => Record::Inserted(page, Cause::Ahead),
+            4 | 5 => Record::Referenced(page, kind == 5),
+            6 => Record::Removed(page, Leave::Evicted),
+            7 => Record::Removed(page, Leave::Forgotten),
+            8 => Record::Forgotten(page),
+            9 => Record::Refused(page),
+            10 => Record::Victim(page),
+            12 => Record::Hide(page),
+            _ => return None,
+        })
+    }
+}
+
+/// Writes a number; returns its length.
+fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
+    let mut len = 0;
+    while number >= 0x80 {
+        to[len] = number as u8 | 0x80;
+        number >>= 7;
+        len += 1;
+    }
+    to[len] = number as u8;
+    len + 1
+}
+
+/// Whether a record that a [`Recorder`] pushed names a page: time passes in processes without pages too.
+#[must_use]
+pub fn names_page(record: &[u8]) -> bool {
+    record.first().is_some_and(|byte| !matches!(byte & 15, 11 | 13 | 14))
+}
+
+/// Makes chunks of the records that a [`Recorder`] pushed, within a bound.
+#[derive(Debug)]
+pub struct Framer {
+    counts: Counts,
+    /// Bytes that may yet be written, the end's left aside.
+    left: u64,
+    cut: bool,
+}
+
+impl Framer {
+    /// Begins a trace of at most so many bytes; returns also its header's bytes, to be written first.
+    #[must_use]
+    pub fn start(header: &Header, bytes_max: u64) -> (Self, Vec<u8>) {
+        let bytes = header.to_bytes();
+        let left = bytes_max.saturating_sub((bytes.len() + HEAD_LEN + END_PAYLOAD) as u64);
+        (Self { counts: Counts::default(), left, cut: false }, bytes)
+    }
+
+    /// Takes whole records from the front of a stream; returns what to write before them and how many bytes to write of
+    /// them, 0 when the stream is empty or the bound is reached.
+    pub fn chunk(&mut self, stream: &[u8]) -> ([u8; HEAD_LEN], usize) {
+        let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(HEAD_LEN);
+        let most = stream.len().min(CHUNK_MAX).min(room);
+        let len = stream[..most].iter().rposition(|&byte| byte < 0x80).map_or(0, |last| last + 1);
+        self.cut |= len == 0 && !stream.is_empty();
+        let payload = &stream[..len];
+        let mut starts = true;
+        for &byte in payload {
+            self.counts.0[usize::from(byte & 15)] += u64::from(starts);
+            starts = byte < 0x80;
+        }
+        self.left -= if len > 0 { (HEAD_LEN + len) as u64 } else { 0 };
+        (chunk_head(len as u32, payload), len)
+    }
+
+    /// Whether the bound was reached and records were left out.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// The end's bytes; `cut` when records were lost before they came here.
+    #[must_use]
+    pub fn end(self, cut: bool) -> Vec<u8> {
+        let mut payload = vec![u8::from(cut || self.cut)];
+        for count in self.counts.0 {
+            payload.extend(count.to_le_bytes());
+        }
+        let mut bytes = chunk_head(END_PAYLOAD as u32 | END_BIT, &payload).to_vec();
+        bytes.extend(payload);
+        bytes
+    }
+}
+
+fn chunk_head(length: u32, payload: &[u8]) -> [u8; HEAD_LEN] {
+    let mut head = [0; HEAD_LEN];
+    head[..4].copy_from_slice(&length.to_le_bytes());
+    head[4..].copy_from_slice(&chunk_crc(length, payload).to_le_bytes());
+    head
+}
+
+fn chunk_crc(length: u32, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length.to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// A whole trace in memory, of records there already are.
+#[must_use]
+pub fn write(header: &Header, records: impl IntoIterator<Item = Record>) -> Vec<u8> {
+    let (mut framer, mut bytes) = Framer::start(header, u64::MAX);
+    let (mut base, mut stream, mut number) = (Base::default(), Vec::new(), [0; RECORD_MAX]);
+    for record in records {
+        let len = write_number(base.encode(record), &mut number);
+        stream.extend(&number[..len]);
+    }
+    let mut stream = &stream[..];
+    while !stream.is_empty() {
+        let (head, len) = framer.chunk(stream);
+        bytes.extend(head);
+        bytes.extend(&stream[..len]);
+        stream = &stream[len..];
+    }
+    bytes.extend(framer.end(false));
+    bytes
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in self.named() {
+            writeln!(f, "  {name:24} {count:>14}")?;
+        }
+        Ok(())
+    }
+}

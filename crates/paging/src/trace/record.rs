@@ -1,0 +1,127 @@
+//! The recorder: a policy that passes everything on to another one and writes down what was said.
+
+use std::cell::RefCell;
+
+use super::{Base, RECORD_MAX, Record, write_number};
+use crate::policy::{Cause, Leave, Policy};
+use crate::units::PageId;
+
+/// Where recorded bytes go. It is called wherever the pager runs: it must neither wait nor allocate.
+pub trait Sink: Send {
+    /// Takes one whole record; false when it cannot, and then it is never asked again.
+    fn push(&mut self, record: &[u8]) -> bool;
+}
+
+/// A policy whose every call is recorded. When the sink takes no more, recording ends and the policy goes on: what was
+/// recorded is always a prefix of what happened. State: none a page.
+pub struct Recorder {
+    policy: Box<dyn Policy>,
+    hides: bool,
+    /// The filter of `victim` writes too, and is no `FnMut`.
+    tape: RefCell<Tape>,
+}
+
+struct Tape {
+    sink: Box<dyn Sink>,
+    base: Base,
+    open: bool,
+    /// Calls of `next_to_hide` that named nothing, not yet written: most calls do, and they come in rows.
+    idle: u32,
+}
+
+impl Tape {
+    fn write(&mut self, record: Record) {
+        if self.idle > 0 {
+            let idle = std::mem::take(&mut self.idle);
+            self.push(Record::NoHide(idle));
+        }
+        self.push(record);
+    }
+
+    fn push(&mut self, record: Record) {
+        if self.open {
+            let mut bytes = [0; RECORD_MAX];
+            let len = write_number(self.base.encode(record), &mut bytes);
+            self.open = self.sink.push(&bytes[..len]);
+        }
+    }
+}
+
+impl Recorder {
+    /// Records what this policy sees and does.
+    #[must_use]
+    pub fn new(policy: Box<dyn Policy>, sink: Box<dyn Sink>) -> Self {
+        let tape = Tape { sink, base: Base::default(), open: true, idle: 0 };
+        Self { hides: policy.hides(), policy, tape: RefCell::new(tape) }
+    }
+
+    fn write(&mut self, record: Record) {
+        self.tape.get_mut().write(record);
+    }
+}
+
+impl Policy for Recorder {
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        self.write(Record::Inserted(page, cause));
+        self.policy.inserted(page, cause);
+    }
+
+    fn referenced(&mut self, page: PageId, write: bool) {
+        self.write(Record::Referenced(page, write));
+        self.policy.referenced(page, write);
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.write(Record::Removed(page, why));
+        self.policy.removed(page, why);
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        self.write(Record::Forgotten(page));
+        self.policy.forgotten(page);
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let Self { policy, tape, .. } = self;
+        let victim = policy.victim(&|page| {
+            let accepted = accept(page);
+            if !accepted {
+                tape.borrow_mut().write(Record::Refused(page));
+            }
+            accepted
+        });
+        self.write(victim.map_or(Record::NoVictim, Record::Victim));
+        victim
+    }
+
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        let page = self.policy.next_to_hide();
+        match page {
+            Some(page) => self.write(Record::Hide(page)),
+            // A policy that never hides has nothing that such a call could change.
+            None if self.hides => {
+                let tape = self.tape.get_mut();
+                tape.idle += 1;
+                if tape.idle == u32::MAX {
+                    tape.push(Record::NoHide(u32::MAX));
+                    tape.idle = 0;
+                }
+            }
+            None => {}
+        }
+        page
+    }
+
+    fn hides(&self) -> bool {
+        self.hides
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.write(Record::Tick(now_ms));
+        self.policy.tick(now_ms);
+    }
+
+    fn describe(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        self.policy.describe(out)
+    }
+}

@@ -1,0 +1,335 @@
+//! Recording a live run: from the pager, which must not wait, to a file.
+//!
+//! The recorder pushes records into a ring of fixed size; the keeper empties it into the file every few milliseconds, and
+//! the end of the run once more. When the ring or the file's bound is full, recording ends and the trace says so: it is
+//! always the unbroken beginning of what happened.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+use hanare_paging::policy::Policy;
+use hanare_paging::trace::{Framer, Header, Recorder, Sink, names_page};
+use hanare_sys::futex::LockCell;
+use hanare_sys::map::{MapError, Mapping};
+
+use crate::engine::now_ns;
+use crate::plan::Plan;
+use crate::settings::{Mode, Settings};
+
+/// Bytes of the ring: what a hundred thousand faults, or some tenths of a second, may fill while the file is waited for.
+const RING_BYTES: usize = 8 << 20;
+const FLUSH_NS: u64 = 20_000_000;
+/// Bytes taken out of the ring at once.
+const PART_BYTES: usize = 64 << 10;
+
+/// One writer, the recorder, which the pager's lock lets run one call at a time; one reader, which holds the file's lock.
+/// The writer moves `head` by whole records only, so that the reader sees none in part.
+struct Ring {
+    bytes: *mut u8,
+    /// Bytes ever written, and ever read.
+    head: AtomicUsize,
+    tail: AtomicUsize,
+    /// What is in it tells of pages, and is worth a file.
+    worthwhile: AtomicBool,
+    /// Nothing is taken any more.
+    closed: AtomicBool,
+    /// Something was refused for want of room.
+    overrun: AtomicBool,
+}
+
+// SAFETY: the bytes are a mapping of its own, which is never unmapped; writer and reader touch disjoint parts of it,
+// handed over by `head` and `tail`.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn new() -> Result<Self, MapError> {
+        Ok(Self {
+            bytes: Mapping::anonymous(RING_BYTES)?.leak() as *mut u8,
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
+            worthwhile: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+        })
+    }
+
+    /// Called by the one writer.
+    fn push(&self, record: &[u8]) -> bool {
+        let head = self.head.load(Relaxed);
+        if self.closed.load(Acquire) {
+            return false;
+        }
+        if head - self.tail.load(Acquire) + record.len() > RING_BYTES {
+            self.overrun.store(true, Release);
+            return false;
+        }
+        for (index, &byte) in record.iter().enumerate() {
+            // SAFETY: inside the mapping, and in the part that is the writer's.
+            unsafe { self.bytes.add((head + index) % RING_BYTES).write(byte) };
+        }
+        self.head.store(head + record.len(), Release);
+        if !self.worthwhile.load(Relaxed) && names_page(record) {
+            self.worthwhile.store(true, Release);
+        }
+        true
+    }
+
+    /// Copies the front of what is there; nothing is taken yet. Called by the one reader.
+    fn peek(&self, part: &mut [u8]) -> usize {
+        let tail = self.tail.load(Relaxed);
+        let len = (self.head.load(Acquire) - tail).min(part.len());
+        let first = len.min(RING_BYTES - tail % RING_BYTES);
+        // SAFETY: inside the mapping, in the part that is the reader's; `part` has room for `len` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.bytes.add(tail % RING_BYTES), part.as_mut_ptr(), first);
+            std::ptr::copy_nonoverlapping(self.bytes, part.as_mut_ptr().add(first), len - first);
+        }
+        len
+    }
+
+    fn take(&self, len: usize) {
+        self.tail.store(self.tail.load(Relaxed) + len, Release);
+    }
+}
+
+struct ToRing(&'static Ring);
+
+impl Sink for ToRing {
+    fn push(&mut self, record: &[u8]) -> bool {
+        self.0.push(record)
+    }
+}
+
+struct Tracing {
+    ring: &'static Ring,
+    output: LockCell<Output>,
+    flushed_ns: AtomicU64,
+}
+
+struct Output {
+    path: PathBuf,
+    header: Header,
+    bytes_max: u64,
+    part: Vec<u8>,
+    file: Target,
+}
+
+enum Target {
+    /// Nothing was recorded yet.
+    Untouched,
+    /// The file is ours; with what frames records in it.
+    Open(File, Framer),
+    /// Another process records, or the file takes no more, or the trace has its end.
+    Over,
+}
+
+static TRACING: AtomicPtr<Tracing> = AtomicPtr::new(std::ptr::null_mut());
+
+fn tracing() -> Option<&'static Tracing> {
+    // SAFETY: set once to a leaked box, or null.
+    unsafe { TRACING.load(Acquire).as_ref() }
+}
+
+/// Records what a policy sees and does, from now on.
+pub(crate) fn record(
+    policy: Box<dyn Policy>,
+    path: &Path,
+    settings: &Settings,
+    plan: &Plan,
+    mode: Mode,
+) -> Result<Box<dyn Policy>, MapError> {
+    let geometry = plan.config.geometry;
+    let header = Header {
+        unit_bytes: geometry.unit_bytes,
+        block_units: geometry.block_units,
+        units: geometry.units,
+        budget_units: plan.config.budget_units,
+        seed: settings.seed,
+        policy: settings.policy.clone(),
+        prefetch: settings.prefetch.clone(),
+        mode: mode.to_string(),
+        program: command_line(),
+    };
+    let ring: &'static Ring = Box::leak(Box::new(Ring::new()?));
+    let part = vec![0; PART_BYTES];
+    let output =
+        Output { path: path.to_owned(), header, bytes_max: settings.trace_bytes, part, file: Target::Untouched };
+    let tracing = Tracing { ring, output: LockCell::new(output), flushed_ns: AtomicU64::new(0) };
+    TRACING.store(Box::leak(Box::new(tracing)), Release);
+    Ok(Box::new(Recorder::new(policy, Box::new(ToRing(ring)))))
+}
+
+/// The program and its arguments.
+fn command_line() -> String {
+    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
+}
+
+/// Writes what has been recorded, now and then.
+pub(crate) fn flush() {
+    let Some(tracing) = tracing() else { return };
+    let now = now_ns();
+    if now - tracing.flushed_ns.load(Relaxed) >= FLUSH_NS {
+        tracing.flushed_ns.store(now, Relaxed);
+        tracing.output.lock().flush(tracing.ring);
+    }
+}
+
+/// Ends the trace: what happens from now on is not recorded.
+pub(crate) fn finish() {
+    let Some(tracing) = tracing() else { return };
+    tracing.ring.closed.store(true, Release);
+    tracing.output.lock().end(tracing.ring);
+}
+
+impl Output {
+    fn flush(&mut self, ring: &Ring) {
+        // The time told to a process without pages piles up: a few bytes every few tens of milliseconds.
+        while ring.worthwhile.load(Acquire) {
+            let len = ring.peek(&mut self.part);
+            if len == 0 {
+                return;
+            }
+            if matches!(self.file, Target::Untouched) {
+                let taken = take_file(&self.path, &self.header, self.bytes_max);
+                self.file = taken.map_or(Target::Over, |(file, framer)| Target::Open(file, framer));
+            }
+            let taken = self.write(len);
+            if taken == 0 {
+                ring.closed.store(true, Release);
+                return;
+            }
+            ring.take(taken);
+        }
+    }
+
+    /// Writes what it can of the part at hand; returns how many of its bytes that were.
+    fn write(&mut self, len: usize) -> usize {
+        let Target::Open(file, framer) = &mut self.file else { return 0 };
+        let (head, taken) = framer.chunk(&self.part[..len]);
+        if taken > 0 && file.write_all(&head).and_then(|()| file.write_all(&self.part[..taken])).is_err() {
+            self.file = Target::Over;
+            return 0;
+        }
+        taken
+    }
+
+    fn end(&mut self, ring: &Ring) {
+        self.flush(ring);
+        if let Target::Open(mut file, framer) = std::mem::replace(&mut self.file, Target::Over) {
+            // A trace that cannot be ended is refused as truncated by whoever reads it.
+            let _ = file.write_all(&framer.end(ring.overrun.load(Acquire)));
+        }
+    }
+}
+
+/// The file, if it is there for us: of all processes of a run the first that has pages to tell of is recorded, and that
+/// is the one that finds the file empty.
+fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
+    let mut file = File::options().write(true).open(path).ok()?;
+    // SAFETY: a plain system call on a descriptor of ours. Released when the file is closed at the end of the trace.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 || file.metadata().ok()?.len() != 0
+    {
+        return None;
+    }
+    let (framer, bytes) = Framer::start(header, bytes_max);
+    file.write_all(&bytes).ok()?;
+    Some((file, framer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_paging::PageId;
+    use hanare_paging::policy::{Cause, Space, build};
+    use hanare_paging::trace::{Reader, Record};
+
+    fn output(path: &Path, bytes_max: u64) -> Output {
+        let header = Header { units: 1 << 22, block_units: 1, policy: "fifo".into(), ..Header::default() };
+        Output { path: path.to_owned(), header, bytes_max, part: vec![0; PART_BYTES], file: Target::Untouched }
+    }
+
+    fn recorder(ring: &'static Ring) -> Recorder {
+        let policy = build("fifo", Space { units: 1 << 22, block_units: 1, seed: 0 }).unwrap();
+        Recorder::new(policy, Box::new(ToRing(ring)))
+    }
+
+    fn inserted(bytes: &[u8]) -> (Vec<u32>, bool) {
+        let mut reader = Reader::new(bytes).unwrap();
+        let pages = reader.by_ref().map(|record| match record.unwrap() {
+            Record::Inserted(page, _) => page.0,
+            other => panic!("{other:?}"),
+        });
+        let pages = pages.collect();
+        (pages, reader.end().unwrap().cut)
+    }
+
+    #[test]
+    fn all_that_passes_the_ring_while_it_is_emptied_is_in_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
+        let mut output = output(file.path(), u64::MAX);
+        // Far jumps make records of four bytes: more than the ring holds passes through it.
+        const ROUNDS: u32 = 3 << 20;
+        let page = |round: u32| (round % 2) * (1 << 21) + round / 2;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut recorder = recorder(ring);
+                for round in 0..ROUNDS {
+                    while ring.head.load(Relaxed) - ring.tail.load(Acquire) > RING_BYTES / 2 {
+                        std::thread::yield_now();
+                    }
+                    recorder.inserted(PageId(page(round)), Cause::Read);
+                }
+            });
+            while !writer.is_finished() {
+                output.flush(ring);
+            }
+        });
+        output.end(ring);
+        let (pages, cut) = inserted(&std::fs::read(file.path()).unwrap());
+        assert!(!cut && pages.len() == ROUNDS as usize);
+        assert!(pages.iter().enumerate().all(|(round, &got)| got == page(round as u32)));
+    }
+
+    #[test]
+    fn a_full_ring_and_a_full_file_leave_the_beginning_marked_as_cut() {
+        for bytes_max in [u64::MAX, 200_000] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
+            let mut output = output(file.path(), bytes_max);
+            let mut recorder = recorder(ring);
+            // Nobody empties it, or the file does not take it all.
+            let rounds = if bytes_max == u64::MAX { 2 << 20 } else { 100_000 };
+            for round in 0..rounds {
+                recorder.inserted(PageId((round % 2) * (1 << 21) + round / 2), Cause::Read);
+                recorder.tick(u64::from(round) << 30);
+            }
+            output.end(ring);
+            let bytes = std::fs::read(file.path()).unwrap();
+            let mut reader = Reader::new(&bytes).unwrap();
+            assert!(reader.by_ref().all(|record| record.is_ok()));
+            assert!(reader.end().unwrap().cut);
+            assert!(bytes.len() as u64 <= bytes_max.min(2 * RING_BYTES as u64));
+            assert!(bytes.len() as u64 > bytes_max.min(RING_BYTES as u64) - 100);
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_something_is_left_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "mine").unwrap();
+        let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
+        let mut recorder = recorder(ring);
+        recorder.inserted(PageId(1), Cause::Read);
+        let mut output = output(file.path(), u64::MAX);
+        output.flush(ring);
+        assert!(matches!(output.file, Target::Over) && ring.closed.load(Acquire));
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"mine");
+    }
+}

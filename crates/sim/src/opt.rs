@@ -1,0 +1,89 @@
+//! OPT: the page whose next touch is farthest away leaves (Belady, "A study of replacement algorithms for a
+//! virtual-storage computer", 1966), computed from the whole string. No policy misses less.
+
+use std::collections::BinaryHeap;
+
+use crate::machine::{Figures, Memory};
+use crate::string::{RefString, Step};
+
+/// The page is not touched again before it is discarded or the string ends.
+const NEVER: u32 = u32::MAX;
+
+/// Runs OPT over a reference string in a memory of `capacity` pages, one at least. State: eight bytes a step and four a
+/// page.
+#[must_use]
+pub fn run(string: &RefString, capacity: u32) -> Figures {
+    let later = next_touches(string);
+    let capacity = capacity.max(1);
+    let mut memory = Memory::new(string.pages(), capacity);
+    let mut next_of = vec![0; string.pages() as usize];
+    // Entries of pages touched since lie in the past and so below every true one; a page that left is passed over.
+    let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
+    for (index, step) in string.steps().enumerate() {
+        let (page, write) = match step {
+            Step::Read(page) => (page, false),
+            Step::Write(page) => (page, true),
+            Step::Discard(page) => {
+                memory.discard(page);
+                continue;
+            }
+            Step::Pass(_) => continue,
+        };
+        if memory.has(page) {
+            memory.touch(page, write);
+        } else {
+            while memory.is_full() {
+                let Some((next, other)) = farthest.pop() else { break };
+                if memory.has(other) && next_of[other as usize] == next {
+                    memory.put_out(other);
+                }
+            }
+            memory.take_in(page, write);
+        }
+        next_of[page as usize] = later[index];
+        farthest.push((later[index], page));
+        if farthest.len() > 4 * capacity as usize + 1024 {
+            farthest.retain(|&(next, page)| memory.has(page) && next_of[page as usize] == next);
+        }
+    }
+    memory.figures
+}
+
+/// For each step the index of the next touch of its page, if it comes before a discard.
+fn next_touches(string: &RefString) -> Vec<u32> {
+    let mut later = vec![NEVER; string.len()];
+    let mut next_of = vec![NEVER; string.pages() as usize];
+    for index in (0..string.len()).rev() {
+        match string.step(index) {
+            Step::Read(page) | Step::Write(page) => {
+                later[index] = next_of[page as usize];
+                // Indices beyond 32 bits would need 16 GiB of string; they count as far away.
+                next_of[page as usize] = u32::try_from(index).unwrap_or(NEVER);
+            }
+            Step::Discard(page) => next_of[page as usize] = NEVER,
+            Step::Pass(_) => {}
+        }
+    }
+    later
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_textbook_string_faults_nine_times_in_three_frames() {
+        let pages = [7, 0, 1, 2, 0, 3, 0, 4, 2, 3, 0, 3, 2, 1, 2, 0, 1, 7, 0, 1];
+        assert_eq!(run(&RefString::new(pages.map(Step::Read)), 3).misses, 9);
+    }
+
+    #[test]
+    fn a_page_about_to_be_discarded_leaves_first() {
+        let touches = [0, 1, 2].map(Step::Read);
+        let string =
+            |first| RefString::new(touches.into_iter().chain([Step::Discard(first), Step::Read(0), Step::Read(1)]));
+        assert_eq!(run(&string(2), 2).misses, 4);
+        assert_eq!(run(&string(0), 2).misses, 4);
+        assert_eq!(run(&string(0), 3).misses, 4);
+    }
+}

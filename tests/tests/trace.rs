@@ -1,0 +1,101 @@
+//! Guards recorded runs: what a live run's pager saw and did, replayed, gives the same victims in the same order, for
+//! every policy, in every trap mode, with threads that fault at once; a bound costs the end of a trace and nothing else.
+
+use std::path::Path;
+
+use hanare::settings::POLICIES;
+use hanare_tests::{Outcome, Place, built, mode_works};
+
+/// Records a run of a workload; returns the trace.
+fn record(place: &Place, flags: &[&str], vars: &[(&str, &str)], program: &[&str]) -> std::path::PathBuf {
+    let trace = place.path("trace");
+    let mut command = place.hanare(["trace", "record", "-o"]);
+    command.arg(&trace).args(["--local", "4M"]).args(flags).arg("--").arg(built().workload(program[0]));
+    let outcome = place.run(command.args(&program[1..]).envs(vars.iter().copied()));
+    outcome.assert_well(&format!("{flags:?}"));
+    assert!(outcome.text().starts_with("ok "), "{flags:?}: {outcome:?}");
+    place.assert_nothing_left();
+    trace
+}
+
+fn look(place: &Place, args: &[&str], trace: &Path) -> Outcome {
+    let outcome = place.run(place.hanare(args).arg(trace));
+    outcome.assert_well(&format!("{args:?}"));
+    outcome
+}
+
+/// The number before these words.
+fn number_before(text: &str, words: &str) -> u64 {
+    let before = text.split(words).next().unwrap_or_default();
+    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no number before {words:?} in {text:?}"))
+}
+
+#[test]
+fn every_policy_replays_its_live_victims_in_every_mode() {
+    const THREADS: [&str; 7] = ["threads", "--threads", "4", "--size", "16M", "--ops", "400"];
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        for policy in POLICIES {
+            for page_size in ["16K", "64K"] {
+                let place = Place::new();
+                let flags = ["--mode", mode, "--policy", policy.name, "--page-size", page_size];
+                let trace = record(&place, &flags, &[], &[&THREADS[..], &["--share"]].concat());
+                let replayed = look(&place, &["trace", "replay"], &trace).text();
+                let victims = number_before(&replayed, " victims");
+                assert!(victims > 100 && !replayed.contains("as far as"), "{flags:?}: {replayed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_recorded_run_is_told_and_simulated() {
+    let place = Place::new();
+    let touch = ["touch", "16M", "--random", "--passes", "3"];
+    let trace = record(&place, &["--policy", "fifo", "--prefetch", "none", "--page-size", "64K"], &[], &touch);
+    let info = look(&place, &["trace", "info"], &trace).text();
+    for part in ["policy         fifo", "unit bytes     65536", "touch 16M --random", "whole run      yes"] {
+        assert!(info.contains(part), "{part:?} is not in {info}");
+    }
+    let json = place.path("json");
+    let mut simulate = place.hanare(["simulate", "policies", "--policies", "fifo,opt", "--local", "25%", "--trace"]);
+    place.run(simulate.arg(&trace).arg("--json").arg(&json)).assert_well("simulate");
+    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
+    // 16 MB of 64 KiB pages, and what the workload allocates beside them.
+    let pages = results["distinct_pages"].as_u64().expect("pages");
+    assert!((256..300).contains(&pages), "{results}");
+    let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");
+    // It goes through the array's 4,096 pages of the system in random order, writing and then reading, three times over.
+    assert!((3 * pages..=25_000).contains(&misses(0)) && misses(1) < misses(0), "{results}");
+    assert_eq!(results["recorded_policy"], "fifo");
+}
+
+#[test]
+fn a_bound_leaves_the_beginning_which_replays() {
+    let place = Place::new();
+    let touch = ["touch", "32M", "--random", "--passes", "4"];
+    let flags = ["--prefetch", "none", "--page-size", "4K"];
+    let trace = record(&place, &flags, &[("HANARE_TRACE_BYTES", "128K")], &touch);
+    let len = std::fs::metadata(&trace).expect("the trace").len();
+    assert!((120 << 10..=128 << 10).contains(&len), "{len}");
+    assert!(look(&place, &["trace", "info"], &trace).text().contains("whole run      no"));
+    let replayed = look(&place, &["trace", "replay"], &trace).text();
+    assert!(number_before(&replayed, " victims") > 1000 && replayed.contains("as far as"), "{replayed}");
+}
+
+#[test]
+fn of_several_processes_the_first_that_pages_is_recorded_and_a_killed_ones_trace_is_refused() {
+    let place = Place::new();
+    let trace = place.path("trace");
+    let touch = built().workload("touch").display().to_string();
+    let script = format!("{touch} 16M && {touch} 8M && {touch} 16M --passes 2");
+    let mut command = place.hanare(["trace", "record", "--local", "4M", "--page-size", "16K", "-o"]);
+    place.run(command.arg(&trace).args(["--", "sh", "-c", &script])).assert_well("a shell");
+    let info = look(&place, &["trace", "info"], &trace).text();
+    assert!(info.contains("touch 16M\n") && info.contains("whole run      yes"), "{info}");
+    let script = format!("{touch} 16M --passes 100000 & sleep 1; kill -9 $!");
+    let mut command = place.hanare(["trace", "record", "--local", "4M", "--page-size", "16K", "-o"]);
+    place.run(command.arg(&trace).args(["--", "sh", "-c", &script]));
+    let outcome = place.run(place.hanare(["trace", "info"]).arg(&trace));
+    outcome.assert_ended_by_us(125, "is truncated: it ends at offset ");
+}
