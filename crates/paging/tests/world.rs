@@ -459,7 +459,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fixed = (2u32..24, Just(1u32), any::<bool>(), Just(false));
     let grained = (32u32..100, Just(4u32), Just(false), any::<bool>());
     let sizes = prop_oneof![fixed, grained];
-    let names = (prop_oneof![Just("fifo"), Just("lru"), Just("simple")], prop_oneof![Just("none"), Just("sequential")]);
+    let policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
+    let names = (proptest::sample::select(policies), prop_oneof![Just("none"), Just("sequential")]);
     (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<bool>()).prop_map(
         |((budget, block_units, small_moves, wide_moves), direct, frames, threads, names, failures, sequential)| {
             Shape {
