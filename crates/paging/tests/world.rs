@@ -537,25 +537,10 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let fixed = (2u32..24, Just(1u32), any::<bool>(), Just(false));
     let grained = (32u32..100, Just(4u32), Just(false), any::<bool>());
     let sizes = prop_oneof![fixed, grained];
-    let policies = prop_oneof![
-        Just("fifo"),
-        Just("lru"),
-        Just("simple"),
-        Just("hider"),
-        Just("hider"),
-        Just("clock"),
-        Just("nru-swaps:swaps=10"),
-        Just("plru"),
-        Just("mglru"),
-        Just("auto"),
-        Just("lirs"),
-        Just("arc"),
-        Just("2q"),
-        Just("w-tinylfu"),
-        Just("swap-in-history:depth=0"),
-    ];
+    let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
+    policies.extend(["hider"; 6]);
     let names = (
-        policies,
+        proptest::sample::select(policies),
         prop_oneof![
             Just("none"),
             Just("sequential"),

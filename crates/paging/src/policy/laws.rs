@@ -26,6 +26,36 @@ fn lru_of_more_memory_holds_all_that_lru_of_less_holds() {
     }
 }
 
+#[test]
+fn lru_that_sees_no_hits_is_fifo() {
+    for seed in 0..8 {
+        let mut blind = Trial::new(policy("lru", UNITS, 0), 60);
+        blind.visible = false;
+        let mut fifo = Trial::new(policy("fifo", UNITS, 0), 60);
+        for page in Numbers(seed).references(5_000, UNITS) {
+            assert_eq!(blind.touch(page), fifo.touch(page), "seed {seed}");
+        }
+    }
+}
+
+/// A set of pages that fits in memory is learned though no hit is seen, whatever was kept before.
+#[test]
+fn what_fits_is_learned_without_visible_hits() {
+    for name in ["2q", "arc", "lirs", "s3-fifo", "lecar"] {
+        let mut trial = Trial::new(policy(name, UNITS, 0), 60);
+        trial.visible = false;
+        let loops = |first: u32, rounds: u32| (0..rounds * 55).map(move |step| first + step % 55);
+        loops(0, 8).chain(loops(100, 8)).for_each(|page| {
+            trial.touch(page);
+        });
+        let before = trial.hits;
+        loops(100, 1).for_each(|page| {
+            trial.touch(page);
+        });
+        assert!(trial.hits - before >= 50, "{name}: {}", trial.hits - before);
+    }
+}
+
 /// What a policy was told is in view, driven by whatever may happen to it, in any order.
 struct Chaos {
     name: &'static str,

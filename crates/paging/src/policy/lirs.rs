@@ -5,8 +5,9 @@
 //! in view. A page that is referenced while it is in S has proved an inter-reference time shorter than the recency of the
 //! oldest LIR page, and takes its place. Where hits are not visible the same holds of the time between arrivals. Three
 //! points the paper leaves to a cache of known size: until a victim is first asked for all pages are LIR, and the excess is
-//! demoted then from the bottom of S; what is remembered of pages gone is bounded, the one gone longest ago forgotten first;
-//! and when no page of Q may leave, the oldest LIR page that may does.
+//! demoted then from the bottom of S; what is remembered of pages gone is bounded, the one gone longest ago forgotten first
+//! (with the queue as many pages as memory has: any set of pages that fits is learned, and a loop twice as long does not
+//! displace what is kept of it); and when no page of Q may leave, the oldest LIR page that may does.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -22,7 +23,7 @@ pub(super) const INFO: Info = Info {
         Param {
             name: "ghost_percent",
             help: "pages remembered, % of those in memory",
-            default: 100,
+            default: 95,
             min: 0,
             max: 10_000,
         },

@@ -169,6 +169,36 @@ mod tests {
         assert_eq!(opt.now, 5, "a page fetched ahead is no reference");
     }
 
+    /// Belady's rule as it is said: look ahead for each page in view.
+    fn hits_by_searching(references: &[u32], capacity: usize) -> u32 {
+        let (mut in_view, mut hits) = (Vec::new(), 0);
+        for (at, page) in references.iter().enumerate() {
+            if in_view.contains(page) {
+                hits += 1;
+                continue;
+            }
+            if in_view.len() == capacity {
+                let ahead = |held: &u32| references[at..].iter().position(|other| other == held).unwrap_or(usize::MAX);
+                let last = (0..capacity).max_by_key(|&index| ahead(&in_view[index])).unwrap();
+                in_view.swap_remove(last);
+            }
+            in_view.push(*page);
+        }
+        hits
+    }
+
+    #[test]
+    fn it_hits_as_often_as_the_rule_followed_by_searching() {
+        for seed in 0..20 {
+            let mut numbers = Numbers(seed);
+            let references = numbers.references(600, 60);
+            let capacity = 1 + numbers.below(50) as usize;
+            let mut opt = Trial::new(Box::new(Opt::new(60, &references)), capacity);
+            opt.victims(&references);
+            assert_eq!(opt.hits, hits_by_searching(&references, capacity), "seed {seed}, capacity {capacity}");
+        }
+    }
+
     #[test]
     fn no_policy_has_more_hits() {
         for seed in 0..4 {

@@ -1,4 +1,4 @@
-//! A cache of fixed size around a policy, every reference visible to it: what the tests of policies share.
+//! A cache of fixed size around a policy, every reference visible to it unless told otherwise: what the tests of policies share.
 
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
@@ -9,11 +9,13 @@ pub(super) struct Trial {
     in_view: Vec<bool>,
     count: usize,
     pub(super) hits: u32,
+    /// Whether the policy sees hits.
+    pub(super) visible: bool,
 }
 
 impl Trial {
     pub(super) fn new(policy: Box<dyn Policy>, capacity: usize) -> Self {
-        Self { policy, capacity, in_view: Vec::new(), count: 0, hits: 0 }
+        Self { policy, capacity, in_view: Vec::new(), count: 0, hits: 0, visible: true }
     }
 
     pub(super) fn holds(&self, page: u32) -> bool {
@@ -24,7 +26,9 @@ impl Trial {
     pub(super) fn touch(&mut self, page: u32) -> Option<u32> {
         if self.holds(page) {
             self.hits += 1;
-            self.policy.referenced(PageId(page), false);
+            if self.visible {
+                self.policy.referenced(PageId(page), false);
+            }
             return None;
         }
         self.policy.coming(PageId(page));

@@ -4,6 +4,7 @@
 use super::list::{Capacity, Lists};
 use super::sketch::Sketch;
 use super::{Cause, Info, Leave, Param, Policy};
+use crate::limits;
 use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
@@ -22,6 +23,9 @@ const PROTECTED: usize = 2;
 
 /// Most of the main memory that may be protected, in percent.
 const PROTECTED_PERCENT: u32 = 80;
+
+/// How far each of up to four searches looks.
+const SCAN_MAX: usize = limits::VICTIM_SCAN_MAX / 4;
 
 /// State: two links a unit and the sketch, 8 to 16 bytes a page in view.
 #[derive(Debug)]
@@ -100,12 +104,13 @@ impl Policy for WTinyLfu {
             self.enter();
         }
         let full = self.lists.len(WINDOW) == self.window_max();
-        let candidate = if full { self.lists.first_of(&[WINDOW], accept) } else { None };
-        let victim = self.lists.first_of(&[PROBATION, PROTECTED], accept);
+        let candidate = if full { self.lists.first_within(WINDOW, accept, SCAN_MAX) } else { None };
+        let victim =
+            [PROBATION, PROTECTED].into_iter().find_map(|list| self.lists.first_within(list, accept, SCAN_MAX));
         match (candidate, victim) {
             (Some(new), Some(old)) if self.sketch.estimate(new) <= self.sketch.estimate(old) => Some(new),
             (_, Some(old)) => Some(old),
-            (new, None) => new.or_else(|| self.lists.first_of(&[WINDOW], accept)),
+            (new, None) => new.or_else(|| self.lists.first_within(WINDOW, accept, SCAN_MAX)),
         }
     }
 }
