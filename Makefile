@@ -64,12 +64,15 @@ bench-swap: build
 	benches/swap.sh
 
 bench-policies: build
+	@scripts/need cc python3
 	benches/policies.sh
 
 bench-prefetch: build
+	@scripts/need cc
 	benches/prepaging.sh
 
 bench-bits: build
+	@scripts/need cc
 	benches/bits.sh
 
 workloads:

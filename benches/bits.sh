@@ -3,8 +3,8 @@
 #
 #   benches/bits.sh [POLICY...]      else U-NRU at the paper's intervals, against simple, which keeps no bits
 #
-# Medians of RUNS (3), WORKLOAD=fft another program than the stencil, SIZE_MB (64) its size, PERCENTS="25 50 75". Let
-# nothing else run.
+# Medians of RUNS (3), at most LIMIT (60) seconds each, WORKLOAD=fft another program than the stencil, SIZE_MB (64) its size, PERCENTS="25 50 75".
+# Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS="${RUNS:-3}"
@@ -23,8 +23,9 @@ fi
 
 # The median of figure KEY of this row's runs: median KEY
 median() {
-    for file in "$dir"/run.*; do
-        figure "$file" "$1"
+    local n
+    for ((n = 0; n < runs; n++)); do
+        figure "$dir/run.$n" "$1"
     done | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'
 }
 
@@ -36,13 +37,13 @@ for percent in ${PERCENTS:-25 50 75}; do
     for policy in "${policies[@]}"; do
         rm -f "$dir"/run.*
         for ((n = 0; n < runs; n++)); do
-            "$hanare" run --page-size 64K --prefetch none --local $((megabytes * 1024 * percent / 100 / 64 * 64))K \
-                --policy "$policy" --stats-json "$dir/run.$n" -- "$workloads_dir/$workload" "$megabytes" >"$dir/said" 2>&1 || {
-                if grep -q "is called\|has no parameter" "$dir/said"; then
-                    echo "left out: $(tail -n 1 "$dir/said")" >&2
+            limited "$dir/run.$n" --page-size 64K --prefetch none --policy "$policy" \
+                --local $((megabytes * 1024 * percent / 100 / 64 * 64))K -- "$workloads_dir/$workload" "$megabytes" || {
+                if grep -q "is called\|has no parameter" "$dir/run.$n.said"; then
+                    echo "left out: $(tail -n 1 "$dir/run.$n.said")" >&2
                     continue 2
                 fi
-                cat "$dir/said" >&2
+                cat "$dir/run.$n.said" >&2
                 exit 1
             }
         done

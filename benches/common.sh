@@ -34,3 +34,13 @@ verdict() {
         else print "falls short"
     }'
 }
+
+# A `hanare run` with its figures in FILE, what it says in FILE.said, ended after LIMIT (60) seconds: a policy may do so badly
+# that a workload never ends, and then its figures are what they were by then, which is told: limited FILE FLAGS...
+limited() {
+    local file="$1" code=0
+    shift
+    timeout --foreground "${LIMIT:-60}" "$hanare" run --stats-json "$file" "$@" >"$file.said" 2>&1 || code=$?
+    [ "$code" != 124 ] || echo "ended after ${LIMIT:-60} s, figures are those until then: $*" >&2
+    [ "$code" = 0 ] || [ "$code" = 124 ]
+}

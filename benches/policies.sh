@@ -4,7 +4,7 @@
 #   benches/policies.sh [POLICY...]      else those below, as far as this build knows them
 #
 # Medians of RUNS (3; 1 does for the misses), WORKLOADS="stencil is" picks some, SIZE_MB (64) and PERCENTS="25 50 75"
-# change the sizes, OUT=FILE takes everything as JSON. Every run's result is checked by the workload itself. Let nothing
+# change the sizes, LIMIT (60) is most seconds of a run, OUT=FILE takes everything as JSON. Every run's result is checked by the workload itself. Let nothing
 # else run where times count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,10 +28,9 @@ fi
 run() {
     local workload="$1"
     shift
-    "$hanare" run --page-size 64K --prefetch none "$@" --stats-json "$dir/run.json" -- \
-        "$workloads_dir/$workload" "$megabytes" >"$dir/said" 2>&1 || {
+    limited "$dir/run.json" --page-size 64K --prefetch none "$@" -- "$workloads_dir/$workload" "$megabytes" || {
         echo "$workload with $*:" >&2
-        cat "$dir/said" >&2
+        cat "$dir/run.json.said" >&2
         exit 1
     }
 }

@@ -3,8 +3,8 @@
 #
 #   benches/prepaging.sh [PREFETCHER...]      else cluster and prepaging, as far as this build knows them
 #
-# Table 1: time to load a page and to touch it, sequentially, for 1 to 64 pages a request. Table 2: pages asked for that
-# were loaded and used. Table 3: two programs at once with too little memory, which may never be slower than without.
+# Table 1: time to load a page and to touch it, sequentially, for 1 to 64 pages a request. Table 2: pages loaded
+# of those asked for. Table 3: two programs at once with too little memory, which may never be slower than without.
 # Medians of RUNS (5), SIZE=256M makes tables 1 and 2 smaller, SIZE_MB (64) is the size of each program of table 3,
 # LINKS="tcp direct" picks the links of table 1. Let nothing else run.
 set -euo pipefail
@@ -25,7 +25,7 @@ known() {
     }
 }
 
-# The prefetcher NAME when it loads PAGES at a time: ways NAME PAGES
+# The prefetcher NAME when it loads PAGES at a time: way NAME PAGES
 way() {
     if [ "$2" = 1 ]; then echo none; else echo "$1:pages=$2,gate=0"; fi
 }
@@ -57,20 +57,32 @@ for link in ${LINKS:-tcp direct}; do
     done
 done
 
-# What a run's figures say of what was loaded ahead.
+# Requests are counted on a link only, so there is one.
+"$hanare" serve --memory $((4 * megabytes))M --unix "$dir/server" 2>"$dir/said" &
+server=$!
+trap 'kill "$server" 2>/dev/null; rm -rf "$dir"' EXIT
+for ((n = 0; n < 500; n++)); do
+    [ ! -S "$dir/server" ] || break
+    sleep 0.01
+done
 echo
-echo "Table 2: pages loaded of those asked for (half of ${megabytes}M local, three passes, pages of 4K)"
-line='%-22s %10s %10s %10s %10s %10s\n'
+echo "Table 2: pages loaded of those asked for (half of ${megabytes}M local, three passes, pages of 4K, a Unix socket)"
+line='%-26s %10s %12s %10s %12s %10s\n'
 # shellcheck disable=SC2059 # the format is ours
-printf "$line" prefetcher requests loaded ahead used wasted
+printf "$line" prefetcher faults "asked" loaded "of asked, %" requests
 for name in "${prefetchers[@]}"; do
     for pages in 1 2 4 8 16 32 64; do
-        "$hanare" run --local $((megabytes / 2))M --page-size 4K --prefetch "$(way "$name" $pages)" \
-            --stats-json "$dir/row.json" -- "$workloads_dir/touch" "${megabytes}M" --passes 3 >/dev/null
+        limited "$dir/row.json" --local $((megabytes / 2))M --server "$dir/server" --page-size 4K \
+            --prefetch "$(way "$name" $pages)" -- "$workloads_dir/touch" "${megabytes}M" --passes 3 || {
+            cat "$dir/row.json.said" >&2
+            exit 1
+        }
+        faults=$(($(figure "$dir/row.json" faults_read) + $(figure "$dir/row.json" faults_write)))
+        loaded="$(figure "$dir/row.json" pages_in)"
         # shellcheck disable=SC2059
-        printf "$line" "$(way "$name" $pages)" "$(figure "$dir/row.json" requests)" "$(figure "$dir/row.json" pages_in)" \
-            "$(figure "$dir/row.json" prefetch_pages)" "$(figure "$dir/row.json" prefetch_used)" \
-            "$(figure "$dir/row.json" prefetch_wasted)"
+        printf "$line" "$(way "$name" $pages)" "$faults" $((faults * pages)) "$loaded" \
+            "$(awk -v a="$loaded" -v b=$((faults * pages)) 'BEGIN { if (b) printf "%.1f", a * 100 / b; else print "-" }')" \
+            "$(figure "$dir/row.json" requests)"
     done
 done
 

@@ -44,8 +44,12 @@ static size_t changed_at(int round, int which) {
 
 static void rank(void) {
     size_t next[BUCKETS_MAX] = {0}, width = (values + buckets - 1) / buckets;
-    for (size_t i = 0; i < count; i++)
+    uint64_t key_sum = 0, dealt_sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        REQUIRE(keys[i] < values, "key %zu is %u", i, keys[i]);
         next[keys[i] / width]++;
+        key_sum += keys[i];
+    }
     for (size_t b = 0, start = 0; b < buckets; b++) {
         size_t size = next[b];
         next[b] = start;
@@ -59,15 +63,21 @@ static void rank(void) {
         if (first >= end)
             continue;
         memset(below + first, 0, (end - first) * sizeof *below);
-        for (size_t i = b ? next[b - 1] : 0; i < next[b]; i++)
+        for (size_t i = b ? next[b - 1] : 0; i < next[b]; i++) {
+            REQUIRE(dealt[i] >= first && dealt[i] < end, "key %u lies in bucket %zu", dealt[i], b);
             below[dealt[i]]++;
+            dealt_sum += dealt[i];
+        }
         uint32_t sum = (uint32_t)(b ? next[b - 1] : 0);
         for (size_t v = first; v < end; v++) {
             uint32_t of_this = below[v];
             below[v] = sum;
             sum += of_this;
         }
+        REQUIRE(sum == next[b], "%u keys counted up to bucket %zu, not %zu", sum, b, next[b]);
     }
+    REQUIRE(dealt_sum == key_sum, "the keys' sum became %llu, not %llu", (unsigned long long)dealt_sum,
+            (unsigned long long)key_sum);
 }
 
 static void check_rank_of_changed(int round) {

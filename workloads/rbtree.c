@@ -23,10 +23,7 @@ static uint64_t value_of(uint64_t key) {
 }
 
 static void replace(struct node *old, struct node *new) {
-    if (old->parent == &nil)
-        root = new;
-    else
-        old->parent->sides[old == old->parent->sides[1]] = new;
+    *(old->parent == &nil ? &root : &old->parent->sides[old == old->parent->sides[1]]) = new;
     new->parent = old->parent;
 }
 
@@ -53,10 +50,7 @@ static void insert(uint64_t key) {
     REQUIRE(node != NULL, "no node is left after %llu", (unsigned long long)count);
     unused = node->parent;
     *node = (struct node){.key = key, .value = value_of(key), .parent = parent, .sides = {&nil, &nil}, .red = 1};
-    if (parent == &nil)
-        root = node;
-    else
-        parent->sides[key > parent->key] = node;
+    *(parent == &nil ? &root : &parent->sides[key > parent->key]) = node;
     count++;
     key_sum += key;
     scrambled_sum += node->value;
