@@ -122,7 +122,7 @@ impl Policy for LeCar {
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        let lru = self.recency.first_of(&[VIEW], accept);
+        let lru = self.recency.first_within(VIEW, accept, limits::VICTIM_SCAN_MAX / 2);
         let lfu = self.frequency.least(accept);
         let choose_lru = self.draw() < self.weight_lru;
         self.blame = match choose_lru {
@@ -183,7 +183,7 @@ impl Frequency {
     }
 
     fn least(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let mut left = limits::VICTIM_SCAN_MAX / 2;
+        let mut left = limits::VICTIM_SCAN_MAX / 3;
         for (word, &bits) in self.occupied.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
