@@ -117,7 +117,7 @@ fn files_that_are_no_traces_are_refused_by_name_with_the_offset() {
     place.run(&mut simulate("--string", "absent")).assert_refused(125, "absent");
     let string = place.file("good", "1\n2\n1\n");
     for (args, part) in [
-        (["--policies", "best"], "there are lru, fifo, simple"),
+        (["--policies", "best"], " fifo, "),
         (["--policies", "fifo:depth=1"], "it takes none"),
         (["--local", "1.5"], "'1.5' is no size"),
         (["--local", "0%"], "25%,50%,1000p"),

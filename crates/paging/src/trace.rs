@@ -151,6 +151,8 @@ pub enum Record {
     NoHide(u32),
     /// The time told to the policy, in milliseconds.
     Tick(u64),
+    /// A thread waits for a page that is out of view.
+    Coming(PageId),
 }
 
 /// Names of the kinds of records, by kind; empty where there is none.
@@ -170,7 +172,7 @@ const KIND_NAMES: [&str; KINDS] = [
     "wished hidden",
     "nothing wished hidden",
     "time told",
-    "",
+    "told to be coming",
 ];
 
 /// How many records of each kind there are.
@@ -229,6 +231,7 @@ impl Base {
             Record::Victim(page) => (10, page),
             Record::NoVictim => return 11,
             Record::Hide(page) => (12, page),
+            Record::Coming(page) => (15, page),
             Record::NoHide(times) => return u64::from(times) << 4 | 13,
             Record::Tick(ms) => {
                 let ms = ms.min(NUMBER_MAX);
@@ -270,6 +273,7 @@ impl Base {
             9 => Record::Refused(page),
             10 => Record::Victim(page),
             12 => Record::Hide(page),
+            15 => Record::Coming(page),
             _ => return None,
         })
     }

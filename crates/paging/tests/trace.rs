@@ -38,6 +38,7 @@ fn record() -> impl Strategy<Value = Record> {
         page.clone().prop_map(Record::Forgotten),
         page.clone().prop_map(Record::Refused),
         page.clone().prop_map(Record::Victim),
+        page.clone().prop_map(Record::Coming),
         Just(Record::NoVictim),
         page.prop_map(Record::Hide),
         any::<u32>().prop_map(Record::NoHide),
@@ -141,6 +142,8 @@ fn drive(recorder: &mut Recorder, rounds: u32) -> Vec<Record> {
     for round in 0..rounds {
         let (old, new) = (PageId(round * 3), PageId(round * 3 + 1));
         for page in [old, new] {
+            recorder.coming(page);
+            wanted.push(Record::Coming(page));
             recorder.inserted(page, Cause::Write);
             wanted.push(Record::Inserted(page, Cause::Write));
         }

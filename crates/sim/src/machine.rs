@@ -178,6 +178,7 @@ fn touch(
         }
         return Ok(());
     }
+    policy.coming(PageId(page));
     while memory.is_full() {
         memory.evict(policy)?;
     }

@@ -113,6 +113,7 @@ impl Player<'_> {
             }
             Record::Referenced(page, write) => self.policy.referenced(page, write),
             Record::Forgotten(page) => self.policy.forgotten(page),
+            Record::Coming(page) => self.policy.coming(page),
             Record::Refused(page) => {
                 self.refused.insert(page.0);
             }
@@ -143,7 +144,7 @@ impl Player<'_> {
     /// Whether a record keeps the contract of policies, which rely on it.
     fn is_possible(&self, record: Record) -> bool {
         match record {
-            Record::Inserted(page, _) | Record::Forgotten(page) => !self.is_in_view(page),
+            Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => !self.is_in_view(page),
             Record::Removed(page, _) | Record::Referenced(page, _) => self.is_in_view(page),
             _ => true,
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use hanare_paging::policy::{Cause, Leave, POLICIES, Policy, build};
+use hanare_paging::policy::{Cause, Leave, Opt, POLICIES, Policy, build};
 use hanare_paging::trace::{Framer, Header, Reader, Record, Recorder, Sink, TraceError, write};
 use hanare_paging::{PageId, Space};
 use hanare_sim::replay::{ReplayError, replay};
@@ -64,6 +64,19 @@ proptest! {
     fn opt_is_the_best_there_is(pages in proptest::collection::vec(0_u32..6, 1..14), capacity in 1_usize..4) {
         let string = RefString::new(pages.iter().map(|&page| Step::Read(page)));
         prop_assert_eq!(opt::run(&string, capacity as u32).misses, least_misses(&pages, &[], capacity));
+    }
+
+    #[test]
+    fn opt_as_a_policy_and_opt_over_the_whole_string_miss_alike(steps in steps(true), capacity in 2..PAGES) {
+        let touch = |step: &Step| matches!(step, Step::Read(_) | Step::Write(_));
+        let string = RefString::new(steps.into_iter().filter(touch));
+        let pages = string.steps().filter_map(|step| match step {
+            Step::Read(page) | Step::Write(page) => Some(page),
+            _ => None,
+        });
+        let mut policy = Opt::new(PAGES, &pages.collect::<Vec<_>>());
+        let figures = machine::run(&string, &mut policy, capacity, Visible::All, &|_| {}).unwrap();
+        prop_assert_eq!(figures.misses, opt::run(&string, capacity).misses);
     }
 
     #[test]

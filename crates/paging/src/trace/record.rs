@@ -61,6 +61,11 @@ impl Recorder {
 }
 
 impl Policy for Recorder {
+    fn coming(&mut self, page: PageId) {
+        self.write(Record::Coming(page));
+        self.policy.coming(page);
+    }
+
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.write(Record::Inserted(page, cause));
         self.policy.inserted(page, cause);
