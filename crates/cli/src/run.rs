@@ -1,5 +1,6 @@
 //! `hanare run`: from flags to a program in far memory, and from its end to the exit code and the report.
 
+mod choices;
 mod outputs;
 mod servers;
 
@@ -11,8 +12,8 @@ use clap::Args;
 use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Info, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
-    SettingsError, names, parse_name, parse_size,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
+    SettingsError, parse_name, parse_size,
 };
 use hanare::stats::{Stats, StatsError};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -68,9 +69,9 @@ pub(crate) struct RunArgs {
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
     #[arg(long, value_name = "auto|SIZE")]
     page_size: Option<PageSize>,
-    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices("Replacement policy", POLICIES, DEFAULT_POLICY))]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices::flag_help("Replacement policy", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
-    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices::flag_help("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
     /// How touches are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
     #[arg(long, value_name = "MODE")]
@@ -91,18 +92,16 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
     /// The program and its arguments.
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// The help of a flag that takes a name: what there is, and the default.
-fn choices<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
-    format!("{what}: {}, with :PARAM=VALUE,... ('help' tells more). Default: {default}", names(all))
 }
 
 /// Why a program was not run, or not reported on.
 #[derive(Debug, Error)]
 pub(crate) enum RunError {
+    /// There is nothing to run.
+    #[error("no PROGRAM is given; see 'hanare run --help'")]
+    NoProgram,
     /// The settings make no sense.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -163,6 +162,17 @@ pub(crate) struct Recording {
 
 /// Runs the program, recorded if asked for, and returns the command's exit code.
 pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
+    if args.policy.as_deref() == Some(choices::HELP) {
+        choices::print(POLICIES, DEFAULT_POLICY);
+        return Ok(0);
+    }
+    if args.prefetch.as_deref() == Some(choices::HELP) {
+        choices::print(PREFETCHERS, DEFAULT_PREFETCH);
+        return Ok(0);
+    }
+    if args.program.is_empty() {
+        return Err(RunError::NoProgram);
+    }
     let mut settings = settings(args)?;
     if let Some(Recording { path, bytes }) = recording {
         settings.trace = Some(path);

@@ -72,7 +72,7 @@ fn the_private_server_is_up_while_the_program_runs_and_its_directory_is_private(
 }
 
 /// The scalar counters in their order; the stand-in writes its place into each.
-const ORDER: [&str; 10] = [
+const ORDER: [&str; 12] = [
     "started_ns",
     "ended_ns",
     "faults_read",
@@ -81,6 +81,8 @@ const ORDER: [&str; 10] = [
     "faults_zero",
     "faults_rescued",
     "faults_waited",
+    "faults_hidden",
+    "pages_hidden",
     "pages_in",
     "bytes_in",
 ];

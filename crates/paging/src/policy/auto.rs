@@ -1,9 +1,9 @@
 //! Auto: the policy that a duel of policies on samples of the program's own pages shows to be best.
 //!
-//! Of every 16 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
+//! Of every 32 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
 //! pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
 //! What a page costs under each candidate is so measured, not simulated: it is how often it had to come back. All other
-//! pages follow the candidate that does best. Misjudging costs the samples' share, a sixteenth of the difference a
+//! pages follow the candidate that does best. Misjudging costs the samples' share, a thirty-second of the difference a
 //! candidate, and the followers turn as soon as the difference is beyond chance.
 
 use std::cell::Cell;
@@ -14,22 +14,25 @@ use crate::limits;
 use crate::units::PageId;
 
 /// Units of which each candidate has one.
-const RUN: u32 = 16;
+const RUN: u32 = 32;
 /// With fewer pages than this in view samples say nothing: all follow the first candidate.
 const PAGES_MIN: u32 = 64;
 /// Returns of pages from one judgement to the next.
 const JUDGE_EVERY: u32 = 64;
 /// Turns that are remembered for the report.
 const TURNS: usize = 8;
+/// Standard deviations by which, and times as many returns as which, the followed candidate must do worse.
+const CERTAIN: f64 = 2.0;
+const MARGIN: f64 = 1.05;
 
 /// The candidates; the first is the floor, the second is followed to begin with.
-const CANDIDATES: [&str; 3] = ["swap-in-history", "lirs", "s3-fifo"];
+const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 const FLOOR: usize = 0;
 const FIRST: usize = 1;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
-    summary: "the best of swap-in-history, lirs and s3-fifo, as samples of the program's own pages show it",
+    summary: "what duels on samples of the program's own pages show best: swap-in-history, lirs, s3-fifo, w-tinylfu",
     source: "set duelling, ISCA 2007, on samples of pages",
     params: &[],
     build: |space, _| Box::new(Auto::new(space)),
@@ -52,7 +55,7 @@ struct Turn {
     to: usize,
 }
 
-/// State: a byte and a bit a unit, the candidates' own state for a sixteenth of the units each, and that of those
+/// State: a byte and a bit a unit, the candidates' own state for a thirty-second of the units each, and that of those
 /// candidates for all units that were ever followed.
 pub(super) struct Auto {
     /// By candidate: its sample.
@@ -76,12 +79,8 @@ pub(super) struct Auto {
 impl Auto {
     fn new(space: Space) -> Self {
         let team = |name: &str, units| {
-            let info = super::POLICIES.iter().find(|info| info.name == name);
-            let space = Space { units, ..space };
-            let policy: Box<dyn Policy> = match info {
-                Some(info) => (info.build)(space, &crate::spec::Values::defaults(info.params)),
-                None => Box::new(super::fifo::Fifo::new(units)),
-            };
+            let policy = super::build(name, Space { units, ..space });
+            let policy = policy.unwrap_or_else(|_| Box::new(super::fifo::Fifo::new(units)));
             Team { policy, present: 0, known: 0, returns: 0 }
         };
         let units = space.units as usize;
@@ -165,7 +164,7 @@ impl Auto {
         };
         let best = (0..CANDIDATES.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
         let (now, then) = (cost(self.followed), cost(best));
-        if best != self.followed && now - then > 2.0 * (now + then).sqrt() && now > 1.04 * then {
+        if best != self.followed && now - then > CERTAIN * (now + then).sqrt() && now > MARGIN * then {
             self.followed = best;
             self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: best };
             self.turned += 1;

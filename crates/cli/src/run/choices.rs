@@ -1,0 +1,34 @@
+//! What there is to choose from for `--policy` and `--prefetch`, told by `--policy help`.
+
+use std::io::Write;
+
+use hanare::settings::{Info, names};
+
+/// The name that asks what names there are.
+pub(super) const HELP: &str = "help";
+
+/// The help of a flag that takes a name: what there is, and the default.
+pub(super) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
+    format!("{what}: {}; with :PARAM=VALUE,... as '{HELP}' tells. Default: {default}", names(all))
+}
+
+/// Prints all names with their parameters and sources. A reader that left early is no failure.
+pub(super) fn print<T: ?Sized>(all: &[&Info<T>], default: &str) {
+    let mut text = String::new();
+    for info in all {
+        let mark = if info.name == default { " (the default)" } else { "" };
+        text += &format!("{}{mark}\n    {}\n", info.name, info.summary);
+        if !info.source.is_empty() {
+            text += &format!("    source: {}\n", info.source);
+        }
+        for param in info.params {
+            let bounds = if param.max == u64::MAX {
+                format!("from {}", param.min)
+            } else {
+                format!("{} to {}", param.min, param.max)
+            };
+            text += &format!("    {}={}  {} ({bounds})\n", param.name, param.default, param.help);
+        }
+    }
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
