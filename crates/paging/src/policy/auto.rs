@@ -16,7 +16,7 @@ use crate::units::PageId;
 /// Units of which each candidate has one.
 const RUN: u32 = 32;
 /// With fewer pages than this in view samples say nothing: all follow the first candidate.
-const PAGES_MIN: u32 = 64;
+const PAGES_MIN: u32 = 128;
 /// Returns of pages from one judgement to the next.
 const JUDGE_EVERY: u32 = 64;
 /// Turns that are remembered for the report.
@@ -213,12 +213,12 @@ impl Auto {
             return;
         }
         self.followed = FLOOR;
-        for unit in 0..self.team.len() as u32 {
-            let in_sample = (1..=CANDIDATES.len()).contains(&usize::from(self.team[unit as usize]));
-            if in_sample {
-                self.removed(PageId(unit), Leave::Forgotten);
+        for k in 0..CANDIDATES.len() {
+            for _ in 0..self.samples[k].present {
+                let Some(page) = self.victim_of_sample(k, &|_| true) else { break };
+                self.removed(page, Leave::Forgotten);
                 self.few = true;
-                self.inserted(PageId(unit), Cause::Read);
+                self.inserted(page, Cause::Read);
                 self.few = false;
             }
         }
