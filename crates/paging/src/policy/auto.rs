@@ -21,6 +21,12 @@ const PAGES_MIN: u32 = 128;
 const JUDGE_EVERY: u32 = 64;
 /// Turns that are remembered for the report.
 const TURNS: usize = 8;
+/// A sample whose pages return so many times as often as the others, and a few more, is given up for a while: a loop that
+/// fits into memory need not fit into the sample's share, and then returns without end.
+const THRASHING: u64 = 4;
+const THRASHING_MIN: u64 = 32;
+/// Returns, in times of all local memory, for which a sample is given up the first time; each time twice as many.
+const REST: u64 = 8;
 /// Standard deviations by which, and times as many returns as which, the followed candidate must do worse.
 const CERTAIN: f64 = 2.0;
 const MARGIN: f64 = 1.05;
@@ -47,6 +53,9 @@ struct Team {
     known: u32,
     /// Returns of such pages, halved now and then.
     returns: u32,
+    /// For samples: until so many returns everywhere it is given up, and how often that was so.
+    rests_until: u64,
+    rests: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +90,7 @@ impl Auto {
         let team = |name: &str, units| {
             let policy = super::build(name, Space { units, ..space });
             let policy = policy.unwrap_or_else(|_| Box::new(super::fifo::Fifo::new(units)));
-            Team { policy, present: 0, known: 0, returns: 0 }
+            Team { policy, present: 0, known: 0, returns: 0, rests_until: 0, rests: 0 }
         };
         let units = space.units as usize;
         Self {
@@ -100,11 +109,17 @@ impl Auto {
         }
     }
 
-    /// The candidate whose sample a unit belongs to.
+    /// The candidate that replaces a unit as one of its sample.
     fn sample_of(&self, unit: u32) -> Option<usize> {
-        if self.few {
-            return None;
-        }
+        self.home_of(unit).filter(|&k| !self.few && !self.rests(k))
+    }
+
+    fn rests(&self, k: usize) -> bool {
+        self.samples[k].rests_until > self.returns
+    }
+
+    /// The candidate whose sample a unit belongs to, given up or not.
+    fn home_of(&self, unit: u32) -> Option<usize> {
         let mut x = (u64::from(unit / RUN) ^ self.salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x ^= x >> 32;
         // One draw for the first candidate, the others a fixed odd step on: distinct, and each as likely everywhere.
@@ -135,7 +150,7 @@ impl Auto {
 
     /// Counts a page that came in: for the first time, or again.
     fn count(&mut self, page: PageId) {
-        let home = self.sample_of(page.0);
+        let home = self.home_of(page.0);
         let again = self.is_known(page);
         self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
         let team = match home {
@@ -148,10 +163,43 @@ impl Auto {
         }
         team.returns += 1;
         self.returns += 1;
+        if let Some(k) = home.filter(|&k| !self.few && !self.rests(k) && self.thrashes(k)) {
+            self.give_up(k);
+        }
         self.judge_in -= 1;
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
             self.judge();
+        }
+    }
+
+    /// What a sample's returns would be if it were as the followers are.
+    fn expected(&self, k: usize) -> u64 {
+        let all = &self.followers[FLOOR];
+        u64::from(all.returns) * u64::from(self.samples[k].known) / u64::from(all.known.max(1))
+    }
+
+    fn thrashes(&self, k: usize) -> bool {
+        u64::from(self.samples[k].returns) > THRASHING * self.expected(k) + THRASHING_MIN
+    }
+
+    /// Hands a sample's pages to the followers for a while.
+    fn give_up(&mut self, k: usize) {
+        let memory = u64::from(self.present_everywhere());
+        let team = &mut self.samples[k];
+        team.rests_until = self.returns + ((REST * memory) << team.rests.min(16));
+        team.rests += 1;
+        self.hand_over(k);
+        // It begins anew as one of the others.
+        self.samples[k].returns = self.expected(k) as u32;
+    }
+
+    /// Moves the pages of a sample that rests, or is not wanted, to the followers.
+    fn hand_over(&mut self, k: usize) {
+        for _ in 0..self.samples[k].present {
+            let Some(page) = self.victim_of_sample(k, &|_| true) else { break };
+            self.removed(page, Leave::Forgotten);
+            self.inserted(page, Cause::Read);
         }
     }
 
@@ -162,7 +210,8 @@ impl Auto {
             // As if all samples were as large as the first.
             f64::from(team.returns) * f64::from(self.samples[FLOOR].known.max(1)) / f64::from(team.known.max(1))
         };
-        let best = (0..CANDIDATES.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
+        let duelling = (0..CANDIDATES.len()).filter(|&k| k == self.followed || !self.rests(k));
+        let best = duelling.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
         let (now, then) = (cost(self.followed), cost(best));
         if best != self.followed && now - then > CERTAIN * (now + then).sqrt() && now > MARGIN * then {
             self.followed = best;
@@ -173,6 +222,7 @@ impl Auto {
         let memory = 4 * self.present_everywhere() / RUN;
         if self.samples.iter().map(|team| team.returns).max() > Some(memory.max(4 * JUDGE_EVERY)) {
             self.samples.iter_mut().for_each(|team| team.returns /= 2);
+            self.followers[FLOOR].returns /= 2;
         }
     }
 
@@ -213,16 +263,8 @@ impl Auto {
             return;
         }
         self.followed = FLOOR;
-        for k in 0..CANDIDATES.len() {
-            for _ in 0..self.samples[k].present {
-                let Some(page) = self.victim_of_sample(k, &|_| true) else { break };
-                self.removed(page, Leave::Forgotten);
-                self.few = true;
-                self.inserted(page, Cause::Read);
-                self.few = false;
-            }
-        }
         self.few = true;
+        (0..CANDIDATES.len()).for_each(|k| self.hand_over(k));
     }
 }
 
@@ -267,16 +309,13 @@ impl Policy for Auto {
             return;
         }
         self.known[page.0 as usize / 64] &= !(1 << (page.0 % 64));
-        match self.sample_of(page.0) {
-            Some(k) => {
-                self.samples[k].known -= 1;
-                self.samples[k].policy.forgotten(PageId(page.0 / RUN));
-            }
-            None => {
-                self.followers[FLOOR].known = self.followers[FLOOR].known.saturating_sub(1);
-                self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
-            }
+        let home = self.home_of(page.0);
+        let counted = home.map_or(&mut self.followers[FLOOR], |k| &mut self.samples[k]);
+        counted.known = counted.known.saturating_sub(1);
+        if let Some(k) = home {
+            self.samples[k].policy.forgotten(PageId(page.0 / RUN));
         }
+        self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
     }
 
     fn coming(&mut self, page: PageId) {
