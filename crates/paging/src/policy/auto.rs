@@ -35,6 +35,13 @@ const MARGIN: f64 = 1.05;
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 const FLOOR: usize = 0;
 const FIRST: usize = 1;
+/// One sample more, with the floor's policy and a quarter more of its pages in memory than its share allows: what a loop
+/// that just fits costs cannot be seen in a sample with its bare share, where the loop does not always fit.
+const GUARD: usize = CANDIDATES.len();
+const SAMPLES: usize = CANDIDATES.len() + 1;
+/// Times as many returns as the guard's at which the floor is followed at once.
+const ALARM: u64 = 4;
+const ALARM_MIN: u64 = 64;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
@@ -83,6 +90,9 @@ pub(super) struct Auto {
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
+    /// Until so many returns the floor is followed whatever the samples show, and how often that was so.
+    stay_until: u64,
+    flights: u32,
 }
 
 impl Auto {
@@ -94,7 +104,11 @@ impl Auto {
         };
         let units = space.units as usize;
         Self {
-            samples: CANDIDATES.iter().map(|name| team(name, space.units.div_ceil(RUN))).collect(),
+            samples: CANDIDATES
+                .iter()
+                .chain([&CANDIDATES[FLOOR]])
+                .map(|name| team(name, space.units.div_ceil(RUN)))
+                .collect(),
             followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
             team: vec![0; units],
             known: vec![0; units.div_ceil(64)],
@@ -106,6 +120,8 @@ impl Auto {
             judge_in: JUDGE_EVERY,
             turns: [Turn::default(); TURNS],
             turned: 0,
+            stay_until: 0,
+            flights: 0,
         }
     }
 
@@ -124,13 +140,13 @@ impl Auto {
         x ^= x >> 32;
         // One draw for the first candidate, the others a fixed odd step on: distinct, and each as likely everywhere.
         let first = x as u32 % RUN;
-        (0..CANDIDATES.len()).find(|&k| unit % RUN == (first + 5 * k as u32) % RUN)
+        (0..SAMPLES).find(|&k| unit % RUN == (first + 5 * k as u32) % RUN)
     }
 
     /// The team of a page in view, and the page's name there.
     fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
         let index = usize::from(self.team[page.0 as usize]).checked_sub(1)?;
-        Some(match index.checked_sub(CANDIDATES.len()) {
+        Some(match index.checked_sub(SAMPLES) {
             None => (&mut self.samples[index], PageId(page.0 / RUN)),
             Some(index) => (&mut self.followers[index], page),
         })
@@ -166,6 +182,9 @@ impl Auto {
         if let Some(k) = home.filter(|&k| !self.few && !self.rests(k) && self.thrashes(k)) {
             self.give_up(k);
         }
+        if self.followed != FLOOR && self.alarmed() {
+            self.flee();
+        }
         self.judge_in -= 1;
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
@@ -180,7 +199,28 @@ impl Auto {
     }
 
     fn thrashes(&self, k: usize) -> bool {
-        u64::from(self.samples[k].returns) > THRASHING * self.expected(k) + THRASHING_MIN
+        k != GUARD && u64::from(self.samples[k].returns) > THRASHING * self.expected(k) + THRASHING_MIN
+    }
+
+    /// Whether the followers' pages return far more often than they would need to.
+    fn alarmed(&self) -> bool {
+        let (all, guard) = (&self.followers[FLOOR], &self.samples[GUARD]);
+        let needed = u64::from(guard.returns) * u64::from(all.known) / u64::from(guard.known.max(1));
+        u64::from(all.returns) > ALARM * needed + ALARM_MIN
+    }
+
+    /// Follows the floor, and stays there for a while.
+    fn flee(&mut self) {
+        self.stay_until = self.returns + ((REST * u64::from(self.present_everywhere())) << self.flights.min(16));
+        self.flights += 1;
+        self.turn_to(FLOOR);
+        self.followers[FLOOR].returns = 0;
+    }
+
+    fn turn_to(&mut self, k: usize) {
+        self.followed = k;
+        self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: k };
+        self.turned += 1;
     }
 
     /// Hands a sample's pages to the followers for a while.
@@ -213,10 +253,9 @@ impl Auto {
         let duelling = (0..CANDIDATES.len()).filter(|&k| k == self.followed || !self.rests(k));
         let best = duelling.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
         let (now, then) = (cost(self.followed), cost(best));
-        if best != self.followed && now - then > CERTAIN * (now + then).sqrt() && now > MARGIN * then {
-            self.followed = best;
-            self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: best };
-            self.turned += 1;
+        let free = self.returns >= self.stay_until;
+        if free && best != self.followed && now - then > CERTAIN * (now + then).sqrt() && now > MARGIN * then {
+            self.turn_to(best);
         }
         // What is long ago counts less: half after about four turns of all local memory.
         let memory = 4 * self.present_everywhere() / RUN;
@@ -229,11 +268,14 @@ impl Auto {
     /// The sample that has most more than its share of the pages in view, if it has.
     fn over_its_share(&self) -> Option<usize> {
         let (present, known) = (u64::from(self.present_everywhere()), u64::from(self.known_everywhere()).max(1));
-        let excess = |team: &Team| {
+        let excess = |(k, team): (usize, &Team)| {
             let share = present * u64::from(team.known) / known;
+            let more = if k == GUARD { u64::from(team.known).saturating_sub(share) / 4 } else { 0 };
+            let share = share + more;
             i64::from(team.present) - share.max(2) as i64
         };
-        let (most, over) = self.samples.iter().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
+        let (most, over) =
+            self.samples.iter().enumerate().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
         (over > 0).then_some(most)
     }
 
@@ -264,7 +306,7 @@ impl Auto {
         }
         self.followed = FLOOR;
         self.few = true;
-        (0..CANDIDATES.len()).for_each(|k| self.hand_over(k));
+        (0..SAMPLES).for_each(|k| self.hand_over(k));
     }
 }
 
@@ -278,7 +320,7 @@ fn whole_page(run: PageId, k: usize, salt: u64) -> PageId {
 impl Policy for Auto {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         let sample = self.sample_of(page.0);
-        let index = sample.unwrap_or(CANDIDATES.len() + self.followed);
+        let index = sample.unwrap_or(SAMPLES + self.followed);
         self.team[page.0 as usize] = index as u8 + 1;
         if let Some((team, page)) = self.team_of(page) {
             team.present += 1;
@@ -342,7 +384,7 @@ impl Policy for Auto {
             return Some(page);
         }
         let found = self.victim_of_followers(accept);
-        found.or_else(|| (0..CANDIDATES.len()).find_map(|k| self.victim_of_sample(k, accept)))
+        found.or_else(|| (0..SAMPLES).find_map(|k| self.victim_of_sample(k, accept)))
     }
 
     fn describe(&self, out: &mut dyn Write) -> std::fmt::Result {
