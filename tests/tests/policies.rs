@@ -21,7 +21,7 @@ fn check(mode: &str, policy: &str, prefetch: &str) {
     assert!(outcome.text().starts_with("ok threads: "), "{what}: {outcome:?}");
     let seen = figures(&json);
     assert_eq!(seen.mode(), mode, "{what}");
-    seen.assert_paged(4 << 20, &what);
+    seen.assert_paged(1 << 20, &what);
     place.assert_nothing_left();
 }
 

@@ -1,6 +1,10 @@
 //! The end of a run that cannot go on: one line, an exit code, nothing else.
 
 use std::fmt::{self, Write};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{AcqRel, Release},
+};
 
 /// A memory server was lost, lied or fell silent.
 pub(crate) const EXIT_LOST: i32 = 120;
@@ -23,8 +27,18 @@ impl Write for Line {
     }
 }
 
-/// Says why on stderr and ends the process at once, without running anything of the program's.
+/// Whether a thread has the word.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// Says why on stderr and ends the process at once, without running anything of the program's. Several threads may find
+/// the same end; one says so.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
+    while SAID.swap(true, AcqRel) {
+        // SAFETY: sleeps; the thread that has the word ends the process, this one with it.
+        unsafe { libc::usleep(1_000_000) };
+        // It was stopped or lost on the way: better said twice than never.
+        SAID.store(false, Release);
+    }
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = write!(line, "hanare: {why}");
     line.bytes[line.len] = b'\n';
