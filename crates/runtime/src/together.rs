@@ -40,7 +40,9 @@ impl Together {
             return None;
         }
         self.faults = self.faults.wrapping_add(1);
-        if let Some(cpu) = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu)) {
+        let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
+        // Several threads that fault in turn would have the handler move all the time.
+        if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || view.is_alone()) {
             if self.cpu.is_some() && self.first_thread.is_some_and(|cell| cell.cpu(tid).is_some()) {
                 self.confine = CONFINE_FAULTS;
             }
