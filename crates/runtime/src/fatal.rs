@@ -36,7 +36,7 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     while SAID.swap(true, AcqRel) {
         // SAFETY: sleeps; the thread that has the word ends the process, this one with it.
         unsafe { libc::usleep(1_000_000) };
-        // It was stopped or lost on the way: better said twice than never.
+        // Still here: that thread was held up on the way. Better said twice than never, and never waited for long.
         SAID.store(false, Release);
     }
     let mut line = Line { bytes: [0; 512], len: 0 };

@@ -37,6 +37,10 @@ impl Together {
     /// answered, without waiting for anything.
     pub(crate) fn on_fault(&mut self, tid: i32, view: &View, small: bool) -> Option<Confined> {
         if !small {
+            // Moving a large page takes longer than any wake-up, and other threads must not wait for that.
+            if self.first == Some(true) {
+                self.first = thread::set_first(false).then_some(false);
+            }
             return None;
         }
         self.faults = self.faults.wrapping_add(1);
