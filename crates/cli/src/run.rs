@@ -7,6 +7,7 @@ mod servers;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use hanare::hostfile::{Hostfile, HostfileError};
@@ -16,6 +17,7 @@ use hanare::settings::{
     SettingsError, parse_name, parse_size,
 };
 use hanare::stats::{Stats, StatsError};
+use hanare::warm::Warmers;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
@@ -85,6 +87,9 @@ pub(crate) struct RunArgs {
     /// File with the key shared with the memory servers.
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
+    /// Let idle CPUs sleep while small pages are faulted in one after the other, at the price of slower faults.
+    #[arg(long)]
+    no_warm: bool,
     /// Print a summary at the end, on stderr or to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
@@ -195,11 +200,14 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
         return Ok(128_u8.saturating_add(signal as u8));
     }
     let (stats_fd, stats) = Stats::create()?;
+    let stats = Arc::new(stats);
+    // Only speed is lost without them.
+    let warmers = (!args.no_warm).then(|| Warmers::start(&stats));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
     let vars = environment(&settings, &library);
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
-    drop(private);
+    drop((private, warmers));
     forwarder.stop();
     let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
     if let Err(error) = outputs.write(&figures) {

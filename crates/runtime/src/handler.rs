@@ -74,7 +74,12 @@ impl Handler {
         let mut since_ns = now_ns();
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            let _together = self.together.on_fault(tid, self.engine.view(), self.engine.is_small(addr));
+            let small = self.engine.is_small(addr);
+            // A server that must be waited for needs the CPU itself.
+            if small && matches!(self.engine.store(), Store::Direct(_)) {
+                self.engine.counters.warm.fault(since_ns);
+            }
+            let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let (unit, opened) = self.engine.fault_there(addr, write);
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {

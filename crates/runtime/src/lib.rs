@@ -23,6 +23,7 @@ mod store;
 mod together;
 mod tracing;
 mod view;
+pub mod warm;
 
 #[global_allocator]
 static NEAR: near::Near = near::Near;

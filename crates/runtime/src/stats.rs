@@ -13,13 +13,15 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use hanare_sys::map::{self, MapError, Mapping};
 use thiserror::Error;
 
+use crate::warm::Signal;
+
 /// First word of the counters: who they are and, in the last byte, the version of their layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x01");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
-/// Bytes of a name.
 /// Bytes of what policies say of their choices.
 const CHOICES_LEN: usize = 1024;
+/// Bytes of a name.
 const NAME_LEN: usize = 32;
 
 /// Why counters could not be had.
@@ -69,6 +71,8 @@ macro_rules! counters {
             pub prefetch: Text<NAME_LEN>,
             /// What they chose by themselves, and why.
             pub choices: Text<CHOICES_LEN>,
+            /// What the engine tells the warmers.
+            pub warm: Signal,
         }
 
         /// The counters at one instant.
@@ -384,7 +388,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN) / 8,
+            1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

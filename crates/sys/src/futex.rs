@@ -1,7 +1,7 @@
 //! Sleeping on a word, and a lock that signal handlers may take.
 //!
 //! Unlike `std::sync`, nothing here allocates, poisons, or calls a function that the program could
-//! have replaced. Words are private to the process.
+//! have replaced. Words are private to the process, but where a name says shared.
 
 use crate::raw::Errno;
 use rustix::thread::futex::{self as kernel, Flags, Timespec};
@@ -44,6 +44,18 @@ pub fn wake_one(word: &AtomicU32) -> bool {
 /// Wakes all threads that sleep on `word`; returns how many.
 pub fn wake_all(word: &AtomicU32) -> usize {
     kernel::wake(word, Flags::PRIVATE, i32::MAX as u32).unwrap_or(0)
+}
+
+/// As [`wait`] without a limit, on a word in memory that processes share.
+pub fn wait_shared(word: &AtomicU32, expected: u32) {
+    // Whatever ended it, the caller looks at the word again.
+    let _ = kernel::wait(word, Flags::empty(), expected, None);
+}
+
+/// Wakes all threads of all processes that sleep on `word` by [`wait_shared`].
+pub fn wake_shared(word: &AtomicU32) {
+    // Fails for a word that is not in memory only, and this one is borrowed.
+    let _ = kernel::wake(word, Flags::empty(), i32::MAX as u32);
 }
 
 const FREE: u32 = 0;

@@ -64,6 +64,14 @@ pub fn set_first(first: bool) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
 }
 
+/// Lets the calling thread run only where no other wants to (nice 19). `false` when the kernel refuses.
+#[must_use]
+pub fn set_last() -> bool {
+    // Linux keeps a nice value for each thread, and 0 stands for the calling one.
+    // SAFETY: takes and gives numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) == 0 }
+}
+
 /// Another thread of this process that may run on one CPU only, until this is dropped.
 ///
 /// What the thread was allowed before is given back as it was. The thread must not get to run meanwhile: what it, its

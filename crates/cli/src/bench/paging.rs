@@ -4,7 +4,9 @@
 //! with this process however that ends: it is a private one, which reads the end of a pipe, or threads of ours.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use clap::builder::RangedU64ValueParser;
@@ -13,6 +15,8 @@ use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::settings::{
     Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
 };
+use hanare::stats::{Stats, StatsError};
+use hanare::warm::Warmers;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_wire::Endpoint;
 use thiserror::Error;
@@ -141,6 +145,9 @@ pub(crate) enum PagingError {
     /// No process to measure in.
     #[error("cannot start the measured process: {0}; reinstall hanare")]
     Spawn(io::Error),
+    /// No counters.
+    #[error(transparent)]
+    Stats(#[from] StatsError),
     /// It was killed.
     #[error("the measured process ended ({0}) and told no figures; run it again")]
     Ended(ExitStatus),
@@ -237,6 +244,12 @@ fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, Pa
     let lender = Lender::start(args.link, args.size)?;
     let mut settings = settings.clone();
     lender.tell(args.link, &mut settings);
+    // As a program under `hanare run` would have it.
+    let (counters, stats) = Stats::create()?;
+    rustix::io::fcntl_setfd(&counters, rustix::io::FdFlags::empty())
+        .map_err(|errno| PagingError::Spawn(errno.into()))?;
+    settings.stats_fd = Some(counters.as_raw_fd());
+    let _warmers = Warmers::start(&Arc::new(stats));
     let mut command = Command::new(std::env::current_exe().map_err(PagingError::Spawn)?);
     for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
         command.env_remove(name);
