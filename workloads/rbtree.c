@@ -1,11 +1,30 @@
 /* rbtree [SIZE_MB] [SEED]
  *
- * A red-black tree with nodes of 48 bytes in one arena, as in the tests of DLM's allocator: it is filled in ascending
- * order, and then nodes are deleted and inserted at random, four out of five in a fifth of the keys. A deleted node is the
- * next to be used.
+ * A red-black tree with nodes of 48 bytes in one arena: it is filled in ascending order, and then nodes are deleted and
+ * inserted at random, four out of five in a fifth of the keys. A deleted node is the next to be used.
+ *
+ * rbtree --allocator malloc|dlm [--scale N] [--away] [--json] [--seed SEED]
+ *
+ * The program of DLM's paper on memory management: N (1) times 500,000 inserts of random keys into such a tree, 100 times
+ * N times 1,000 deletes and 1,000 inserts, and the release of all; every node is a block of malloc or of dlm_alloc. Told
+ * are the seconds spent in allocating, in freeing and in all, without the build-up of far memory. Nodes are allocated and
+ * freed a thousand at a time, so that the clock is read seldom and touches of the tree are in neither time. With --away
+ * so much other memory is touched before the release that every node is far by then (`dlm` only). dlm_startup takes its
+ * options out of the arguments too.
  *
  * Order, colours, parents and black heights are checked at the end, and the set of keys by its sums. */
+#define _GNU_SOURCE
+#include "../include/dlmm.h"
 #include "kernel.h"
+#include <sys/mman.h>
+#include <time.h>
+
+/* Weak: without the library the program is built nevertheless, and runs with malloc or under `hanare run`. */
+#pragma weak dlm_startup
+#pragma weak dlm_shutdown
+#pragma weak dlm_alloc
+#pragma weak dlm_free
+#pragma weak dlm_stats
 
 #define NODES_PER_CHANGE 48
 
@@ -38,6 +57,7 @@ static void rotate(struct node *node, int side) {
     node->parent = child;
 }
 
+/* Inserts a key that is not there yet, in the node that is the next to be used. */
 static void insert(uint64_t key) {
     struct node *parent = &nil, *at = root;
     while (at != &nil) {
@@ -170,7 +190,7 @@ static unsigned check(struct node *node, struct node *parent, uint64_t low, uint
     return left + !node->red;
 }
 
-int main(int argc, char **argv) {
+static int run_in_arena(int argc, char **argv) {
     struct arguments arguments = parse_arguments(argc, argv);
     size_t nodes = arguments.bytes / sizeof(struct node), changes = nodes / NODES_PER_CHANGE;
     struct node *arena = array(nodes, sizeof *arena);
@@ -196,4 +216,197 @@ int main(int argc, char **argv) {
     REQUIRE(count == 0 && key_sum == 0 && scrambled_sum == 0, "the keys are not those that were inserted");
     printf("ok rbtree: %llu nodes, %zu changes, black height %u\n", (unsigned long long)held, changes, height);
     return 0;
+}
+
+/* ---- the paper's program ---- */
+
+#define INSERTS 500000
+#define KEYS 1600000 /* so that some 401,000 nodes are left before the release, as in the paper */
+#define ROUNDS 100
+#define CHANGES 1000
+
+static int uses_dlm, moves_away, in_json;
+static size_t scale = 1;
+static double alloc_s, free_s;
+
+static double now(void) {
+    struct timespec time;
+    CALL(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static uint64_t faults(void) {
+    struct dlm_stats stats = {0};
+    return uses_dlm && dlm_stats(&stats) == 0 ? stats.faults : 0;
+}
+
+/* Sees to it that CHANGES nodes are there to be used. */
+static void refill(void) {
+    static struct node *fresh[CHANGES];
+    static size_t held;
+    size_t wanted = 0;
+    for (struct node *node = unused; node && wanted < CHANGES; node = node->parent)
+        wanted++;
+    wanted = CHANGES - wanted;
+    double start = now();
+    if (uses_dlm)
+        for (held = 0; held < wanted; held++)
+            fresh[held] = dlm_alloc(sizeof(struct node));
+    else
+        for (held = 0; held < wanted; held++)
+            fresh[held] = malloc(sizeof(struct node));
+    alloc_s += now() - start;
+    while (held > 0) {
+        CALL(fresh[--held] != NULL);
+        fresh[held]->parent = unused;
+        unused = fresh[held];
+    }
+}
+
+static void release(struct node **nodes, size_t held) {
+    double start = now();
+    if (uses_dlm)
+        for (size_t n = 0; n < held; n++)
+            dlm_free(nodes[n]);
+    else
+        for (size_t n = 0; n < held; n++)
+            free(nodes[n]);
+    free_s += now() - start;
+}
+
+/* Deletes CHANGES nodes and frees them. */
+static void delete_some(uint64_t *state) {
+    struct node *gone[CHANGES], *kept = unused;
+    size_t held = 0;
+    while (held < CHANGES) {
+        struct node *node = find_from(1 + (draw(state) >> 1) % (KEYS * scale));
+        if (node == &nil)
+            continue;
+        unused = NULL;
+        delete(node);
+        gone[held++] = node;
+    }
+    unused = kept;
+    release(gone, held);
+}
+
+/* Every node's address in the order of the keys, in memory that is near whatever is far. */
+static size_t collect(struct node **nodes) {
+    size_t held = 0;
+    for (struct node *at = root; at != &nil;) {
+        while (at->sides[0] != &nil)
+            at = at->sides[0];
+        for (;;) {
+            nodes[held++] = at;
+            if (at->sides[1] != &nil) {
+                at = at->sides[1];
+                break;
+            }
+            while (at->parent != &nil && at == at->parent->sides[1])
+                at = at->parent;
+            at = at->parent;
+            if (at == &nil)
+                return held;
+        }
+    }
+    return held;
+}
+
+/* Touches twice the budget of other far memory, after which nothing else is local. */
+static void move_away(void) {
+    struct dlm_stats stats;
+    CALL(dlm_stats(&stats) == 0);
+    size_t bytes = stats.local_bytes_budget * 2;
+    unsigned char *other = dlm_alloc(bytes);
+    CALL(other != NULL);
+    for (int round = 0; round < 2; round++)
+        for (size_t at = 0; at < bytes; at += PAGE)
+            other[at]++;
+}
+
+static void take_options(int argc, char **argv, uint64_t *seed) {
+    const char *value, *allocator = "";
+    for (int i = 1; i < argc; i++) {
+        if ((value = option(argv, &i, "--allocator")))
+            allocator = value;
+        else if ((value = option(argv, &i, "--scale")))
+            scale = parse_number(value, 1000);
+        else if ((value = option(argv, &i, "--seed")))
+            *seed = parse_number(value, UINT64_MAX);
+        else if (strcmp(argv[i], "--away") == 0)
+            moves_away = 1;
+        else if (strcmp(argv[i], "--json") == 0)
+            in_json = 1;
+        else
+            scale = 0;
+    }
+    uses_dlm = strcmp(allocator, "dlm") == 0;
+    if (scale == 0 || (!uses_dlm && (moves_away || strcmp(allocator, "malloc") != 0))) {
+        fprintf(stderr, "usage: %s --allocator malloc|dlm [--scale N] [--away (dlm)] [--json] [--seed SEED]\n", argv[0]);
+        exit(2);
+    }
+}
+
+static void tell(size_t nodes, double total_s, uint64_t faults_in_release) {
+    const char *allocator = uses_dlm ? "dlm" : "malloc";
+    struct dlm_stats stats = {0};
+    if (uses_dlm)
+        CALL(dlm_stats(&stats) == 0);
+    if (in_json)
+        printf("{\"allocator\": \"%s\", \"nodes\": %zu, \"alloc_s\": %.6f, \"free_s\": %.6f, \"total_s\": %.6f, "
+               "\"faults\": %llu, \"faults_in_release\": %llu, \"far_bytes_peak\": %llu, \"pages_in\": %llu}\n",
+               allocator, nodes, alloc_s, free_s, total_s, (unsigned long long)stats.faults,
+               (unsigned long long)faults_in_release, (unsigned long long)stats.far_bytes_peak,
+               (unsigned long long)stats.pages_in);
+    else
+        printf("ok rbtree: %zu nodes of %s, alloc %.3f s, free %.3f s, in all %.3f s, %llu faults in the release\n", nodes,
+               allocator, alloc_s, free_s, total_s, (unsigned long long)faults_in_release);
+}
+
+static int run_with_allocator(int argc, char **argv) {
+    uint64_t state = 1;
+    if (dlm_startup)
+        dlm_startup(&argc, &argv);
+    take_options(argc, argv, &state);
+    REQUIRE(!uses_dlm || dlm_alloc, "there is no dlm_alloc: link with libhanare, or run under 'hanare run'");
+    size_t most = INSERTS * scale + CHANGES;
+    struct node **nodes = mmap(NULL, most * sizeof *nodes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CALL(nodes != MAP_FAILED);
+    double start = now();
+    for (size_t n = 0; n < INSERTS * scale; n++) {
+        if (unused == NULL)
+            refill();
+        insert(1 + (draw(&state) >> 1) % (KEYS * scale));
+    }
+    for (size_t round = 0; round < ROUNDS * scale; round++) {
+        delete_some(&state);
+        refill();
+        for (size_t n = 0; n < CHANGES; n++)
+            insert(1 + (draw(&state) >> 1) % (KEYS * scale));
+    }
+    double checked = now();
+    uint64_t held = count;
+    unsigned height = check(root, &nil, 1, UINT64_MAX);
+    REQUIRE(height > 0 && count == 0 && key_sum == 0 && scrambled_sum == 0, "the keys are not those that were inserted");
+    checked = now() - checked;
+    size_t listed = collect(nodes);
+    REQUIRE(listed == held, "%zu nodes are listed of %llu", listed, (unsigned long long)held);
+    for (; unused; unused = unused->parent)
+        nodes[listed++] = unused;
+    double away = now();
+    if (moves_away)
+        move_away();
+    away = now() - away;
+    uint64_t before = faults();
+    release(nodes, listed);
+    uint64_t after = faults();
+    tell((size_t)held, now() - start - checked - away, after - before);
+    if (uses_dlm)
+        dlm_shutdown();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    int in_arena = argc < 2 || strncmp(argv[1], "--", 2) != 0;
+    return in_arena ? run_in_arena(argc, argv) : run_with_allocator(argc, argv);
 }
