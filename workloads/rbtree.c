@@ -5,12 +5,12 @@
  *
  * rbtree --allocator malloc|dlm [--scale N] [--away] [--json] [--seed SEED]
  *
- * The program of DLM's paper on memory management: N (1) times 500,000 inserts of random keys into such a tree, 100 times
- * N times 1,000 deletes and 1,000 inserts, and the release of all; every node is a block of malloc or of dlm_alloc. Told
- * are the seconds spent in allocating, in freeing and in all, without the build-up of far memory. Nodes are allocated and
- * freed a thousand at a time, so that the clock is read seldom and touches of the tree are in neither time. With --away
- * so much other memory is touched before the release that every node is far by then (`dlm` only). dlm_startup takes its
- * options out of the arguments too.
+ * The program of DLM's paper on memory management (section 4.1): N (1) times 500,000 inserts of random numbers up to a
+ * million, 100 times N times 1,000 deletes and 1,000 inserts of such numbers, and the release of all. Every node is a
+ * block of malloc or of dlm_alloc; as there, an insert allocates first, and frees when the number is in the tree already.
+ * Told are the seconds spent in allocating, in freeing and in all. Nodes are allocated and freed a thousand at a time, so
+ * that the clock is read seldom and touches of the tree are in neither time. With --away so much other memory is touched
+ * before the release that every node is far by then (`dlm` only). dlm_startup takes its options out of the arguments too.
  *
  * Order, colours, parents and black heights are checked at the end, and the set of keys by its sums. */
 #define _GNU_SOURCE
@@ -57,7 +57,7 @@ static void rotate(struct node *node, int side) {
     node->parent = child;
 }
 
-/* Inserts a key that is not there yet, in the node that is the next to be used. */
+/* Inserts a key in the node that is the next to be used, unless it is there already. */
 static void insert(uint64_t key) {
     struct node *parent = &nil, *at = root;
     while (at != &nil) {
@@ -221,7 +221,7 @@ static int run_in_arena(int argc, char **argv) {
 /* ---- the paper's program ---- */
 
 #define INSERTS 500000
-#define KEYS 1600000 /* so that some 401,000 nodes are left before the release, as in the paper */
+#define KEYS 1000000
 #define ROUNDS 100
 #define CHANGES 1000
 
@@ -240,27 +240,8 @@ static uint64_t faults(void) {
     return uses_dlm && dlm_stats(&stats) == 0 ? stats.faults : 0;
 }
 
-/* Sees to it that CHANGES nodes are there to be used. */
-static void refill(void) {
-    static struct node *fresh[CHANGES];
-    static size_t held;
-    size_t wanted = 0;
-    for (struct node *node = unused; node && wanted < CHANGES; node = node->parent)
-        wanted++;
-    wanted = CHANGES - wanted;
-    double start = now();
-    if (uses_dlm)
-        for (held = 0; held < wanted; held++)
-            fresh[held] = dlm_alloc(sizeof(struct node));
-    else
-        for (held = 0; held < wanted; held++)
-            fresh[held] = malloc(sizeof(struct node));
-    alloc_s += now() - start;
-    while (held > 0) {
-        CALL(fresh[--held] != NULL);
-        fresh[held]->parent = unused;
-        unused = fresh[held];
-    }
+static uint64_t draw_key(uint64_t *state) {
+    return 1 + (draw(state) >> 1) % (KEYS * scale);
 }
 
 static void release(struct node **nodes, size_t held) {
@@ -274,19 +255,43 @@ static void release(struct node **nodes, size_t held) {
     free_s += now() - start;
 }
 
-/* Deletes CHANGES nodes and frees them. */
+/* Inserts CHANGES random numbers; the nodes of those that were there already are freed again. */
+static void insert_some(uint64_t *state) {
+    struct node *nodes[CHANGES];
+    size_t left = 0;
+    double start = now();
+    if (uses_dlm)
+        for (size_t n = 0; n < CHANGES; n++)
+            nodes[n] = dlm_alloc(sizeof(struct node));
+    else
+        for (size_t n = 0; n < CHANGES; n++)
+            nodes[n] = malloc(sizeof(struct node));
+    alloc_s += now() - start;
+    for (size_t n = 0; n < CHANGES; n++) {
+        CALL(nodes[n] != NULL);
+        nodes[n]->parent = NULL;
+        unused = nodes[n];
+        insert(draw_key(state));
+        if (unused)
+            nodes[left++] = unused;
+    }
+    unused = NULL;
+    release(nodes, left);
+}
+
+/* Deletes those of CHANGES random numbers that are there, and frees their nodes. */
 static void delete_some(uint64_t *state) {
-    struct node *gone[CHANGES], *kept = unused;
+    struct node *gone[CHANGES];
     size_t held = 0;
-    while (held < CHANGES) {
-        struct node *node = find_from(1 + (draw(state) >> 1) % (KEYS * scale));
-        if (node == &nil)
+    for (size_t n = 0; n < CHANGES; n++) {
+        uint64_t key = draw_key(state);
+        struct node *node = find_from(key);
+        if (node == &nil || node->key != key)
             continue;
-        unused = NULL;
         delete(node);
         gone[held++] = node;
     }
-    unused = kept;
+    unused = NULL;
     release(gone, held);
 }
 
@@ -369,20 +374,15 @@ static int run_with_allocator(int argc, char **argv) {
         dlm_startup(&argc, &argv);
     take_options(argc, argv, &state);
     REQUIRE(!uses_dlm || dlm_alloc, "there is no dlm_alloc: link with libhanare, or run under 'hanare run'");
-    size_t most = INSERTS * scale + CHANGES;
+    size_t most = (INSERTS + ROUNDS * CHANGES) * scale;
     struct node **nodes = mmap(NULL, most * sizeof *nodes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CALL(nodes != MAP_FAILED);
     double start = now();
-    for (size_t n = 0; n < INSERTS * scale; n++) {
-        if (unused == NULL)
-            refill();
-        insert(1 + (draw(&state) >> 1) % (KEYS * scale));
-    }
+    for (size_t n = 0; n < INSERTS * scale; n += CHANGES)
+        insert_some(&state);
     for (size_t round = 0; round < ROUNDS * scale; round++) {
         delete_some(&state);
-        refill();
-        for (size_t n = 0; n < CHANGES; n++)
-            insert(1 + (draw(&state) >> 1) % (KEYS * scale));
+        insert_some(&state);
     }
     double checked = now();
     uint64_t held = count;
@@ -391,8 +391,6 @@ static int run_with_allocator(int argc, char **argv) {
     checked = now() - checked;
     size_t listed = collect(nodes);
     REQUIRE(listed == held, "%zu nodes are listed of %llu", listed, (unsigned long long)held);
-    for (; unused; unused = unused->parent)
-        nodes[listed++] = unused;
     double away = now();
     if (moves_away)
         move_away();

@@ -256,7 +256,13 @@ entry!(realloc, "rdx", "x2", realloc_for, fn(_old: *mut c_void, _size: usize) ->
 entry!(reallocarray, "rcx", "x3", reallocarray_for, fn(_old: *mut c_void, _count: usize, _size: usize) -> *mut c_void);
 entry!(memalign, "rdx", "x2", memalign_for, fn(_align: usize, _size: usize) -> *mut c_void);
 entry!(aligned_alloc, "rdx", "x2", memalign_for, fn(_align: usize, _size: usize) -> *mut c_void);
-entry!(posix_memalign, "rcx", "x3", posix_memalign_for, fn(_out: *mut *mut c_void, _align: usize, _size: usize) -> c_int);
+entry!(
+    posix_memalign,
+    "rcx",
+    "x3",
+    posix_memalign_for,
+    fn(_out: *mut *mut c_void, _align: usize, _size: usize) -> c_int
+);
 entry!(valloc, "rsi", "x1", valloc_for, fn(_size: usize) -> *mut c_void);
 entry!(pvalloc, "rsi", "x1", pvalloc_for, fn(_size: usize) -> *mut c_void);
 

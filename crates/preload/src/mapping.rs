@@ -63,14 +63,7 @@ unsafe extern "C" fn mmap(
 
 /// # Safety
 /// As mmap(2).
-unsafe fn map(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    off: libc::off_t,
-) -> *mut c_void {
+unsafe fn map(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: libc::off_t) -> *mut c_void {
     if is_plain(prot, flags) && wants_far(len) {
         let block = far_pages(len, PAGE);
         return if block.is_null() { MAP_FAILED } else { block };

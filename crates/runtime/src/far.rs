@@ -6,6 +6,8 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
 use hanare_sys::copy;
@@ -67,6 +69,9 @@ pub enum StartError {
     #[error("far memory was started already in this process; start it once")]
     Again,
 }
+
+/// How long a new thread of Hanare's may take to run.
+const THREAD_START_MAX: Duration = Duration::from_secs(10);
 
 struct State {
     engine: Engine,
@@ -210,7 +215,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
         ));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
-    let silent = std::time::Duration::from_secs(u64::from(settings.timeout_s));
+    let silent = Duration::from_secs(u64::from(settings.timeout_s));
     let mut opened = Vec::new();
     for server in &settings.servers {
         let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
@@ -264,16 +269,24 @@ fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), Start
     Ok(())
 }
 
+/// Starts a thread of Hanare's and waits until it is known as such: what the standard library allocates for it before is
+/// to be near, and once far memory is active only [`is_own_thread`] sees to that.
 fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
     OWN_THREADS.fetch_add(1, Relaxed);
     // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
     let _mask = SignalMask::block_all();
+    let (known, is_known) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
     let started = builder.spawn(move || {
         OWN.set(true);
+        // The starter waits, or gave up and ends the process.
+        let _ = known.send(());
+        drop(known);
         life();
     });
-    started.map(drop).map_err(StartError::Thread)
+    started.map_err(StartError::Thread)?;
+    let late = |_| StartError::Thread(std::io::ErrorKind::TimedOut.into());
+    is_known.recv_timeout(THREAD_START_MAX).map_err(late)
 }
 
 /// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in

@@ -125,12 +125,12 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
 /// Ends the process as the C library does when a program hands `call` a pointer it was never given, or twice.
 pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     match error {
-        BadPointer::Invalid => {
-            fatal::abort(format_args!("{call}: invalid pointer: {addr:#x}; no block starts there, look for who computed it"))
-        }
-        BadPointer::Freed => {
-            fatal::abort(format_args!("{call}: double free: {addr:#x}; the block was freed before, look for its other owner"))
-        }
+        BadPointer::Invalid => fatal::abort(format_args!(
+            "{call}: invalid pointer: {addr:#x}; no block starts there, look for who computed it"
+        )),
+        BadPointer::Freed => fatal::abort(format_args!(
+            "{call}: double free: {addr:#x}; the block was freed before, look for its other owner"
+        )),
     }
 }
 

@@ -171,9 +171,8 @@ fn check_classes() -> Result<(), HeapError> {
         let (mut mib, mut found, mut len) = (mib::<4>(c"arenas.bin.0.size")?, 0usize, size_of::<usize>());
         mib[2] = class + 1;
         // SAFETY: a name of four parts, and a place for the value of this option's type.
-        let code = unsafe {
-            je::mallctlbymib(mib.as_ptr(), mib.len(), (&raw mut found).cast(), &raw mut len, null_mut(), 0)
-        };
+        let code =
+            unsafe { je::mallctlbymib(mib.as_ptr(), mib.len(), (&raw mut found).cast(), &raw mut len, null_mut(), 0) };
         if code != 0 || found != size as usize {
             return Err(HeapError::Options);
         }
@@ -192,8 +191,7 @@ fn read<T: Copy>(name: &'static CStr) -> Result<T, HeapError> {
 
 fn write<T: Copy>(name: &'static CStr, mut value: T) -> Result<(), HeapError> {
     // SAFETY: a terminated name and a value with its length; jemalloc refuses another one.
-    let code =
-        unsafe { je::mallctl(name.as_ptr(), null_mut(), null_mut(), (&raw mut value).cast(), size_of::<T>()) };
+    let code = unsafe { je::mallctl(name.as_ptr(), null_mut(), null_mut(), (&raw mut value).cast(), size_of::<T>()) };
     if code == 0 { Ok(()) } else { Err(refused(name, code)) }
 }
 
