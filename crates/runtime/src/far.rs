@@ -73,6 +73,9 @@ pub enum StartError {
 /// How long a new thread of Hanare's may take to run.
 const THREAD_START_MAX: Duration = Duration::from_secs(10);
 
+/// Far bytes from which it is worth a millisecond at the end to count the near ones.
+const NEAR_COUNTED_MIN: u64 = 16 << 20;
+
 struct State {
     engine: Engine,
     extents: LockCell<Extents>,
@@ -562,6 +565,9 @@ pub fn shutdown() {
         let _mask = SignalMask::block_all();
         tracing::finish();
         state.engine.publish();
+        if state.engine.counters.far_bytes_peak.load(Relaxed) >= NEAR_COUNTED_MIN {
+            raise(&state.engine.counters.near_bytes, heap::near_bytes());
+        }
         state.engine.counters.ended_ns.store(now_ns(), Relaxed);
     }
 }

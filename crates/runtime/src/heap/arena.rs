@@ -10,6 +10,7 @@
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as je;
 
@@ -215,6 +216,19 @@ fn mib<const PARTS: usize>(name: &'static CStr) -> Result<[usize; PARTS], HeapEr
 
 fn refused(name: &'static CStr, code: i32) -> HeapError {
     HeapError::Refused { option: name, source: std::io::Error::from_raw_os_error(code) }
+}
+
+/// As `hanare_jemalloc_maps` in jemalloc.c: address and length of each mapping jemalloc made for itself, or zeroes.
+const MAPS_MAX: usize = 256;
+
+unsafe extern "C" {
+    #[link_name = "hanare_jemalloc_maps"]
+    safe static MAPS: [[AtomicUsize; 2]; MAPS_MAX];
+}
+
+/// What jemalloc mapped for itself.
+pub(super) fn metadata() -> impl Iterator<Item = (usize, usize)> {
+    MAPS.iter().map(|[addr, len]| (addr.load(Relaxed), len.load(Relaxed))).filter(|&(_, len)| len > 0)
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
