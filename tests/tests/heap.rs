@@ -113,7 +113,7 @@ fn programs_run_with_every_allocation_far() {
     for words in programs {
         let native = place.run(place.command(words[0]).args(&words[1..]));
         native.assert_well(words[0]);
-        let mut command = place.hanare(["run", "--far", "all", "--local", "2M", "--stats-json", "json", "--"]);
+        let mut command = place.hanare(["run", "--far", "all", "--local", "512K", "--stats-json", "json", "--"]);
         let far = place.run(command.args(words));
         far.assert_well(words[0]);
         assert_eq!(far.text(), native.text(), "{words:?}");
