@@ -8,6 +8,7 @@
 #   make bench-policies  replacement policies on small workloads   (benches/policies.sh)
 #   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
+#   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
@@ -45,7 +46,8 @@ demo: build
 	@scripts/demo $(BIN)/hanare $(OUT)/gentext $(TARGET)/demo
 
 # The tests of the command, the preload library and the whole build what they need of the same profile beside themselves.
-test: workloads python
+test: python
+	@$(MAKE) --no-print-directory PROFILE=$(TEST_PROFILE) workloads
 	@scripts/need cargo sort xz sqlite3 pkg-config timeout
 	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
 	    $(CARGO) test --profile $(TEST_PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
@@ -75,9 +77,15 @@ bench-bits: build
 	@scripts/need cc
 	benches/bits.sh
 
+bench-heap: build
+	@scripts/need cc
+	benches/heap.sh
+
+# Two of them call the library, and are linked with it where it is built.
 workloads:
-	@scripts/need cc c++
-	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT)
+	@scripts/need cargo cc c++
+	$(CARGO) build --quiet --profile $(PROFILE) -p hanare
+	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
 # numpy in a place of its own. Where it cannot be had, the tests that want it skip themselves and say so.
 python:
@@ -100,4 +108,4 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap workloads python install clean

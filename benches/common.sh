@@ -29,7 +29,8 @@ quotient() {
 verdict() {
     awk -v figure="$1" -v bound="$2" 'BEGIN {
         split(bound, part, " ")
-        if (figure !~ /^[0-9.]+$/) print "not measured"
+        if (bound == "-") print ""
+        else if (figure !~ /^[0-9.]+$/) print "not measured"
         else if (part[1] == ">=" ? figure >= part[2] : figure <= part[2]) print "meets"
         else print "falls short"
     }'

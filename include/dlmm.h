@@ -50,10 +50,13 @@ int dlm_startup(int *argc, char ***argv);
 /* Ends far memory: every block is gone. Does nothing under `hanare run`, where far memory ends with the program. */
 void dlm_shutdown(void);
 
-/* As malloc, calloc, realloc and free, but every block is far, whatever its size. Blocks are aligned to 16 bytes, those above
- * 8 KiB to pages of 4 KiB. NULL with errno ENOMEM when the address space set aside (HANARE_RESERVE) is used up, and
- * before dlm_startup. Freeing never fetches a page. dlm_free and free are not interchangeable. A forked child has
- * no far memory: touching its parent's ends the child, freeing it does nothing, and dlm_alloc there returns NULL. */
+/* As malloc, calloc, realloc and free, and as fast, but every block is far, whatever its size. Blocks are aligned to 16
+ * bytes, those above 14 KiB to pages of 4 KiB, those from 2 MiB on to 2 MiB. Neither allocating nor freeing touches a far
+ * page, but to zero a reused block of less than 64 KiB, or to move one. NULL with errno ENOMEM when the address space set
+ * aside (HANARE_RESERVE) is used up, when the size overflows, and, after a line on standard error, before dlm_startup. A
+ * pointer that is no block's, or whose block was freed before, aborts with a line that names it. dlm_free and free are
+ * not interchangeable. A forked child has no far memory: touching its parent's ends the child, freeing it does nothing,
+ * and dlm_alloc there returns NULL. */
 void *dlm_alloc(size_t size);
 void *dlm_calloc(size_t count, size_t size);
 void *dlm_realloc(void *block, size_t size);

@@ -1,11 +1,30 @@
 /* rbtree [SIZE_MB] [SEED]
  *
- * A red-black tree with nodes of 48 bytes in one arena, as in the tests of DLM's allocator: it is filled in ascending
- * order, and then nodes are deleted and inserted at random, four out of five in a fifth of the keys. A deleted node is the
- * next to be used.
+ * A red-black tree with nodes of 48 bytes in one arena: it is filled in ascending order, and then nodes are deleted and
+ * inserted at random, four out of five in a fifth of the keys. A deleted node is the next to be used.
+ *
+ * rbtree --allocator malloc|dlm [--scale N] [--away] [--json] [--seed SEED]
+ *
+ * The program of DLM's paper on memory management (section 4.1): N (1) times 500,000 inserts of random numbers up to a
+ * million, 100 times N times 1,000 deletes and 1,000 inserts of such numbers, and the release of all. Every node is a
+ * block of malloc or of dlm_alloc; as there, an insert allocates first, and frees when the number is in the tree already.
+ * Told are the seconds spent in allocating, in freeing and in all. Nodes are allocated and freed a thousand at a time, so
+ * that the clock is read seldom and touches of the tree are in neither time. With --away so much other memory is touched
+ * before the release that every node is far by then (`dlm` only). dlm_startup takes its options out of the arguments too.
  *
  * Order, colours, parents and black heights are checked at the end, and the set of keys by its sums. */
+#define _GNU_SOURCE
+#include "../include/dlmm.h"
 #include "kernel.h"
+#include <sys/mman.h>
+#include <time.h>
+
+/* Weak: without the library the program is built nevertheless, and runs with malloc or under `hanare run`. */
+#pragma weak dlm_startup
+#pragma weak dlm_shutdown
+#pragma weak dlm_alloc
+#pragma weak dlm_free
+#pragma weak dlm_stats
 
 #define NODES_PER_CHANGE 48
 
@@ -38,6 +57,7 @@ static void rotate(struct node *node, int side) {
     node->parent = child;
 }
 
+/* Inserts a key in the node that is the next to be used, unless it is there already. */
 static void insert(uint64_t key) {
     struct node *parent = &nil, *at = root;
     while (at != &nil) {
@@ -170,7 +190,7 @@ static unsigned check(struct node *node, struct node *parent, uint64_t low, uint
     return left + !node->red;
 }
 
-int main(int argc, char **argv) {
+static int run_in_arena(int argc, char **argv) {
     struct arguments arguments = parse_arguments(argc, argv);
     size_t nodes = arguments.bytes / sizeof(struct node), changes = nodes / NODES_PER_CHANGE;
     struct node *arena = array(nodes, sizeof *arena);
@@ -196,4 +216,195 @@ int main(int argc, char **argv) {
     REQUIRE(count == 0 && key_sum == 0 && scrambled_sum == 0, "the keys are not those that were inserted");
     printf("ok rbtree: %llu nodes, %zu changes, black height %u\n", (unsigned long long)held, changes, height);
     return 0;
+}
+
+/* ---- the paper's program ---- */
+
+#define INSERTS 500000
+#define KEYS 1000000
+#define ROUNDS 100
+#define CHANGES 1000
+
+static int uses_dlm, moves_away, in_json;
+static size_t scale = 1;
+static double alloc_s, free_s;
+
+static double now(void) {
+    struct timespec time;
+    CALL(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static uint64_t faults(void) {
+    struct dlm_stats stats = {0};
+    return uses_dlm && dlm_stats(&stats) == 0 ? stats.faults : 0;
+}
+
+static uint64_t draw_key(uint64_t *state) {
+    return 1 + (draw(state) >> 1) % (KEYS * scale);
+}
+
+static void release(struct node **nodes, size_t held) {
+    double start = now();
+    if (uses_dlm)
+        for (size_t n = 0; n < held; n++)
+            dlm_free(nodes[n]);
+    else
+        for (size_t n = 0; n < held; n++)
+            free(nodes[n]);
+    free_s += now() - start;
+}
+
+/* Inserts CHANGES random numbers; the nodes of those that were there already are freed again. */
+static void insert_some(uint64_t *state) {
+    struct node *nodes[CHANGES];
+    size_t left = 0;
+    double start = now();
+    if (uses_dlm)
+        for (size_t n = 0; n < CHANGES; n++)
+            nodes[n] = dlm_alloc(sizeof(struct node));
+    else
+        for (size_t n = 0; n < CHANGES; n++)
+            nodes[n] = malloc(sizeof(struct node));
+    alloc_s += now() - start;
+    for (size_t n = 0; n < CHANGES; n++) {
+        CALL(nodes[n] != NULL);
+        nodes[n]->parent = NULL;
+        unused = nodes[n];
+        insert(draw_key(state));
+        if (unused)
+            nodes[left++] = unused;
+    }
+    unused = NULL;
+    release(nodes, left);
+}
+
+/* Deletes those of CHANGES random numbers that are there, and frees their nodes. */
+static void delete_some(uint64_t *state) {
+    struct node *gone[CHANGES];
+    size_t held = 0;
+    for (size_t n = 0; n < CHANGES; n++) {
+        uint64_t key = draw_key(state);
+        struct node *node = find_from(key);
+        if (node == &nil || node->key != key)
+            continue;
+        delete(node);
+        gone[held++] = node;
+    }
+    unused = NULL;
+    release(gone, held);
+}
+
+/* Every node's address in the order of the keys, in memory that is near whatever is far. */
+static size_t collect(struct node **nodes) {
+    size_t held = 0;
+    for (struct node *at = root; at != &nil;) {
+        while (at->sides[0] != &nil)
+            at = at->sides[0];
+        for (;;) {
+            nodes[held++] = at;
+            if (at->sides[1] != &nil) {
+                at = at->sides[1];
+                break;
+            }
+            while (at->parent != &nil && at == at->parent->sides[1])
+                at = at->parent;
+            at = at->parent;
+            if (at == &nil)
+                return held;
+        }
+    }
+    return held;
+}
+
+/* Touches twice the budget of other far memory, after which nothing else is local. */
+static void move_away(void) {
+    struct dlm_stats stats;
+    CALL(dlm_stats(&stats) == 0);
+    size_t bytes = stats.local_bytes_budget * 2;
+    unsigned char *other = dlm_alloc(bytes);
+    CALL(other != NULL);
+    for (int round = 0; round < 2; round++)
+        for (size_t at = 0; at < bytes; at += PAGE)
+            other[at]++;
+}
+
+static void take_options(int argc, char **argv, uint64_t *seed) {
+    const char *value, *allocator = "";
+    for (int i = 1; i < argc; i++) {
+        if ((value = option(argv, &i, "--allocator")))
+            allocator = value;
+        else if ((value = option(argv, &i, "--scale")))
+            scale = parse_number(value, 1000);
+        else if ((value = option(argv, &i, "--seed")))
+            *seed = parse_number(value, UINT64_MAX);
+        else if (strcmp(argv[i], "--away") == 0)
+            moves_away = 1;
+        else if (strcmp(argv[i], "--json") == 0)
+            in_json = 1;
+        else
+            scale = 0;
+    }
+    uses_dlm = strcmp(allocator, "dlm") == 0;
+    if (scale == 0 || (!uses_dlm && (moves_away || strcmp(allocator, "malloc") != 0))) {
+        fprintf(stderr, "usage: %s --allocator malloc|dlm [--scale N] [--away (dlm)] [--json] [--seed SEED]\n", argv[0]);
+        exit(2);
+    }
+}
+
+static void tell(size_t nodes, double total_s, uint64_t faults_in_release) {
+    const char *allocator = uses_dlm ? "dlm" : "malloc";
+    struct dlm_stats stats = {0};
+    if (uses_dlm)
+        CALL(dlm_stats(&stats) == 0);
+    if (in_json)
+        printf("{\"allocator\": \"%s\", \"nodes\": %zu, \"alloc_s\": %.6f, \"free_s\": %.6f, \"total_s\": %.6f, "
+               "\"faults\": %llu, \"faults_in_release\": %llu, \"far_bytes_peak\": %llu, \"pages_in\": %llu}\n",
+               allocator, nodes, alloc_s, free_s, total_s, (unsigned long long)stats.faults,
+               (unsigned long long)faults_in_release, (unsigned long long)stats.far_bytes_peak,
+               (unsigned long long)stats.pages_in);
+    else
+        printf("ok rbtree: %zu nodes of %s, alloc %.3f s, free %.3f s, in all %.3f s, %llu faults in the release\n", nodes,
+               allocator, alloc_s, free_s, total_s, (unsigned long long)faults_in_release);
+}
+
+static int run_with_allocator(int argc, char **argv) {
+    uint64_t state = 1;
+    if (dlm_startup)
+        dlm_startup(&argc, &argv);
+    take_options(argc, argv, &state);
+    REQUIRE(!uses_dlm || dlm_alloc, "there is no dlm_alloc: link with libhanare, or run under 'hanare run'");
+    size_t most = (INSERTS + ROUNDS * CHANGES) * scale;
+    struct node **nodes = mmap(NULL, most * sizeof *nodes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CALL(nodes != MAP_FAILED);
+    double start = now();
+    for (size_t n = 0; n < INSERTS * scale; n += CHANGES)
+        insert_some(&state);
+    for (size_t round = 0; round < ROUNDS * scale; round++) {
+        delete_some(&state);
+        insert_some(&state);
+    }
+    double checked = now();
+    uint64_t held = count;
+    unsigned height = check(root, &nil, 1, UINT64_MAX);
+    REQUIRE(height > 0 && count == 0 && key_sum == 0 && scrambled_sum == 0, "the keys are not those that were inserted");
+    checked = now() - checked;
+    size_t listed = collect(nodes);
+    REQUIRE(listed == held, "%zu nodes are listed of %llu", listed, (unsigned long long)held);
+    double away = now();
+    if (moves_away)
+        move_away();
+    away = now() - away;
+    uint64_t before = faults();
+    release(nodes, listed);
+    uint64_t after = faults();
+    tell((size_t)held, now() - start - checked - away, after - before);
+    if (uses_dlm)
+        dlm_shutdown();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    int in_arena = argc < 2 || strncmp(argv[1], "--", 2) != 0;
+    return in_arena ? run_in_arena(argc, argv) : run_with_allocator(argc, argv);
 }

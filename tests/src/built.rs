@@ -48,6 +48,7 @@ impl Built {
         let mut make = Command::new("make");
         make.arg("--silent").arg("-C").arg(self.root.join("workloads"));
         make.arg(format!("OUT={}", self.workloads.display()));
+        make.arg(format!("HANARE_LIBDIR={}", self.profile_dir.display()));
         assert!(make.status().expect("make runs").success(), "make could not build the workloads");
     }
 

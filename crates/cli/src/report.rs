@@ -62,6 +62,10 @@ pub(crate) struct Figures {
     local_bytes_budget: u64,
     far_bytes: u64,
     far_bytes_peak: u64,
+    /// Local bytes of the pager's and the heap's own data at the end.
+    near_bytes: u64,
+    /// The same for each 4 KiB of the most far memory there was; `None` where it was too little to tell.
+    near_bytes_per_far_page: Option<f64>,
     pages_small: u64,
     pages_large: u64,
     promotions: u64,
@@ -121,6 +125,9 @@ impl Figures {
             local_bytes_budget: seen.budget_bytes,
             far_bytes: seen.far_bytes,
             far_bytes_peak: seen.far_bytes_peak,
+            near_bytes: seen.near_bytes,
+            near_bytes_per_far_page: (seen.near_bytes > 0)
+                .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
             pages_small: seen.pages_small,
             pages_large: seen.pages_large,
             promotions: seen.promotions,
@@ -208,7 +215,11 @@ impl Figures {
 
     fn write_memory(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "  local        peak {} of {}", size(self.local_bytes_peak), size(self.local_bytes_budget))?;
-        writeln!(out, "  far          peak {}, {} at the end", size(self.far_bytes_peak), size(self.far_bytes))?;
+        write!(out, "  far          peak {}, {} at the end", size(self.far_bytes_peak), size(self.far_bytes))?;
+        match self.near_bytes_per_far_page {
+            Some(bytes) => writeln!(out, "; {bytes:.1} bytes of near memory for each 4 KiB")?,
+            None => writeln!(out)?,
+        }
         let page = match self.page_size_bytes {
             Some(bytes) => format!("pages of {}", size(bytes)),
             None => format!(

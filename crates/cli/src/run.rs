@@ -14,7 +14,7 @@ use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
-    SettingsError, parse_name, parse_size,
+    SettingsError, parse_far, parse_name, parse_size,
 };
 use hanare::stats::{Stats, StatsError};
 use hanare::warm::Warmers;
@@ -44,7 +44,7 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
-HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_THRESHOLD (128K), HANARE_RESERVE (256G), \
+HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
 
 /// Run a program whose large allocations live in far memory.
@@ -68,6 +68,9 @@ pub(crate) struct RunArgs {
     /// Use the first N hosts of the host file, the compute node counted.
     #[arg(short = 'n', value_name = "N", requires = "hostfile")]
     count: Option<usize>,
+    /// What becomes far: every allocation (all), large ones (128K and more), or those from a size on. Default: large.
+    #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far)]
+    far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
     #[arg(long, value_name = "auto|SIZE")]
     page_size: Option<PageSize>,
@@ -242,6 +245,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
         settings.servers.extend(args.servers.iter().cloned());
     }
     settings.page_size = args.page_size.unwrap_or(settings.page_size);
+    settings.far = args.far.unwrap_or(settings.far);
     settings.mode = args.mode.unwrap_or(settings.mode);
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);

@@ -48,14 +48,14 @@ fn the_program_finds_its_settings() {
     let place = Place::with_library();
     let mut command = place.hanare();
     command.args(["run", "--local", "25%", "--page-size", "64K", "--policy", "fifo", "--mode", "sigsegv", "--", "env"]);
-    command.env("HANARE_THRESHOLD", "1M").env("HANARE_PREFETCH", "none").env("HANARE_POLICY", "lru");
+    command.env("HANARE_FAR", "1M").env("HANARE_PREFETCH", "none").env("HANARE_POLICY", "lru");
     command.env("HANARE_STATS_FD", "7").env("HANARE_PRIVATE", "/stale").env("LD_PRELOAD", "");
     let outcome = place.run(&mut command);
     let has = |line: &str| assert!(outcome.stdout.lines().any(|seen| seen == line), "{line} is not in {outcome:?}");
     for line in ["HANARE_LOCAL=25%", "HANARE_PAGE_SIZE=64K", "HANARE_POLICY=fifo", "HANARE_MODE=sigsegv"] {
         has(line);
     }
-    has("HANARE_THRESHOLD=1M");
+    has("HANARE_FAR=1M");
     has("HANARE_PREFETCH=none");
     has(&format!("LD_PRELOAD={}", place.path("libhanare_preload.so").display()));
     assert!(!outcome.stdout.contains("/stale") && !outcome.stdout.contains("HANARE_STATS_FD=7\n"), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! How an interposed call answers: `errno`, the kernel called by number, and a last line before an abort. It must not
+//! How an interposed call answers: `errno`, the kernel called by number, and a line on stderr. It must not
 //! allocate and must not know which call it answers for.
 
 use std::ffi::{c_int, c_void};
@@ -87,12 +87,4 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
     // SAFETY: the buffer is valid for `len` bytes.
     let _ = unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };
-}
-
-/// Ends the process as glibc does when the program hands back what it was never given.
-pub(crate) fn abort_on_bad_pointer(call: &str, block: *const c_void) -> ! {
-    say(format_args!(
-        "hanare: {call}: {block:p} is not the start of an allocation; the program freed it twice or computed it wrongly\n"
-    ));
-    std::process::abort()
 }

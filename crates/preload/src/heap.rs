@@ -1,38 +1,73 @@
 //! The `malloc` family: blocks of at least the threshold are far, smaller ones are glibc's.
 //!
-//! A far block is a whole far allocation, so its address alone tells whose it is. `calloc` relies on far allocations
-//! being zero as they come and never touches them.
+//! An address alone tells whose a block is. Far ones are `hanare::heap`'s.
+//!
+//! Whatever is far, what the dynamic linker allocates is not: the tables of thread-locals are among it, which Hanare's own
+//! code reads in the middle of a fault. Those calls are known by where they return to, so each entry point that allocates
+//! passes that on.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use hanare::{far, near};
+use hanare::{far, heap, near};
 
-use crate::answer::{abort_on_bad_pointer, errno, keeping_errno, set_errno};
+use crate::answer::{errno, keeping_errno, set_errno};
 
 const PAGE: usize = 4096;
-
-/// A moved block is copied in pieces of this size, each given up behind the copy, so that the move holds a piece of
-/// both blocks in local memory and not the whole of either.
-const MOVE_PIECE: usize = 2 << 20;
 
 /// glibc's `malloc_usable_size`, the one call of the family that has no second name.
 static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks the remaining symbol up while nothing else runs.
+/// Where the dynamic linker's code lies.
+static LINKER: AtomicUsize = AtomicUsize::new(0);
+static LINKER_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks up what is needed later while nothing else runs.
 pub(crate) fn resolve() {
     usable_size_of_near(null_mut());
+    // SAFETY: the callback is a plain function that needs no data.
+    unsafe { libc::dl_iterate_phdr(Some(find_linker), null_mut()) };
 }
 
-/// Whether a new block of `size` is to be far.
+/// # Safety
+/// As `dl_iterate_phdr` calls it.
+unsafe extern "C" fn find_linker(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: reads a number the kernel gave this process.
+    let base = unsafe { libc::getauxval(libc::AT_BASE) };
+    // SAFETY: a valid description, during the call.
+    let info = unsafe { &*info };
+    if base == 0 || info.dlpi_addr != base {
+        return 0;
+    }
+    for nth in 0..info.dlpi_phnum {
+        // SAFETY: there are that many headers, mapped as long as the object is.
+        let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
+        if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
+            LINKER.store((base + header.p_vaddr) as usize, Ordering::Relaxed);
+            LINKER_LEN.store(header.p_memsz as usize, Ordering::Relaxed);
+        }
+    }
+    1
+}
+
+/// Whether a new block of `size` is to be far, asked for by whoever goes on at `caller`.
+#[inline]
+fn wants_far_block(size: usize, caller: usize) -> bool {
+    size >= far::threshold()
+        && far::active()
+        && caller.wrapping_sub(LINKER.load(Ordering::Relaxed)) >= LINKER_LEN.load(Ordering::Relaxed)
+        && !far::is_own_thread()
+}
+
+/// Whether a new mapping of `size` is to be far.
 pub(crate) fn wants_far(size: usize) -> bool {
     size >= far::threshold() && far::active() && !far::is_own_thread()
 }
 
-/// A far block, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.
-pub(crate) fn far_block(size: usize, align: usize) -> *mut c_void {
+/// Whole pages of far memory, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.
+pub(crate) fn far_pages(size: usize, align: usize) -> *mut c_void {
     let block =
         if size > isize::MAX as usize { null_mut() } else { keeping_errno(|| far::alloc(size, align.max(PAGE))) };
     if block.is_null() {
@@ -41,65 +76,119 @@ pub(crate) fn far_block(size: usize, align: usize) -> *mut c_void {
     block.cast()
 }
 
-fn block(size: usize) -> *mut c_void {
-    if wants_far(size) { far_block(size, PAGE) } else { near::malloc(size).cast() }
+#[inline]
+extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
+    if wants_far_block(size, caller) { heap::alloc(size, 1, false).cast() } else { near::malloc(size).cast() }
 }
 
-fn aligned_block(align: usize, size: usize) -> *mut c_void {
+extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(total) if wants_far_block(total, caller) => heap::alloc(total, 1, true).cast(),
+        _ => near::calloc(count, size).cast(),
+    }
+}
+
+extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) if wants_far(size) => far_block(size, align),
+        Some(align) if wants_far_block(size, caller) => heap::alloc(size, align, false).cast(),
         _ => near::memalign(align, size).cast(),
     }
 }
 
-fn zeroed_block(count: usize, size: usize) -> *mut c_void {
+/// # Safety
+/// As realloc(3).
+unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if old.is_null() {
+        return malloc_for(size, caller);
+    }
+    if far::contains(old as usize) {
+        // SAFETY: the caller's promise, for a far block.
+        return unsafe { resize_far(old, size, caller) };
+    }
+    if !wants_far_block(size, caller) {
+        // SAFETY: a block that is not far is glibc's.
+        return unsafe { near::realloc(old.cast(), size).cast() };
+    }
+    if size == 0 {
+        // SAFETY: as above; the owner gives it up.
+        unsafe { near::free(old.cast()) };
+        return null_mut();
+    }
+    let new = heap::alloc(size, 1, false);
+    if !new.is_null() {
+        let kept = usable_size_of_near(old).min(size);
+        // SAFETY: both blocks hold `kept` bytes and are distinct; the old one is given up.
+        unsafe {
+            ptr::copy_nonoverlapping(old.cast::<u8>(), new, kept);
+            near::free(old.cast());
+        }
+    }
+    new.cast()
+}
+
+/// # Safety
+/// As reallocarray(3).
+unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        Some(total) if wants_far(total) => far_block(total, PAGE),
-        _ => near::calloc(count, size).cast(),
+        // SAFETY: the caller's promise.
+        Some(total) => unsafe { realloc_for(old, total, caller) },
+        None => {
+            set_errno(libc::ENOMEM);
+            null_mut()
+        }
+    }
+}
+
+/// # Safety
+/// As posix_memalign(3).
+unsafe extern "C" fn posix_memalign_for(out: *mut *mut c_void, align: usize, size: usize, caller: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_char>()) {
+        return libc::EINVAL;
+    }
+    let before = errno();
+    let block = memalign_for(align, size, caller);
+    set_errno(before);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller of posix_memalign(3) gives a valid place for the result.
+    unsafe { out.write(block) };
+    0
+}
+
+extern "C" fn valloc_for(size: usize, caller: usize) -> *mut c_void {
+    memalign_for(PAGE, size, caller)
+}
+
+extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(size) => memalign_for(PAGE, size, caller),
+        None => {
+            set_errno(libc::ENOMEM);
+            null_mut()
+        }
     }
 }
 
 /// # Safety
 /// `block` is null or a live block, given up by its owner.
+#[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !far::contains(block as usize) {
         // SAFETY: a block that is not far is glibc's, and the caller gives it up.
         unsafe { near::free(block.cast()) };
-    } else if far::active() && !keeping_errno(|| far::free(block as usize)) {
-        abort_on_bad_pointer("free()", block);
+    } else if far::active() {
+        // SAFETY: as above, for a far block.
+        if let Err(error) = unsafe { heap::free(block as usize) } {
+            heap::abort_on("free()", block as usize, error);
+        }
     }
     // A forked child does not own its parent's far memory: giving it back there is nothing to do.
 }
 
 /// # Safety
-/// `block` is null or a live block that nobody else uses during the call.
-unsafe fn resize(old: *mut c_void, size: usize) -> *mut c_void {
-    if old.is_null() {
-        return block(size);
-    }
-    if far::contains(old as usize) {
-        // SAFETY: the caller's promise, for a far block.
-        return unsafe { resize_far(old, size) };
-    }
-    if !wants_far(size) {
-        // SAFETY: a block that is not far is glibc's.
-        return unsafe { near::realloc(old.cast(), size).cast() };
-    }
-    let new = far_block(size, PAGE);
-    if !new.is_null() {
-        let kept = usable_size_of_near(old).min(size);
-        // SAFETY: both blocks hold `kept` bytes and are distinct; the old one is given up.
-        unsafe {
-            ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), kept);
-            near::free(old.cast());
-        }
-    }
-    new
-}
-
-/// # Safety
 /// `old` lies in far memory and is a live block that nobody else uses during the call.
-unsafe fn resize_far(old: *mut c_void, size: usize) -> *mut c_void {
+unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if size == 0 {
         // SAFETY: the caller gives the block up.
         unsafe { give_back(old) };
@@ -110,37 +199,26 @@ unsafe fn resize_far(old: *mut c_void, size: usize) -> *mut c_void {
         set_errno(libc::ENOMEM);
         return null_mut();
     }
-    let Some(old_len) = far::allocation(old as usize) else {
-        abort_on_bad_pointer("realloc()", old);
-    };
-    let stays_far = wants_far(size);
-    if stays_far && keeping_errno(|| far::resize(old as usize, size)) {
-        return old;
+    let addr = old as usize;
+    if wants_far_block(size, caller) {
+        // SAFETY: the caller's promise.
+        return match unsafe { heap::resize(addr, size) } {
+            Ok(block) => block.cast(),
+            Err(error) => heap::abort_on("realloc()", addr, error),
+        };
     }
-    let new = if stays_far { far_block(size, PAGE) } else { near::malloc(size).cast() };
+    let Some(old_len) = heap::usable_size(addr) else {
+        heap::abort_on("realloc()", addr, heap::BadPointer::Invalid);
+    };
+    let new = near::malloc(size);
     if !new.is_null() {
         // SAFETY: both hold the bytes copied and are distinct; nobody else uses the old one, which is given up.
-        unsafe { move_from_far(old.cast(), new.cast(), old_len.min(size)) };
-        keeping_errno(|| far::free(old as usize));
-    }
-    new
-}
-
-/// Copies out of far memory, discarding the source behind the copy.
-///
-/// # Safety
-/// Both are valid for `len` bytes and do not overlap; `from` is page-aligned far memory nobody reads afterwards.
-pub(crate) unsafe fn move_from_far(from: *mut u8, to: *mut u8, len: usize) {
-    let mut done = 0;
-    while done < len {
-        let piece = MOVE_PIECE.min(len - done);
-        // SAFETY: `done + piece` is at most `len`.
-        unsafe { ptr::copy_nonoverlapping(from.add(done), to.add(done), piece) };
-        if piece == MOVE_PIECE {
-            keeping_errno(|| far::discard(from as usize + done, piece));
+        unsafe {
+            keeping_errno(|| heap::move_bytes(old.cast(), new, old_len.min(size)));
+            give_back(old);
         }
-        done += piece;
     }
+    new.cast()
 }
 
 fn usable_size_of_near(block: *mut c_void) -> usize {
@@ -157,15 +235,36 @@ fn usable_size_of_near(block: *mut c_void) -> usize {
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(found)(block) }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn malloc(size: usize) -> *mut c_void {
-    block(size)
+/// Defines an exported call as a jump to `$target`, which gets one argument more: the address the call returns to.
+macro_rules! entry {
+    ($name:ident, $x86:literal, $arm:literal, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            // Nothing is pushed and no register of the caller's is lost: the target sees the caller's own stack.
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $target);
+        }
+    };
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    zeroed_block(count, size)
-}
+entry!(malloc, "rsi", "x1", malloc_for, fn(_size: usize) -> *mut c_void);
+entry!(calloc, "rdx", "x2", calloc_for, fn(_count: usize, _size: usize) -> *mut c_void);
+entry!(realloc, "rdx", "x2", realloc_for, fn(_old: *mut c_void, _size: usize) -> *mut c_void);
+entry!(reallocarray, "rcx", "x3", reallocarray_for, fn(_old: *mut c_void, _count: usize, _size: usize) -> *mut c_void);
+entry!(memalign, "rdx", "x2", memalign_for, fn(_align: usize, _size: usize) -> *mut c_void);
+entry!(aligned_alloc, "rdx", "x2", memalign_for, fn(_align: usize, _size: usize) -> *mut c_void);
+entry!(
+    posix_memalign,
+    "rcx",
+    "x3",
+    posix_memalign_for,
+    fn(_out: *mut *mut c_void, _align: usize, _size: usize) -> c_int
+);
+entry!(valloc, "rsi", "x1", valloc_for, fn(_size: usize) -> *mut c_void);
+entry!(pvalloc, "rsi", "x1", pvalloc_for, fn(_size: usize) -> *mut c_void);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
@@ -174,69 +273,9 @@ unsafe extern "C" fn free(block: *mut c_void) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the contract of realloc(3).
-    unsafe { resize(block, size) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: the contract of reallocarray(3).
-        Some(total) => unsafe { resize(block, total) },
-        None => {
-            set_errno(libc::ENOMEM);
-            null_mut()
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    aligned_block(align, size)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    aligned_block(align, size)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_char>()) {
-        return libc::EINVAL;
-    }
-    let before = errno();
-    let block = aligned_block(align, size);
-    set_errno(before);
-    if block.is_null() {
-        return libc::ENOMEM;
-    }
-    // SAFETY: the caller of posix_memalign(3) gives a valid place for the result.
-    unsafe { out.write(block) };
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn valloc(size: usize) -> *mut c_void {
-    aligned_block(PAGE, size)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(PAGE) {
-        Some(size) => aligned_block(PAGE, size),
-        None => {
-            set_errno(libc::ENOMEM);
-            null_mut()
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if far::contains(block as usize) {
-        return far::allocation(block as usize).unwrap_or(0);
+        return heap::usable_size(block as usize).unwrap_or(0);
     }
     usable_size_of_near(block)
 }

@@ -15,10 +15,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use hanare::far;
+use hanare::{far, heap};
 
 use crate::answer::{MAP_FAILED, address, keeping_errno, kernel, status};
-use crate::heap::{far_block, move_from_far, wants_far};
+use crate::heap::{far_pages, wants_far};
 use crate::range::{PAGE, Range};
 
 /// The flags a mapping may carry and still be plain memory.
@@ -57,8 +57,15 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     off: libc::off_t,
 ) -> *mut c_void {
+    // SAFETY: the contract of mmap(2).
+    unsafe { map(addr, len, prot, flags, fd, off) }
+}
+
+/// # Safety
+/// As mmap(2).
+unsafe fn map(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: libc::off_t) -> *mut c_void {
     if is_plain(prot, flags) && wants_far(len) {
-        let block = far_block(len, PAGE);
+        let block = far_pages(len, PAGE);
         return if block.is_null() { MAP_FAILED } else { block };
     }
     if flags & libc::MAP_FIXED != 0
@@ -97,7 +104,7 @@ unsafe extern "C" fn mmap64(
     off: libc::off_t,
 ) -> *mut c_void {
     // SAFETY: the two are one call where offsets have 64 bits.
-    unsafe { mmap(addr, len, prot, flags, fd, off) }
+    unsafe { map(addr, len, prot, flags, fd, off) }
 }
 
 /// Hands the near parts of a range to `near`, the far part to `far`; stops at the first error.
@@ -249,12 +256,12 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if !may_move {
         return Err(libc::ENOMEM);
     }
-    let new = far_block(new_len, PAGE).cast::<u8>();
+    let new = far_pages(new_len, PAGE).cast::<u8>();
     if new.is_null() {
         return Err(libc::ENOMEM);
     }
     // SAFETY: the new block holds at least the old range and is distinct from it.
-    unsafe { move_from_far(old.start as *mut u8, new, old.len()) };
+    unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
     keeping_errno(|| match keep_old {
         true => far::discard(old.start, old.len()),
         false => far::release(old.start, old.len()),

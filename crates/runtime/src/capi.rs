@@ -1,8 +1,8 @@
 //! The C API of `include/dlmm.h`: the DLM papers' calls, so that their programs compile unchanged, and two of ours.
 //!
 //! The C edge of the runtime: pointers come in and go out here, and what they mean is decided by `far` (whole pages),
-//! `small` (blocks below a page or two) and `options` (the command line). Every block is far, whatever its size; the
-//! threshold is for programs that never asked for far memory.
+//! `heap` (blocks) and `options` (the command line). Every block is far, whatever its size: `HANARE_FAR`
+//! is for programs that never asked for far memory.
 //!
 //! Under `hanare run` the preload library carries these very functions and its engine already runs: `dlm_startup` then
 //! only takes its options out of the arguments.
@@ -12,35 +12,24 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod options;
-mod small;
 
-use crate::{far, private, stats};
+use crate::{far, heap, private, stats};
 use options::Options;
-use small::{EXTENT, Freed, SMALL_MAX, SmallBlocks};
 
 const PAGE: usize = 4096;
-
-/// A moved block is copied in pieces of this size, each discarded behind the copy, so that moving a block does not need
-/// room for two of it.
-const MOVE_PIECE: usize = 2 << 20;
 
 /// `DLM_WILLNEED` of the header.
 const ADVICE_WILL_NEED: c_int = 1;
 /// `DLM_DISCARD` of the header.
 const ADVICE_DISCARD: c_int = 2;
 
-static SMALL: Mutex<SmallBlocks> = Mutex::new(SmallBlocks::new());
-
 /// Whether `dlm_startup` started the engine, so that `dlm_shutdown` is to end it.
 static STARTED_HERE: AtomicBool = AtomicBool::new(false);
 
-fn small() -> MutexGuard<'static, SmallBlocks> {
-    // Nothing in the lock's scope panics; were it to, its tables would still be consistent call by call.
-    SMALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Whether a call before the start was told of.
+static TOLD_TOO_EARLY: AtomicBool = AtomicBool::new(false);
 
 fn fail(error: c_int) {
     // SAFETY: the location of the calling thread's errno is always valid.
@@ -143,57 +132,29 @@ pub extern "C" fn dlm_shutdown() {
 /// `size` bytes of far memory, aligned as malloc's; null with errno when there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_alloc(size: usize) -> *mut c_void {
-    alloc(size).map_or(null_mut(), |(addr, _)| addr as *mut c_void)
+    if ready("dlm_alloc()") { heap::alloc(size, 1, false).cast() } else { null_mut() }
 }
 
 /// `count * size` zeroed bytes of far memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(total) = count.checked_mul(size) else {
-        fail(libc::ENOMEM);
+    if !ready("dlm_calloc()") {
         return null_mut();
-    };
-    let Some((addr, zero)) = alloc(total) else {
-        return null_mut();
-    };
-    let block = addr as *mut u8;
-    if !zero {
-        // SAFETY: a block of at least `total` bytes that nobody else has yet.
-        unsafe { block.write_bytes(0, total) };
     }
-    block.cast()
+    // A product that overflows is a size that no heap has.
+    heap::alloc(count.saturating_mul(size), 1, true).cast()
 }
 
-/// A new block's address, and whether it is known to be zero.
-fn alloc(size: usize) -> Option<(usize, bool)> {
-    if !far::active() || size > isize::MAX as usize {
-        fail(libc::ENOMEM);
-        return None;
+/// Whether blocks can be had. If not, errno tells so, and a call that came too early is told once.
+fn ready(call: &str) -> bool {
+    if far::active() {
+        return true;
     }
-    let got = if size <= SMALL_MAX {
-        let block = small().alloc(size.max(1), || pages(EXTENT, EXTENT));
-        block.map(|block| (block.addr, block.fresh))
-    } else {
-        pages(size, PAGE).map(|addr| (addr, true))
-    };
-    if got.is_none() {
-        fail(libc::ENOMEM);
+    if !far::is_started() && !TOLD_TOO_EARLY.swap(true, Ordering::Relaxed) {
+        eprintln!("hanare: {call} before dlm_startup(): no memory is far yet; call dlm_startup() first");
     }
-    got
-}
-
-fn pages(len: usize, align: usize) -> Option<usize> {
-    let addr = far::alloc(len, align);
-    (!addr.is_null()).then_some(addr as usize)
-}
-
-/// The bytes the block at `addr` may use.
-fn usable(addr: usize) -> Option<usize> {
-    if !far::contains(addr) {
-        return None;
-    }
-    let in_extent = small().size_of(addr);
-    in_extent.or_else(|| far::allocation(addr))
+    fail(libc::ENOMEM);
+    false
 }
 
 /// Gives a block back; nothing of it is fetched. Null is nothing.
@@ -202,29 +163,14 @@ fn usable(addr: usize) -> Option<usize> {
 /// `block` is null or a live block of these calls that nobody uses afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
-    let addr = block as usize;
-    if block.is_null() || !far::active() {
-        // After the end, and in a forked child, there is nothing to give back to.
+    // In a forked child there is nothing to give back to, and before the start no pointer is valid.
+    if block.is_null() || (!far::active() && far::is_started()) {
         return;
     }
-    let freed = if far::contains(addr) { small().free(addr) } else { Freed::NotABlock };
-    let done = match freed {
-        Freed::Slot => true,
-        Freed::Extent(base) => far::free(base),
-        Freed::NotSmall => far::free(addr),
-        Freed::NotABlock => false,
-    };
-    if !done {
-        abort_on(block, "dlm_free");
+    // SAFETY: the caller's promise.
+    if let Err(error) = unsafe { heap::free(block as usize) } {
+        heap::abort_on("dlm_free()", block as usize, error);
     }
-}
-
-/// Ends the process as the C library does when it is handed a pointer it never gave out.
-fn abort_on(block: *mut c_void, call: &str) -> ! {
-    eprintln!(
-        "hanare: {call}: {block:p} is not a live block of dlm_alloc; the program freed it twice or computed it wrongly"
-    );
-    std::process::abort()
 }
 
 /// Changes a block's size, moving it when it must; its bytes up to the smaller size stay. Null with errno, and the block
@@ -242,47 +188,13 @@ pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_
         unsafe { dlm_free(block) };
         return null_mut();
     }
-    if !far::active() {
-        fail(libc::ENOMEM);
+    if !ready("dlm_realloc()") {
         return null_mut();
     }
-    let Some(old) = usable(block as usize) else {
-        abort_on(block, "dlm_realloc");
-    };
-    let stays = match (old <= SMALL_MAX, size <= SMALL_MAX) {
-        (true, true) => size <= old && size > old / 2,
-        (false, false) => far::resize(block as usize, size),
-        _ => false,
-    };
-    if stays {
-        return block;
-    }
-    let new = dlm_alloc(size);
-    if !new.is_null() {
-        // SAFETY: both blocks hold these bytes and are distinct; the old one is given up.
-        unsafe {
-            move_bytes(block.cast(), new.cast(), old.min(size));
-            dlm_free(block);
-        }
-    }
-    new
-}
-
-/// Copies a block, discarding whole pieces of the source behind the copy.
-///
-/// # Safety
-/// Both are valid for `len` bytes and distinct, and nobody reads the source afterwards.
-unsafe fn move_bytes(from: *mut u8, to: *mut u8, len: usize) {
-    let mut done = 0;
-    while done < len {
-        let piece = MOVE_PIECE.min(len - done);
-        // SAFETY: `done + piece` is at most `len`.
-        unsafe { to.add(done).copy_from_nonoverlapping(from.add(done), piece) };
-        if piece == MOVE_PIECE {
-            // Only a block of whole pages is that long, so the piece is whole pages of its own.
-            far::discard(from as usize + done, piece);
-        }
-        done += piece;
+    // SAFETY: the caller's promise.
+    match unsafe { heap::resize(block as usize, size) } {
+        Ok(block) => block.cast(),
+        Err(error) => heap::abort_on("dlm_realloc()", block as usize, error),
     }
 }
 

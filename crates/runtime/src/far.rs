@@ -5,7 +5,9 @@
 //! while a thread of the program is inside, and a forked child finds every door closed.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
 use hanare_sys::copy;
@@ -21,6 +23,7 @@ use crate::choose::{self, ChooseError};
 use crate::engine::{Engine, Parts, Store, now_ns};
 use crate::extents::Extents;
 use crate::handler;
+use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
 use crate::settings::{Local, Mode, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
@@ -59,15 +62,27 @@ pub enum StartError {
     Map(#[from] MapError),
     #[error("the pager refuses its configuration ({0:?}); give a larger --local or a smaller HANARE_RESERVE")]
     Pager(ConfigError),
+    #[error("cannot set up the heap: {0}")]
+    Heap(#[from] HeapError),
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
     #[error("far memory was started already in this process; start it once")]
     Again,
 }
 
+/// How long a new thread of Hanare's may take to run.
+const THREAD_START_MAX: Duration = Duration::from_secs(10);
+
+/// Far bytes from which it is worth a millisecond at the end to count the near ones.
+const NEAR_COUNTED_MIN: u64 = 16 << 20;
+
 struct State {
     engine: Engine,
     extents: LockCell<Extents>,
+    /// What of the space is taken, in bytes: a copy that can be read without the lock.
+    taken: AtomicU64,
+    /// The part of it that the heap took and has no block in.
+    idle: AtomicU64,
     local: Local,
     /// What allocations are rounded to.
     granularity: usize,
@@ -132,6 +147,8 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     })?;
     let state = Box::leak(Box::new(State {
         extents: LockCell::new(Extents::new(plan.reserve as u64)),
+        taken: AtomicU64::new(0),
+        idle: AtomicU64::new(0),
         local: settings.local,
         granularity: unit_bytes,
         engine,
@@ -142,9 +159,10 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     STATE.store(state, Release);
     open_trap(state, mode)?;
     open_threads(state, writers)?;
+    heap::open(state.engine.view().base(), state.engine.view().len())?;
     // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
     unsafe { libc::atexit(at_exit) };
-    THRESHOLD.store(settings.threshold, Release);
+    THRESHOLD.store(settings.far, Release);
     Ok(())
 }
 
@@ -200,7 +218,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
         ));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
-    let silent = std::time::Duration::from_secs(u64::from(settings.timeout_s));
+    let silent = Duration::from_secs(u64::from(settings.timeout_s));
     let mut opened = Vec::new();
     for server in &settings.servers {
         let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
@@ -254,16 +272,24 @@ fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), Start
     Ok(())
 }
 
+/// Starts a thread of Hanare's and waits until it is known as such: what the standard library allocates for it before is
+/// to be near, and once far memory is active only [`is_own_thread`] sees to that.
 fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
     OWN_THREADS.fetch_add(1, Relaxed);
     // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
     let _mask = SignalMask::block_all();
+    let (known, is_known) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
     let started = builder.spawn(move || {
         OWN.set(true);
+        // The starter waits, or gave up and ends the process.
+        let _ = known.send(());
+        drop(known);
         life();
     });
-    started.map(drop).map_err(StartError::Thread)
+    started.map_err(StartError::Thread)?;
+    let late = |_| StartError::Thread(std::io::ErrorKind::TimedOut.into());
+    is_known.recv_timeout(THREAD_START_MAX).map_err(late)
 }
 
 /// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
@@ -282,13 +308,18 @@ pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
 }
 
+/// Whether far memory was started in this process, or in the one it was forked from.
+pub fn is_started() -> bool {
+    LEN.load(Relaxed) != 0
+}
+
 /// Whether an address lies in the far reservation (also in a forked child, where it leads nowhere).
 #[inline]
 pub fn contains(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// The smallest allocation that becomes far, in bytes.
+/// The smallest allocation that becomes far, in bytes; 0 when all are.
 #[inline]
 pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
@@ -349,6 +380,44 @@ pub fn free(addr: usize) -> bool {
     state.extents.lock().free(offset as u64);
     state.far_changed();
     true
+}
+
+/// Takes address space for the heap: none of it counts as far bytes until [`heap_uses`] says so.
+pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
+    let state = state().filter(|_| active())?;
+    let _mask = SignalMask::block_all();
+    let offset = state.extents.lock().alloc(len as u64, align as u64)?;
+    state.idle.fetch_add(len as u64, Relaxed);
+    state.far_changed();
+    Some(BASE.load(Relaxed) + offset as usize)
+}
+
+/// The heap has blocks in `len` more bytes of what it took.
+pub(crate) fn heap_uses(len: usize) {
+    if let Some(state) = state() {
+        state.idle.fetch_sub(len as u64, Relaxed);
+        state.count_far(state.taken.load(Relaxed));
+    }
+}
+
+/// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
+/// range is not of whole pages of Hanare's.
+pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
+    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
+        return false;
+    }
+    heap_discards(addr, len);
+    state.idle.fetch_add(len as u64, Relaxed);
+    state.count_far(state.taken.load(Relaxed));
+    true
+}
+
+/// The heap does not need what is in this range.
+pub(crate) fn heap_discards(addr: usize, len: usize) {
+    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return };
+    let _mask = SignalMask::block_all();
+    state.discard_whole(offset, len);
 }
 
 /// Gives back any page-aligned part of far allocations, as munmap does.
@@ -460,13 +529,21 @@ impl State {
         }
     }
 
-    /// After the far bytes changed: counters, and a budget that is a share of them.
+    /// After the extents changed.
     fn far_changed(&self) {
         let taken = self.extents.lock().taken_bytes();
-        self.engine.counters.far_bytes.store(taken, Relaxed);
-        raise(&self.engine.counters.far_bytes_peak, taken);
+        self.taken.store(taken, Relaxed);
+        self.count_far(taken);
+    }
+
+    /// After the far bytes changed: counters, and a budget that is a share of them.
+    fn count_far(&self, taken: u64) {
+        let far = taken.saturating_sub(self.idle.load(Relaxed));
+        self.engine.counters.far_bytes.store(far, Relaxed);
+        raise(&self.engine.counters.far_bytes_peak, far);
         if let Local::Percent(percent) = self.local {
-            self.engine.set_budget(taken / 100 * u64::from(percent));
+            let _mask = SignalMask::block_all();
+            self.engine.set_budget(far / 100 * u64::from(percent));
         }
     }
 }
@@ -488,6 +565,9 @@ pub fn shutdown() {
         let _mask = SignalMask::block_all();
         tracing::finish();
         state.engine.publish();
+        if state.engine.counters.far_bytes_peak.load(Relaxed) >= NEAR_COUNTED_MIN {
+            raise(&state.engine.counters.near_bytes, heap::near_bytes());
+        }
         state.engine.counters.ended_ns.store(now_ns(), Relaxed);
     }
 }

@@ -30,6 +30,21 @@ impl Write for Line {
 /// Whether a thread has the word.
 static SAID: AtomicBool = AtomicBool::new(false);
 
+/// Says why on stderr and aborts, as the C library does when it is handed a pointer it never gave out.
+pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
+    say(why);
+    std::process::abort()
+}
+
+fn say(why: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 512], len: 0 };
+    // What does not fit is cut.
+    let _ = write!(line, "hanare: {why}");
+    line.bytes[line.len] = b'\n';
+    // SAFETY: writes a buffer of ours, which is async-signal-safe.
+    unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len + 1) };
+}
+
 /// Says why on stderr and ends the process at once, without running anything of the program's. Several threads may find
 /// the same end; one says so.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
@@ -39,12 +54,7 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
         // Still here: that thread was held up on the way. Better said twice than never, and never waited for long.
         SAID.store(false, Release);
     }
-    let mut line = Line { bytes: [0; 512], len: 0 };
-    let _ = write!(line, "hanare: {why}");
-    line.bytes[line.len] = b'\n';
-    // SAFETY: writes a buffer of ours and ends the process; both are async-signal-safe.
-    unsafe {
-        libc::write(2, line.bytes.as_ptr().cast(), line.len + 1);
-        libc::_exit(code)
-    }
+    say(why);
+    // SAFETY: ends the process; async-signal-safe.
+    unsafe { libc::_exit(code) }
 }

@@ -12,6 +12,7 @@ pub mod extents;
 pub mod far;
 mod fatal;
 mod handler;
+pub mod heap;
 pub mod hostfile;
 pub mod near;
 mod plan;

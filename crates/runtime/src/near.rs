@@ -10,6 +10,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
 pub const LARGE: usize = 1 << 20;
@@ -87,7 +88,7 @@ pub struct Near;
 unsafe impl GlobalAlloc for Near {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout.size()) {
-            map(layout.size(), layout.align())
+            note_large(map(layout.size(), layout.align()), layout.size())
         } else if layout.align() <= MALLOC_ALIGN {
             malloc(layout.size())
         } else {
@@ -97,7 +98,7 @@ unsafe impl GlobalAlloc for Near {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_large(layout.size()) {
-            return map(layout.size(), layout.align());
+            return note_large(map(layout.size(), layout.align()), layout.size());
         }
         if layout.align() <= MALLOC_ALIGN {
             return calloc(1, layout.size());
@@ -112,6 +113,7 @@ unsafe impl GlobalAlloc for Near {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if is_large(layout.size()) {
+            forget_large(block);
             unmap(block as usize, round_up(layout.size()));
         } else {
             // SAFETY: small blocks come from the heap, and the caller gives this one up.
@@ -125,7 +127,12 @@ unsafe impl GlobalAlloc for Near {
             return unsafe { realloc(block, new_size) };
         }
         if is_large(layout.size()) && is_large(new_size) && layout.align() <= PAGE {
-            return remap(block, layout.size(), new_size);
+            let moved = remap(block, layout.size(), new_size);
+            if !moved.is_null() {
+                forget_large(block);
+                note_large(moved, new_size);
+            }
+            return moved;
         }
         // SAFETY: `new_size` is not zero and does not overflow the alignment: the caller's promise for realloc.
         unsafe {
@@ -146,6 +153,46 @@ fn is_large(size: usize) -> bool {
 /// To whole pages. A layout's size is at most `isize::MAX`, so this cannot overflow.
 fn round_up(size: usize) -> usize {
     (size + PAGE - 1) & !(PAGE - 1)
+}
+
+/// The large blocks there are, by address and length, so that what they cost can be told. Ones for which there is no room
+/// here are not counted.
+static LARGE_BLOCKS: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
+
+fn note_large(block: *mut u8, len: usize) -> *mut u8 {
+    if !block.is_null() {
+        let free = |[addr, _]: &&[AtomicUsize; 2]| addr.compare_exchange(0, block as usize, Relaxed, Relaxed).is_ok();
+        if let Some([_, held]) = LARGE_BLOCKS.iter().find(free) {
+            held.store(len, Relaxed);
+        }
+    }
+    block
+}
+
+fn forget_large(block: *mut u8) {
+    if let Some([addr, held]) = LARGE_BLOCKS.iter().find(|[addr, _]| addr.load(Relaxed) == block as usize) {
+        held.store(0, Relaxed);
+        addr.store(0, Relaxed);
+    }
+}
+
+/// Bytes of large blocks that are in memory.
+pub fn large_resident() -> u64 {
+    LARGE_BLOCKS.iter().map(|[addr, len]| resident(addr.load(Relaxed), len.load(Relaxed))).sum()
+}
+
+/// Bytes of a page-aligned range of mapped memory that are in memory.
+pub fn resident(addr: usize, len: usize) -> u64 {
+    let mut pages = [0u8; 4096];
+    let mut bytes = 0;
+    for from in (0..len).step_by(pages.len() * PAGE) {
+        let part = (len - from).min(pages.len() * PAGE);
+        // SAFETY: mincore touches nothing of the range, and writes a byte for each of its pages, which fit.
+        if unsafe { libc::syscall(libc::SYS_mincore, addr + from, part, pages.as_mut_ptr()) } == 0 {
+            bytes += pages[..part.div_ceil(PAGE)].iter().filter(|&&page| page & 1 != 0).count() * PAGE;
+        }
+    }
+    bytes as u64
 }
 
 /// Maps zeroed memory; null when the kernel refuses.
@@ -268,6 +315,22 @@ mod tests {
                 }
                 Near.dealloc(block, layout);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_touched_of_large_blocks_is_counted() {
+        let layout = Layout::from_size_align(8 * LARGE, 8).expect("valid");
+        // SAFETY: a valid layout, freed once.
+        unsafe {
+            let block = Near.alloc_zeroed(layout);
+            assert_eq!(resident(block as usize, layout.size()), 0);
+            for page in [0, 1, 700] {
+                block.add(page * PAGE).write(1);
+            }
+            assert_eq!(resident(block as usize, layout.size()), 3 * PAGE as u64);
+            assert!(large_resident() >= 3 * PAGE as u64);
+            Near.dealloc(block, layout);
         }
     }
 

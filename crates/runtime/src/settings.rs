@@ -17,12 +17,15 @@ use thiserror::Error;
 mod values;
 
 pub use values::{
-    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_size, parse_name, parse_size,
+    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size, parse_far,
+    parse_name, parse_size,
 };
-use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers, parse_threshold};
+use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers};
 
-/// Default of `HANARE_THRESHOLD`: the smallest allocation that becomes far, in bytes.
-pub const DEFAULT_THRESHOLD: usize = 128 << 10;
+/// What `HANARE_FAR=large` means: the smallest allocation that becomes far, in bytes.
+pub const FAR_LARGE: usize = 128 << 10;
+/// Default of `HANARE_FAR`.
+pub const DEFAULT_FAR: usize = FAR_LARGE;
 /// Default of `HANARE_RESERVE`: address space set aside for far memory, in bytes.
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
@@ -94,8 +97,8 @@ pub struct Settings {
     pub mode: Mode,
     /// `HANARE_DISABLE`: kernel features to do without, as [`Disabled::WORDS`] names them; empty for none.
     pub disable: String,
-    /// `HANARE_THRESHOLD`: smallest allocation that becomes far, in bytes.
-    pub threshold: usize,
+    /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
+    pub far: usize,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
@@ -124,7 +127,7 @@ impl Settings {
             seed: 1,
             mode: Mode::Auto,
             disable: String::new(),
-            threshold: DEFAULT_THRESHOLD,
+            far: DEFAULT_FAR,
             reserve: DEFAULT_RESERVE,
             stats_fd: None,
             key_file: None,
@@ -164,7 +167,7 @@ impl Settings {
         set(&mut settings.seed, vars.value("HANARE_SEED", |text| values::parse_number(text, 0, u64::MAX))?);
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
-        set(&mut settings.threshold, vars.value("HANARE_THRESHOLD", parse_threshold)?);
+        set(&mut settings.far, vars.value("HANARE_FAR", parse_far)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
@@ -221,7 +224,7 @@ impl Settings {
             ("HANARE_PREFETCH", self.prefetch.clone()),
             ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
-            ("HANARE_THRESHOLD", format_size(self.threshold as u64)),
+            ("HANARE_FAR", format_far(self.far)),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
             ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
@@ -256,7 +259,7 @@ impl Settings {
         "HANARE_PREFETCH",
         "HANARE_MODE",
         "HANARE_DISABLE",
-        "HANARE_THRESHOLD",
+        "HANARE_FAR",
         "HANARE_RESERVE",
         "HANARE_STATS_FD",
         "HANARE_KEY_FILE",
@@ -326,7 +329,7 @@ mod tests {
             ("HANARE_POLICY", "Not A Name"),
             ("HANARE_PREFETCH", overlong.as_str()),
             ("HANARE_SERVERS", "a:1,,b:2"),
-            ("HANARE_THRESHOLD", "1"),
+            ("HANARE_FAR", "little"),
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_TIMEOUT", "0"),
@@ -389,14 +392,14 @@ mod tests {
             page in prop_oneof![Just(PageSize::Auto), (12_u32..=21).prop_map(|s| PageSize::Fixed(1 << s))],
             mode in prop_oneof![Just(Mode::Auto), Just(Mode::Thread), Just(Mode::Sigbus), Just(Mode::Sigsegv)],
             capacity in proptest::option::of(1_u64..1 << 50),
-            threshold in 4096_usize..1 << 30,
+            far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
         ) {
             let mut settings = Settings::new(local);
             settings.page_size = page;
             settings.mode = mode;
-            settings.threshold = threshold;
+            settings.far = far;
             settings.stats_fd = stats_fd;
             settings.timeout_s = timeout_s;
             settings.private = Some("/tmp/dir/socket".into());

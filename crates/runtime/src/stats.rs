@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::warm::Signal;
 
 /// First word of the counters: who they are and, in the last byte, the version of their layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x02");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Bytes of what policies say of their choices.
@@ -166,6 +166,8 @@ counters! {
     far_bytes,
     /// Most far bytes there ever were.
     far_bytes_peak,
+    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
+    near_bytes,
     /// Pages of the small size now in use where the size is chosen automatically.
     pages_small,
     /// Pages of the large size now in use where the size is chosen automatically.
@@ -388,7 +390,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 37 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
+            1 + 38 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

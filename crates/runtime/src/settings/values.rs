@@ -296,8 +296,26 @@ pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueE
     if (min..=max).contains(&number) { Ok(number) } else { Err(refused()) }
 }
 
-pub(super) fn parse_threshold(text: &str) -> Result<usize, ValueError> {
-    bounded_size(text, u64::from(PAGE_SIZE_MIN), RESERVE_MAX).map(|bytes| bytes as usize)
+/// Reads what is to be far: `all`, `large`, or the smallest size. The smallest size in bytes; 0 for `all`.
+///
+/// # Errors
+/// Another word, or a size beyond any reservation.
+pub fn parse_far(text: &str) -> Result<usize, ValueError> {
+    match text {
+        "all" => Ok(0),
+        "large" => Ok(super::FAR_LARGE),
+        _ => bounded_size(text, 1, RESERVE_MAX).map(|bytes| bytes as usize),
+    }
+}
+
+/// The text that [`parse_far`] reads as `far`.
+#[must_use]
+pub fn format_far(far: usize) -> String {
+    match far {
+        0 => "all".to_owned(),
+        super::FAR_LARGE => "large".to_owned(),
+        bytes => format_size(bytes as u64),
+    }
 }
 
 pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {

@@ -1,0 +1,12 @@
+//! Compiles what jemalloc needs from us (`src/heap/jemalloc.c`).
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/heap/jemalloc.c");
+    cc::Build::new().file("src/heap/jemalloc.c").cargo_metadata(false).compile("hanare_jemalloc");
+    let out = std::env::var("OUT_DIR").unwrap_or_default();
+    println!("cargo:rustc-link-search=native={out}");
+    // Whole, since jemalloc has a weak definition of its own that would keep ours out.
+    println!("cargo:rustc-link-lib=static:+whole-archive=hanare_jemalloc");
+    // The preload library has its own `mmap`, which may answer with far memory; jemalloc's own is to be near.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap");
+}

@@ -1,0 +1,248 @@
+//! The heap: far blocks of any size, given out and taken back without touching them.
+//!
+//! Blocks below [`DIRECT_MIN`] come from jemalloc, whose arenas lie in far memory and whose metadata does not (`arena`);
+//! larger ones are extents of their own (`far`), which start on a boundary of the largest page and are discarded as soon
+//! as they are freed. What a pointer leads to is looked up in a near map (`blocks`), so that a bad one is told and not
+//! obeyed.
+//!
+//! This is the allocator of the papers' second open problem (Saito, Midorikawa, Kai: allocation and freeing at malloc's
+//! speed): their bookkeeping out of band, as here, walked lists for every block.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+use crate::{far, fatal, near};
+
+mod arena;
+mod blocks;
+mod classes;
+
+use blocks::{Blocks, Start};
+use classes::{GRAIN, SIZES, SMALL_MAX, class_for};
+
+/// From this size on, in bytes, a block is an extent of its own.
+pub const DIRECT_MIN: usize = 1 << 20;
+
+/// Reused memory of at least this size is discarded to make it zero; less is written to.
+const DISCARD_MIN: usize = 64 << 10;
+
+/// A moved block is copied in pieces of this size, each discarded behind the copy, so that moving a block does not need
+/// room for two of it.
+const MOVE_PIECE: usize = 2 << 20;
+
+const PAGE: usize = 4096;
+
+/// Why there is no heap.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum HeapError {
+    #[error("this build's jemalloc has other options than Hanare's; build it again without JEMALLOC_OVERRIDE")]
+    Options,
+    #[error("jemalloc refuses {}: {source}; raise the limit on address space", option.to_string_lossy())]
+    Refused { option: &'static CStr, source: std::io::Error },
+}
+
+/// What is wrong with a pointer that was handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadPointer {
+    /// No block starts there.
+    Invalid,
+    /// The block was freed before.
+    Freed,
+}
+
+struct Heap {
+    base: usize,
+    blocks: Blocks,
+}
+
+static HEAP: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
+
+#[inline]
+fn heap() -> Option<&'static Heap> {
+    // SAFETY: set once to a leaked box, or null.
+    unsafe { HEAP.load(Acquire).as_ref() }
+}
+
+fn with_heap(call: impl FnOnce(&Heap)) {
+    if let Some(heap) = heap() {
+        call(heap);
+    }
+}
+
+/// Makes the heap of this process, over far memory of `len` bytes at `base`. Before the first [`alloc`].
+pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
+    HEAP.store(Box::leak(Box::new(Heap { base, blocks: Blocks::new(len) })), Release);
+    arena::open()
+}
+
+/// `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked for.
+/// Null with errno ENOMEM when there is no room. Touches nothing, but to zero a reused block of less than 64 KiB.
+#[inline]
+pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
+    let block = match (heap(), class_for(size)) {
+        (Some(heap), Some(class)) if align <= GRAIN => heap.alloc_small(class, zeroed),
+        (Some(heap), _) => heap.alloc_other(size, align, zeroed),
+        (None, _) => std::ptr::null_mut(),
+    };
+    if block.is_null() {
+        // SAFETY: the location of the calling thread's errno is always valid.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+    }
+    block
+}
+
+/// Gives a block back. Nothing of it is fetched or touched.
+///
+/// # Errors
+/// What is wrong with the pointer; nothing was done. A block is known to be freed as long as its pages were not used
+/// again, and, when it is small, no more than some thousand others were freed since.
+///
+/// # Safety
+/// Nobody uses the block at `addr` afterwards, if there is one.
+#[inline]
+pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
+    let Some(heap) = heap() else { return Err(BadPointer::Invalid) };
+    let offset = addr.wrapping_sub(heap.base);
+    match heap.blocks.find(offset) {
+        Start::Small(class) if heap.blocks.take_small(offset) => {
+            // SAFETY: a block of this class starts here and was not freed, as far as the map knows: the program's promise.
+            unsafe { arena::free_sized(addr as *mut u8, SIZES[class] as usize) };
+            Ok(())
+        }
+        Start::Small(_) => Err(BadPointer::Freed),
+        Start::Large if heap.blocks.take_large(offset) => {
+            // SAFETY: a live large block starts here, and no other thread took it.
+            unsafe { arena::free(addr as *mut u8) };
+            Ok(())
+        }
+        Start::Large => Err(BadPointer::Freed),
+        Start::Outside if far::free(addr) => Ok(()),
+        Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
+    }
+}
+
+/// Bytes of local memory that the heap's and the pager's own data take now. Walks their tables: a millisecond or so.
+pub(crate) fn near_bytes() -> u64 {
+    near::large_resident() + arena::metadata().map(|(addr, len)| near::resident(addr, len)).sum::<u64>()
+}
+
+/// Ends the process as the C library does when a program hands `call` a pointer it was never given, or twice.
+pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
+    match error {
+        BadPointer::Invalid => fatal::abort(format_args!(
+            "{call}: invalid pointer: {addr:#x}; no block starts there, look for who computed it"
+        )),
+        BadPointer::Freed => fatal::abort(format_args!(
+            "{call}: double free: {addr:#x}; the block was freed before, look for its other owner"
+        )),
+    }
+}
+
+/// Bytes the block at `addr` may use; `None` when none starts there.
+pub fn usable_size(addr: usize) -> Option<usize> {
+    let heap = heap()?;
+    match heap.blocks.find(addr.wrapping_sub(heap.base)) {
+        Start::Small(class) => Some(SIZES[class] as usize),
+        // SAFETY: a live large block starts here.
+        Start::Large => Some(unsafe { arena::size_of_block(addr as *mut u8) }),
+        Start::Outside => far::allocation(addr),
+        Start::Nowhere => None,
+    }
+}
+
+/// Changes the size of the block at `addr` (not 0), moving it when it must. Null with errno ENOMEM, and the block as it
+/// was, when there is no room. Blocks from [`DIRECT_MIN`] on grow where they lie when they can; else their bytes are
+/// copied, and the pages left behind are discarded.
+///
+/// # Errors
+/// What is wrong with the pointer.
+///
+/// # Safety
+/// Nobody else uses the block during the call.
+pub unsafe fn resize(addr: usize, size: usize) -> Result<*mut u8, BadPointer> {
+    let old = usable_size(addr).ok_or(BadPointer::Invalid)?;
+    // SAFETY: the caller's promise.
+    if unsafe { resize_in_place(addr, old, size) } {
+        return Ok(addr as *mut u8);
+    }
+    let new = alloc(size, GRAIN, false);
+    if !new.is_null() {
+        // SAFETY: both blocks hold these bytes and are distinct; the old one is given up.
+        unsafe {
+            move_bytes(addr as *mut u8, new, old.min(size));
+            free(addr)?;
+        }
+    }
+    Ok(new)
+}
+
+/// # Safety
+/// A live block of `old` bytes starts at `addr`, and nobody else uses it during the call.
+unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
+    let shrinks_little = size <= old && size > old / 2;
+    match heap().map(|heap| (heap, heap.blocks.find(addr.wrapping_sub(heap.base)))) {
+        Some((heap, Start::Large)) if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) => {
+            // SAFETY: the caller's promise.
+            let now = unsafe { arena::resize_in_place(addr as *mut u8, size) };
+            heap.blocks.give_large(addr - heap.base, now);
+            now >= size && (size >= old || now < old)
+        }
+        Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => far::resize(addr, size),
+        _ => shrinks_little,
+    }
+}
+
+/// Copies bytes that are not needed where they were, discarding whole pieces of far memory behind the copy.
+///
+/// # Safety
+/// Both are valid for `len` bytes and do not overlap, and nobody reads the source afterwards.
+pub unsafe fn move_bytes(from: *mut u8, to: *mut u8, len: usize) {
+    let whole = (from as usize).is_multiple_of(PAGE);
+    let mut done = 0;
+    while done < len {
+        let piece = MOVE_PIECE.min(len - done);
+        // SAFETY: `done + piece` is at most `len`.
+        unsafe { to.add(done).copy_from_nonoverlapping(from.add(done), piece) };
+        if piece == MOVE_PIECE && whole {
+            far::discard(from as usize + done, piece);
+        }
+        done += piece;
+    }
+}
+
+impl Heap {
+    #[inline]
+    fn alloc_small(&self, class: usize, zeroed: bool) -> *mut u8 {
+        let size = SIZES[class] as usize;
+        let Some(block) = arena::alloc(size) else { return std::ptr::null_mut() };
+        self.blocks.give_small(block.addr().get() - self.base, class);
+        if zeroed {
+            // SAFETY: a block of this size that nobody else has yet.
+            unsafe { block.write_bytes(0, size) };
+        }
+        block.as_ptr()
+    }
+
+    /// Large blocks, and small ones of unusual alignment.
+    fn alloc_other(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
+        if size >= DIRECT_MIN || align > PAGE {
+            return if size > isize::MAX as usize { std::ptr::null_mut() } else { far::alloc(size, align) };
+        }
+        let (size, align) = (size.max(GRAIN), align.max(GRAIN));
+        let (usable, block) = (arena::size_for(size, align), arena::alloc_aligned(size, align));
+        let Some(block) = block else { return std::ptr::null_mut() };
+        let offset = block.addr().get() - self.base;
+        match class_for(usable) {
+            Some(class) => self.blocks.give_small(offset, class),
+            None => self.blocks.give_large(offset, usable),
+        }
+        if zeroed && usable >= DISCARD_MIN {
+            far::discard(block.addr().get(), usable);
+        } else if zeroed {
+            // SAFETY: a block of at least `size` bytes that nobody else has yet.
+            unsafe { block.write_bytes(0, size) };
+        }
+        block.as_ptr()
+    }
+}

@@ -1,0 +1,226 @@
+//! Where blocks of the heap start: a near map of its pages, by which a bad pointer is known before the allocator sees it.
+//!
+//! A page of the heap has two bytes here: the class of the small blocks that start in it and where the first one does, or
+//! that a large block starts with it. They are written when a block is given out and cleared when its pages are given
+//! back. Small blocks freed of late are remembered in a table of fixed size, by their address: a second free is found
+//! there unless some thousand others lie between. (Knowing every one would cost 32 bytes a page.) This room deals in
+//! offsets from the start of far memory, and never touches what they lead to.
+//!
+//! All words are relaxed atomics: what is read of a live block was written before the program was given it.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::classes::{GRAIN, SIZES};
+
+const PAGE: usize = 4096;
+
+/// Bytes of a chunk, the grain in which the heap takes address space.
+pub(super) const CHUNK: usize = 2 << 20;
+
+/// A page with this word starts a large block. Other words are `(class + 1) << PHASE_BITS | phase`.
+const LARGE: u16 = u16::MAX;
+const PHASE_BITS: u32 = 10;
+const PHASE_MASK: u16 = (1 << PHASE_BITS) - 1;
+
+/// Small blocks remembered after their free: a word for each of as many neighbouring grains.
+const FREED_BITS: u32 = 13;
+
+/// What a pointer leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// The start of a small block of this class (or of one that was, in pages not given back yet).
+    Small(usize),
+    /// The start of a large block.
+    Large,
+    /// Nothing that is live.
+    Nowhere,
+    /// A page of no chunk of the heap.
+    Outside,
+}
+
+/// The map.
+pub(super) struct Blocks {
+    pages: Box<[AtomicU16]>,
+    /// A bit for every chunk that is the heap's.
+    chunks: Box<[AtomicU64]>,
+    /// By the low bits of a grain's number the high ones, plus one, of the grain freed last.
+    freed: Box<[AtomicU32]>,
+}
+
+impl Blocks {
+    /// For `len` bytes of far memory. Costs memory only where it is used.
+    pub(super) fn new(len: usize) -> Blocks {
+        Blocks {
+            pages: atomics(vec![0u16; len / PAGE]),
+            chunks: atomics(vec![0u64; len.div_ceil(64 * CHUNK)]),
+            freed: atomics(vec![0u32; 1 << FREED_BITS]),
+        }
+    }
+
+    /// The chunks in this range are the heap's, for good.
+    pub(super) fn add_chunks(&self, offset: usize, len: usize) {
+        for chunk in offset / CHUNK..(offset + len) / CHUNK {
+            if let Some(word) = self.chunks.get(chunk / 64) {
+                word.fetch_or(1 << (chunk % 64), Relaxed);
+            }
+        }
+    }
+
+    /// A small block of this class is about to be given out.
+    #[inline]
+    pub(super) fn give_small(&self, offset: usize, class: usize) {
+        let phase = (offset % PAGE % SIZES[class] as usize / GRAIN) as u16;
+        let word = (class as u16 + 1) << PHASE_BITS | phase;
+        if let Some(page) = self.pages.get(offset / PAGE)
+            && page.load(Relaxed) != word
+        {
+            page.store(word, Relaxed);
+        }
+        let (freed, tag) = self.freed_word(offset);
+        if freed.load(Relaxed) == tag {
+            freed.store(0, Relaxed);
+        }
+    }
+
+    /// A large block is about to be given out.
+    pub(super) fn give_large(&self, offset: usize, len: usize) {
+        self.clear(offset, len);
+        if let Some(page) = self.pages.get(offset / PAGE) {
+            page.store(LARGE, Relaxed);
+        }
+    }
+
+    /// No block starts in these pages any more.
+    pub(super) fn clear(&self, offset: usize, len: usize) {
+        for page in self.pages.get(offset / PAGE..(offset + len) / PAGE).unwrap_or_default() {
+            page.store(0, Relaxed);
+        }
+    }
+
+    /// What starts at `offset`.
+    #[inline]
+    pub(super) fn find(&self, offset: usize) -> Start {
+        let word = self.pages.get(offset / PAGE).map_or(0, |page| page.load(Relaxed));
+        match word {
+            0 if self.is_heap(offset) => Start::Nowhere,
+            0 => Start::Outside,
+            LARGE if offset.is_multiple_of(PAGE) => Start::Large,
+            LARGE => Start::Nowhere,
+            word => {
+                let class = ((word >> PHASE_BITS) - 1) as usize;
+                let into = offset % PAGE % SIZES[class] as usize;
+                if into == (word & PHASE_MASK) as usize * GRAIN { Start::Small(class) } else { Start::Nowhere }
+            }
+        }
+    }
+
+    /// The small block at `offset` is about to be freed; false when it was already.
+    #[inline]
+    pub(super) fn take_small(&self, offset: usize) -> bool {
+        let (freed, tag) = self.freed_word(offset);
+        if freed.load(Relaxed) == tag {
+            return false;
+        }
+        freed.store(tag, Relaxed);
+        true
+    }
+
+    /// The large block at `offset` is about to be freed; false when another thread was first.
+    pub(super) fn take_large(&self, offset: usize) -> bool {
+        self.pages.get(offset / PAGE).is_some_and(|page| page.swap(0, Relaxed) == LARGE)
+    }
+
+    fn is_heap(&self, offset: usize) -> bool {
+        let chunk = offset / CHUNK;
+        self.chunks.get(chunk / 64).is_some_and(|word| word.load(Relaxed) & (1 << (chunk % 64)) != 0)
+    }
+
+    fn freed_word(&self, offset: usize) -> (&AtomicU32, u32) {
+        let grain = offset / GRAIN;
+        (&self.freed[grain % (1 << FREED_BITS)], (grain >> FREED_BITS) as u32 + 1)
+    }
+}
+
+/// An integer type with its atomic twin.
+trait Atomic {
+    type Twin;
+}
+
+impl Atomic for u16 {
+    type Twin = AtomicU16;
+}
+impl Atomic for u32 {
+    type Twin = AtomicU32;
+}
+impl Atomic for u64 {
+    type Twin = AtomicU64;
+}
+
+/// Made from numbers, since zeroed ones cost no memory until they are used.
+fn atomics<T: Atomic>(numbers: Vec<T>) -> Box<[T::Twin]> {
+    let numbers = Box::into_raw(numbers.into_boxed_slice());
+    // SAFETY: an atomic has the size and the bit validity of its integer, and on the 64-bit targets also its alignment;
+    // the allocation is owned here alone.
+    unsafe { Box::from_raw(numbers as *mut [T::Twin]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 8 * CHUNK;
+
+    #[test]
+    fn only_starts_are_found_whatever_the_class() {
+        for (class, size) in SIZES.iter().map(|&size| size as usize).enumerate() {
+            let blocks = Blocks::new(LEN);
+            blocks.add_chunks(CHUNK, CHUNK);
+            // A slab of 8 pages, blocks one behind the other.
+            let slab = CHUNK + 3 * PAGE;
+            let starts: Vec<usize> = (0..8 * PAGE / size).map(|nth| slab + nth * size).collect();
+            for &start in &starts {
+                blocks.give_small(start, class);
+            }
+            for offset in (slab..slab + 8 * PAGE).step_by(8) {
+                let inside = starts.last().is_some_and(|last| offset < last + size);
+                if inside {
+                    let want = if starts.contains(&offset) { Start::Small(class) } else { Start::Nowhere };
+                    assert_eq!(blocks.find(offset), want, "offset {} of blocks of {size}", offset - slab);
+                }
+            }
+            assert_eq!(blocks.find(CHUNK), Start::Nowhere);
+            assert_eq!(blocks.find(0), Start::Outside);
+            assert_eq!(blocks.find(LEN + 5), Start::Outside);
+        }
+    }
+
+    #[test]
+    fn a_second_free_is_found_until_the_block_is_given_out_again() {
+        let blocks = Blocks::new(LEN);
+        blocks.add_chunks(0, LEN);
+        for nth in 0..1000 {
+            blocks.give_small(nth * 48, 2);
+        }
+        for nth in 0..1000 {
+            assert!(blocks.take_small(nth * 48));
+        }
+        for nth in 0..1000 {
+            assert!(!blocks.take_small(nth * 48), "block {nth} was freed twice");
+        }
+        blocks.give_small(480, 2);
+        assert!(blocks.take_small(480));
+    }
+
+    #[test]
+    fn large_blocks_are_freed_once_and_hide_what_was_there() {
+        let blocks = Blocks::new(LEN);
+        blocks.add_chunks(0, LEN);
+        blocks.give_small(5 * PAGE + 64, 3);
+        blocks.give_large(4 * PAGE, 4 * PAGE);
+        assert_eq!(blocks.find(5 * PAGE + 64), Start::Nowhere);
+        assert_eq!(blocks.find(4 * PAGE), Start::Large);
+        assert_eq!(blocks.find(4 * PAGE + 16), Start::Nowhere);
+        assert!(blocks.take_large(4 * PAGE) && !blocks.take_large(4 * PAGE));
+        assert_eq!(blocks.find(4 * PAGE), Start::Nowhere);
+    }
+}

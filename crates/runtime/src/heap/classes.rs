@@ -1,0 +1,68 @@
+//! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. `arena` checks at the start that they
+//! are the linked jemalloc's.
+
+/// Alignment of every block, as malloc's, and the least size of one.
+pub(super) const GRAIN: usize = 16;
+
+/// The largest small block, in bytes.
+pub(super) const SMALL_MAX: usize = 14336;
+
+/// Classes: steps of 16 up to 128, then four a power of two.
+const CLASSES: usize = 35;
+
+/// The block size of every class, ascending, in bytes.
+pub(super) const SIZES: [u16; CLASSES] = sizes();
+
+/// For every number of grains the class that holds it.
+static CLASS_OF: [u8; SMALL_MAX / GRAIN + 1] = class_of();
+
+const fn sizes() -> [u16; CLASSES] {
+    let mut sizes = [0; CLASSES];
+    let (mut class, mut size, mut step) = (0, 0, GRAIN);
+    while class < CLASSES {
+        size += step;
+        sizes[class] = size as u16;
+        class += 1;
+        // Four steps lead from one power of two to the next, and eight to the first, 128.
+        if class >= 8 && class.is_multiple_of(4) {
+            step = size / 4;
+        }
+    }
+    assert!(sizes[CLASSES - 1] as usize == SMALL_MAX);
+    sizes
+}
+
+const fn class_of() -> [u8; SMALL_MAX / GRAIN + 1] {
+    let mut table = [0; SMALL_MAX / GRAIN + 1];
+    let (mut grains, mut class) = (0, 0);
+    while grains < table.len() {
+        if grains * GRAIN > SIZES[class] as usize {
+            class += 1;
+        }
+        table[grains] = class as u8;
+        grains += 1;
+    }
+    table
+}
+
+/// The class of the smallest blocks that hold `size` bytes; `None` above [`SMALL_MAX`].
+#[inline]
+pub(super) fn class_for(size: usize) -> Option<usize> {
+    CLASS_OF.get(size.div_ceil(GRAIN)).map(|&class| class as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_has_the_smallest_class_that_holds_it() {
+        for size in 0..=SMALL_MAX {
+            let class = class_for(size).expect("small");
+            assert!(SIZES[class] as usize >= size, "{size}");
+            assert!(class == 0 || (SIZES[class - 1] as usize) < size, "{size} has class {class}");
+        }
+        assert_eq!(class_for(SMALL_MAX + 1), None);
+        assert_eq!(&SIZES[6..12], &[112, 128, 160, 192, 224, 256]);
+    }
+}

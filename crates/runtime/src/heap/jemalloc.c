@@ -1,0 +1,51 @@
+/* What jemalloc is linked with: its options, and near memory for itself. All symbols are hidden, so that none is
+ * mixed up with those of a program that brings its own jemalloc. */
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* Read once, when the library is loaded.
+ * - narenas: as many as src/heap/arena.rs gives extent hooks to; without a far extent of its own no arena may be used.
+ * - oversize_threshold: no further arena for large blocks, for the same reason.
+ * - metadata_thp: with it the caches of threads lie with the metadata, which is near, and not in arena 0, which is far.
+ * - dirty_decay_ms: freed pages are discarded within this time of the calls that follow; muzzy ones are not ours to have.
+ * - cache_oblivious: blocks of whole pages start at a page, and cost none beyond.
+ * - slab_sizes: longer slabs than the default, since each costs 128 bytes near; at most 512 blocks. */
+__attribute__((visibility("hidden"))) const char *_rjem_malloc_conf =
+    "narenas:4,oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:1000,muzzy_decay_ms:0,cache_oblivious:false,"
+    "slab_sizes:16-16:2|32-32:4|48-48:6|64-64:8|96-96:6|128-128:8|192-192:6|256-256:8|384-384:6|512-512:8|768-768:6|"
+    "1024-1024:8|1536-1536:6|2048-2048:8|3072-3072:6|4096-4096:8|6144-6144:6|8192-8192:8|12288-12288:6";
+
+/* What jemalloc mapped for itself, so that it can be counted. It maps a few megabytes at a time, each time more than the
+ * last, and gives nothing back. */
+#define MAPS_MAX 256
+__attribute__((visibility("hidden"))) struct {
+    _Atomic size_t addr, len;
+} hanare_jemalloc_maps[MAPS_MAX];
+static _Atomic size_t maps;
+
+/* jemalloc wants its metadata on such boundaries, and would map and cut until it has one. */
+#define BOUNDARY ((size_t)2 << 20)
+
+/* The linker puts this in the place of `mmap` wherever a library of ours calls it, which only jemalloc does. */
+__attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
+    if (addr || len % BOUNDARY != 0 || len > SIZE_MAX - BOUNDARY)
+        return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
+    size_t start = (size_t)syscall(SYS_mmap, addr, len + BOUNDARY, prot, flags, fd, off);
+    if (start == (size_t)MAP_FAILED)
+        return MAP_FAILED;
+    size_t lead = -start % BOUNDARY, nth = atomic_fetch_add(&maps, 1);
+    if (lead > 0)
+        syscall(SYS_munmap, start, lead);
+    if (BOUNDARY - lead > 0)
+        syscall(SYS_munmap, start + lead + len, BOUNDARY - lead);
+    if (nth < MAPS_MAX) {
+        atomic_store(&hanare_jemalloc_maps[nth].addr, start + lead);
+        atomic_store(&hanare_jemalloc_maps[nth].len, len);
+    }
+    return (void *)(start + lead);
+}

@@ -1,0 +1,171 @@
+/* blocks [well|MISTAKE] [options of dlm_startup]
+ *
+ * The blocks of dlm_alloc and its kin. `well` allocates, resizes and frees blocks of every size without touching most of
+ * them, checks what it may know of them, and that neither allocating nor freeing was a fault: all metadata is near, and no
+ * far page is touched. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
+ * realloc) is made once, and ends the program unless it goes unnoticed. */
+#define _GNU_SOURCE
+#include "../include/dlmm.h"
+#include "check.h"
+#include <pthread.h>
+#include <sys/mman.h>
+
+#pragma weak dlm_startup
+#pragma weak dlm_shutdown
+#pragma weak dlm_alloc
+#pragma weak dlm_calloc
+#pragma weak dlm_realloc
+#pragma weak dlm_free
+#pragma weak dlm_stats
+
+#define BLOCKS 100000
+
+static uint64_t faults(void) {
+    struct dlm_stats stats;
+    CALL(dlm_stats(&stats) == 0);
+    return stats.faults;
+}
+
+static size_t size_of(uint64_t number) {
+    static const size_t most[] = {64, 300, 2000, 14336, 20000, 200000, 3000000};
+    uint64_t drawn = word(7, 0, number);
+    size_t kind = drawn % 1000 < 700 ? 0 : drawn % 1000 < 900 ? 1 : drawn % 1000 < 980 ? 2 : 3 + drawn % 4;
+    return (drawn >> 20) % most[drawn % 1000 == 999 ? 6 : kind == 6 ? 5 : kind] + 1;
+}
+
+/* Every other block is freed, and allocated again, and in the end all: no fault. */
+static void untouched(void) {
+    /* Near, whatever of the program is far. */
+    char **blocks = mmap(NULL, BLOCKS * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CALL(blocks != MAP_FAILED);
+    uint64_t before = faults();
+    for (size_t n = 0; n < BLOCKS; n++) {
+        blocks[n] = dlm_alloc(size_of(n));
+        CALL(blocks[n] != NULL);
+        REQUIRE((uintptr_t)blocks[n] % 16 == 0, "%p is not aligned", (void *)blocks[n]);
+    }
+    for (int round = 0; round < 4; round++) {
+        for (size_t n = round % 2; n < BLOCKS; n += 2)
+            dlm_free(blocks[n]);
+        for (size_t n = round % 2; n < BLOCKS; n += 2)
+            CALL((blocks[n] = dlm_alloc(size_of(n + (size_t)round))) != NULL);
+    }
+    for (size_t n = 0; n < BLOCKS; n++)
+        dlm_free(blocks[n]);
+    uint64_t after = faults();
+    REQUIRE(after == before, "allocating and freeing untouched blocks took %llu faults",
+            (unsigned long long)(after - before));
+}
+
+/* Blocks do not overlap, and keep their bytes when they are resized. */
+static void *kept(void *argument) {
+    enum { HELD = 64 };
+    unsigned char *held[HELD] = {0};
+    size_t sizes[HELD] = {0};
+    uint64_t first = (uintptr_t)argument << 32;
+    for (size_t n = 0; n < 4000; n++) {
+        size_t at = word(9, 0, first + n) % HELD, old = sizes[at], size = size_of(first + n);
+        size = size > 300000 && n % 16 ? 300000 : size;
+        for (size_t i = 0; i < old; i += 1 + old / 64)
+            REQUIRE(held[at][i] == (unsigned char)(at + i), "byte %zu of %zu is not what was written", i, old);
+        if (n % 3 == 0) {
+            held[at] = dlm_realloc(held[at], size);
+        } else {
+            dlm_free(held[at]);
+            held[at] = n % 3 == 1 ? dlm_alloc(size) : dlm_calloc(size, 1);
+            CALL(held[at] != NULL);
+            if (n % 3 == 2)
+                check_zero(held[at], size, "dlm_calloc");
+            old = 0;
+        }
+        CALL(held[at] != NULL);
+        for (size_t i = 0; i < old && i < size; i += 1 + old / 64)
+            REQUIRE(held[at][i] == (unsigned char)(at + i), "byte %zu of %zu is lost by dlm_realloc", i, old);
+        sizes[at] = size;
+        for (size_t i = 0; i < size; i++)
+            held[at][i] = (unsigned char)(at + i);
+    }
+    for (size_t at = 0; at < HELD; at++)
+        dlm_free(held[at]);
+    return NULL;
+}
+
+static void refused(void) {
+    static const size_t sizes[] = {SIZE_MAX, SIZE_MAX / 2 + 1, (size_t)1 << 47};
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+        errno = 0;
+        REQUIRE(dlm_alloc(sizes[n]) == NULL && errno == ENOMEM, "%zu bytes: errno %d", sizes[n], errno);
+    }
+    errno = 0;
+    REQUIRE(dlm_calloc(SIZE_MAX / 4, 5) == NULL && errno == ENOMEM, "an overflow: errno %d", errno);
+    char *small = dlm_alloc(100);
+    CALL(small != NULL);
+    memcpy(small, "kept", 5);
+    errno = 0;
+    REQUIRE(dlm_realloc(small, SIZE_MAX) == NULL && errno == ENOMEM, "dlm_realloc: errno %d", errno);
+    REQUIRE(strcmp(small, "kept") == 0, "a refused dlm_realloc changed the block");
+    dlm_free(small);
+    dlm_free(NULL);
+}
+
+static void well(void) {
+    pthread_t threads[4];
+    untouched();
+    for (uintptr_t t = 0; t < 4; t++)
+        CALL((errno = pthread_create(&threads[t], NULL, kept, (void *)t)) == 0);
+    for (size_t t = 0; t < 4; t++)
+        CALL((errno = pthread_join(threads[t], NULL)) == 0);
+    refused();
+    printf("ok blocks: %d of up to 3000000 bytes\n", BLOCKS);
+}
+
+static void mistake(const char *which) {
+    char *small = dlm_alloc(100), *large = dlm_alloc(50000), *huge = dlm_alloc(3000000), *bad = NULL;
+    char near[64] __attribute__((aligned(16)));
+    CALL(small != NULL && large != NULL && huge != NULL);
+    if (strcmp(which, "double") == 0)
+        dlm_free(bad = small);
+    else if (strcmp(which, "double-large") == 0)
+        dlm_free(bad = large);
+    else if (strcmp(which, "gone") == 0)
+        dlm_free(bad = huge);
+    else if (strcmp(which, "double-late") == 0) {
+        void *others[1000];
+        for (int n = 0; n < 1000; n++)
+            others[n] = dlm_alloc(100);
+        dlm_free(bad = small);
+        for (int n = 0; n < 1000; n++)
+            dlm_free(others[n]);
+    } else if (strcmp(which, "stack") == 0)
+        bad = near;
+    else if (strcmp(which, "heap") == 0)
+        bad = malloc(100);
+    else if (strcmp(which, "inside") == 0)
+        bad = small + 16;
+    else if (strcmp(which, "inside-large") == 0)
+        bad = large + 4096;
+    else
+        bad = huge + 4096;
+    fprintf(stderr, "%p\n", (void *)bad);
+    if (strcmp(which, "realloc") == 0)
+        bad = dlm_realloc(bad, 10);
+    else
+        dlm_free(bad);
+    printf("unnoticed\n");
+}
+
+int main(int argc, char **argv) {
+    const char *which = argc > 1 ? argv[1] : "well";
+    REQUIRE(dlm_alloc, "there is no dlm_alloc: link with libhanare, or run under 'hanare run'");
+    if (strcmp(which, "early") == 0) {
+        REQUIRE(dlm_alloc(8) == NULL && dlm_calloc(8, 8) == NULL && errno == ENOMEM, "memory before dlm_startup");
+        return 0;
+    }
+    dlm_startup(&argc, &argv);
+    if (strcmp(which, "well") == 0)
+        well();
+    else
+        mistake(which);
+    dlm_shutdown();
+    return 0;
+}
