@@ -20,7 +20,7 @@ const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
 /// Wide fetches from one probe to the next: shortened by a surprise, lengthened by each confirmation.
 const PROBE_GAP_MIN: u32 = 4;
-const PROBE_GAP_MAX: u32 = 128;
+const PROBE_GAP_MAX: u32 = 512;
 
 /// The chooser. State: a byte a district and 32 observed blocks.
 #[derive(Debug)]
