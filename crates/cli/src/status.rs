@@ -44,14 +44,14 @@ pub(crate) enum StatusError {
     Key(#[from] KeyError),
     /// The server is not there; the message names it.
     #[error(transparent)]
-    Unreachable(LinkError),
+    Unreachable(Box<LinkError>),
     /// It does not answer as a memory server should.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
         endpoint: Endpoint,
         /// What went wrong.
-        source: LinkError,
+        source: Box<LinkError>,
     },
     /// The answer could not be printed.
     #[error("cannot print the status: {0}")]
@@ -107,8 +107,8 @@ struct Line {
 pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     let key = args.key.as_deref().map(Key::from_file).transpose()?;
     let (status, sessions) = fetch_sessions(&args.server, key.as_ref(), TIMEOUT).map_err(|error| match error {
-        LinkError::Unreachable { .. } => StatusError::Unreachable(error),
-        source => StatusError::Link { endpoint: args.server.clone(), source },
+        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error)),
+        error => StatusError::Link { endpoint: args.server.clone(), source: Box::new(error) },
     })?;
     let sheet = Sheet::new(&args.server, &status, &sessions);
     let text = match args.json {

@@ -17,8 +17,8 @@ use thiserror::Error;
 mod values;
 
 pub use values::{
-    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size, parse_far,
-    parse_name, parse_size,
+    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size,
+    parse_far, parse_name, parse_size,
 };
 use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers};
 
