@@ -9,6 +9,7 @@
 #   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
+#   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
@@ -81,6 +82,9 @@ bench-heap: build
 	@scripts/need cc
 	benches/heap.sh
 
+bench-servers: build
+	benches/servers.sh
+
 # Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
@@ -108,4 +112,4 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers workloads python install clean

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::RANGE_MAX;
-use hanare_wire::payload::{Hello, Role, Status, Welcome};
+use hanare_wire::payload::{Hello, NO_QUOTA, Role, Status, Welcome};
 use hanare_wire::{ErrorCode, handshake};
 
 /// Reads answered honestly before a lie.
@@ -131,6 +131,7 @@ impl Peer {
             slot_size: hello.slot_size,
             payload_crc: hello.payload_crc,
             proof: [0; 32],
+            quota_bytes: NO_QUOTA,
         };
         self.send(Kind::Welcome, 0, &welcome.encode())?;
         if self.lie == Lie::Unasked && hello.role == Role::Session {
@@ -197,7 +198,12 @@ impl Peer {
     }
 
     fn send(&mut self, kind: Kind, tag: u64, payload: &[u8]) -> io::Result<()> {
-        self.stream.write_all(&handshake::control_header(kind, tag, 0, payload).encode())?;
+        let mut header = handshake::control_header(kind, tag, 0, payload);
+        if matches!(kind, Kind::Done | Kind::Pong) {
+            // The room that is left.
+            header.offset = 1 << 30;
+        }
+        self.stream.write_all(&header.encode())?;
         self.stream.write_all(payload)
     }
 

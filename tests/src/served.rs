@@ -18,17 +18,18 @@ pub struct Served {
 impl Served {
     /// A server on a free TCP port of the loopback with so much memory (`64M`).
     pub fn tcp(place: &Place, memory: &str) -> Served {
-        Served::start(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
+        Served::with(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
     }
 
     /// A server on a Unix socket called `name` in the place.
     pub fn unix(place: &Place, memory: &str, name: &str) -> Served {
         let mut command = place.hanare(["serve", "--memory", memory, "--unix"]);
         command.arg(place.path(name));
-        Served::start(place, command)
+        Served::with(place, command)
     }
 
-    fn start(place: &Place, mut command: Command) -> Served {
+    /// A server by a command of the caller's.
+    pub fn with(place: &Place, mut command: Command) -> Served {
         let mut running = place.start(&mut command);
         let mut said = String::new();
         until("the server listens", || {

@@ -8,6 +8,7 @@ mod floor;
 mod links;
 mod paging;
 mod pattern;
+mod servers;
 mod sheet;
 mod traps;
 mod words;
@@ -25,8 +26,11 @@ pub(crate) struct BenchArgs {
 enum What {
     Floor(floor::FloorArgs),
     Paging(Box<paging::PagingArgs>),
+    Servers(servers::ServersArgs),
     #[command(hide = true)]
     PagingChild(child::ChildArgs),
+    #[command(hide = true)]
+    GreedyChild(servers::GreedyArgs),
 }
 
 /// Why nothing could be measured.
@@ -41,6 +45,9 @@ pub(crate) enum BenchError {
     /// The process that is paged.
     #[error(transparent)]
     Child(#[from] child::ChildError),
+    /// The clients of one server.
+    #[error(transparent)]
+    Servers(#[from] servers::ServersError),
 }
 
 impl BenchError {
@@ -58,6 +65,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, BenchError> {
     Ok(match &args.what {
         What::Floor(args) => floor::floor(args)?,
         What::Paging(args) => paging::paging(args)?,
+        What::Servers(args) => servers::servers(args)?,
+        What::GreedyChild(args) => servers::greedy(args)?,
         What::PagingChild(args) => child::child(args)?,
     })
 }

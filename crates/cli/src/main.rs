@@ -15,6 +15,7 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod status;
 mod supervise;
 mod trace;
 
@@ -45,6 +46,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Serve(serve::ServeArgs),
+    Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args, None).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),

@@ -66,6 +66,8 @@ pub(crate) struct Figures {
     near_bytes: u64,
     /// The same for each 4 KiB of the most far memory there was; `None` where it was too little to tell.
     near_bytes_per_far_page: Option<f64>,
+    /// Allocations that got ENOMEM for want of room on the servers.
+    allocations_refused: u64,
     pages_small: u64,
     pages_large: u64,
     promotions: u64,
@@ -128,6 +130,7 @@ impl Figures {
             near_bytes: seen.near_bytes,
             near_bytes_per_far_page: (seen.near_bytes > 0)
                 .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
+            allocations_refused: seen.allocations_refused,
             pages_small: seen.pages_small,
             pages_large: seen.pages_large,
             promotions: seen.promotions,

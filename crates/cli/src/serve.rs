@@ -23,6 +23,8 @@ Examples:
   hanare serve --memory 64G --listen 0.0.0.0 --key key
                                                    for programs elsewhere that have the key
   hanare serve --memory 8G --spill /scratch        8G in memory, the rest on a disk
+  hanare serve --memory 64G --client-quota 16G     no client gets more than 16G
+  hanare status node7                              who uses it, and how much
 SIGTERM and SIGINT finish what is in flight and end it with exit code 0.";
 
 /// Lend memory to programs that run under 'hanare run'.
@@ -45,6 +47,9 @@ pub(crate) struct ServeArgs {
     /// Directory for a spill file, used when the memory is full.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
+    /// The most that each client may keep here, so that one cannot take all. Default: no quota.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    client_quota: Option<u64>,
     /// File with the key that clients must have.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -105,6 +110,7 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     }
     let mut config = ServerConfig::new(listen, memory);
     config.spill = args.spill.clone();
+    config.client_quota = args.client_quota;
     if args.private.is_none() {
         config.log = Arc::new(say);
     }

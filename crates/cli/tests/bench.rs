@@ -95,6 +95,16 @@ fn strided_touches_with_the_weakest_trap() {
 }
 
 #[test]
+fn servers_tells_what_a_greedy_client_costs_the_others() {
+    let place = Place::new();
+    let figures = json(&place, &["servers", "--clients", "2", "--size", "2M", "--touches", "200", "--pause-us", "100"]);
+    assert_positive(&figures, &["fault_us_p50_alone", "fault_us_p50_modest", "fault_us_p50_greedy"]);
+    assert_positive(&figures, &["fault_us_p99_greedy", "greedy_gb_per_s", "ratio_greedy"]);
+    assert_eq!((&figures["clients"], &figures["runs"]), (&2.into(), &1.into()), "{figures:#}");
+    place.assert_nothing_left();
+}
+
+#[test]
 fn bad_flags_are_one_line() {
     let place = Place::new();
     for (args, part) in [

@@ -90,6 +90,12 @@ fn full_memory_without_a_spill_file_is_121() {
     let program = checker(&place);
     let mut command = hanare(&place);
     command.args(["run", "--local", "4M", "--memory", "8M", "--spill", "none", "--"]);
+    // Asked for in one piece, what cannot fit is refused; the program says so with 3.
+    assert_eq!(place.run(command.arg(&program).args(["64", "1"])).code, Some(3));
+    let mut command = hanare(&place);
+    command
+        .args(["run", "--local", "4M", "--memory", "8M", "--spill", "none", "--"])
+        .env("HANARE_OVERCOMMIT", "always");
     place.run(command.arg(&program).args(["64", "1"])).assert_refused(121, "full");
     place.assert_nothing_left();
 }

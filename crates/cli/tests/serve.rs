@@ -124,3 +124,50 @@ fn a_key_opens_and_nothing_else_does() {
     run(None).assert_refused(125, &address);
     served.stop(Signal::TERM);
 }
+
+#[test]
+fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
+    let place = Place::new();
+    let key = place.file("key", "0123456789abcdef0123456789abcdef");
+    let wrong = place.file("wrong", "0123456789abcdef0123456789abcdeF");
+    let socket = place.path("s");
+    let args = ["--memory", "64M", "--client-quota", "16M", "--listen", "127.0.0.1:0", "--key", key.to_str().unwrap()];
+    let served = serve(&place, &[&args[..], &["--unix", socket.to_str().unwrap()]].concat());
+    let tcp =
+        served.line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap().trim_end_matches(',').to_owned();
+    let status =
+        |address: &str, args: &[&std::ffi::OsStr]| place.run(place.hanare().args(["status", address]).args(args));
+    let with = |key: &std::path::Path| ["--key".into(), key.as_os_str().to_owned()];
+    for address in [tcp.as_str(), socket.to_str().unwrap()] {
+        let flags = with(&key);
+        let flags: Vec<&std::ffi::OsStr> = flags.iter().map(AsRef::as_ref).collect();
+        let outcome = status(address, &flags);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
+        assert!(outcome.stdout.contains("0 of 64M used, 16M a client"), "{outcome:?}");
+        assert!(outcome.stdout.ends_with("no session is open\n"), "{outcome:?}");
+        let outcome = status(address, &[&flags[..], &["--json".as_ref()]].concat());
+        let json: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!((json["client_quota_bytes"].as_u64(), json["slots"].as_u64()), (Some(16 << 20), Some(0)), "{json}");
+        assert_eq!(json["hanare_version"], env!("CARGO_PKG_VERSION"));
+        for flags in [vec![], with(&wrong).to_vec()] {
+            let flags: Vec<&std::ffi::OsStr> = flags.iter().map(AsRef::as_ref).collect();
+            status(address, &flags).assert_refused(125, "key");
+        }
+    }
+    served.stop(Signal::TERM);
+    status(&tcp, &[]).assert_refused(125, &tcp);
+    status("host:port", &[]).assert_refused(125, "port");
+
+    // Somebody else's port.
+    let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = foreign.local_addr().unwrap().to_string();
+    let answers = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = foreign.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        // Until it has been read and the other side went away.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    status(&address, &[]).assert_refused(125, &address);
+    answers.join().unwrap();
+}

@@ -1,6 +1,7 @@
 //! Which of several memory servers a block of the far space goes to.
 
-/// Spreads blocks over servers in proportion to their sizes, filling all of them evenly.
+/// Spreads blocks over servers in proportion to their room, filling all of them evenly. What a server says of its room
+/// later on counts from then on: others use it too.
 #[derive(Debug)]
 pub struct Placement {
     servers: Vec<Server>,
@@ -8,15 +9,25 @@ pub struct Placement {
 
 #[derive(Debug)]
 struct Server {
+    /// Blocks it can hold as far as is known, those in use included.
     capacity: u64,
     used: u64,
+    /// Blocks it may be used for at most.
+    limit: u64,
 }
 
 impl Placement {
     /// Servers with so many blocks of room each.
     #[must_use]
     pub fn new(capacities: &[u64]) -> Self {
-        Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0 }).collect() }
+        Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0, limit: u64::MAX }).collect() }
+    }
+
+    /// Bounds what a server is used for, whatever room it has.
+    pub fn limit(&mut self, server: usize, blocks: u64) {
+        let server = &mut self.servers[server];
+        server.limit = blocks;
+        server.capacity = server.capacity.min(blocks);
     }
 
     /// The server for a new block: the one with the largest free share; none when all are full.
@@ -40,6 +51,24 @@ impl Placement {
         server.used = server.used.saturating_sub(1);
     }
 
+    /// A server can hold so many blocks, those in use included.
+    pub fn set_capacity(&mut self, server: usize, blocks: u64) {
+        let server = &mut self.servers[server];
+        server.capacity = blocks.min(server.limit).max(server.used);
+    }
+
+    /// Blocks that all servers together can hold, and those of them in use.
+    #[must_use]
+    pub fn capacity_and_used(&self) -> (u64, u64) {
+        self.servers.iter().fold((0, 0), |(capacity, used), server| (capacity + server.capacity, used + server.used))
+    }
+
+    /// Blocks that a server can hold, those in use included.
+    #[must_use]
+    pub fn capacity_of(&self, server: usize) -> u64 {
+        self.servers[server].capacity
+    }
+
     /// Marks a server as having no more room than it uses now.
     pub fn close(&mut self, server: usize) {
         let server = &mut self.servers[server];
@@ -59,6 +88,26 @@ mod tests {
             counts[placement.place().expect("room is left")] += 1;
         }
         assert_eq!(counts, [50, 150]);
+    }
+
+    #[test]
+    fn what_a_server_says_of_its_room_counts_from_then_on() {
+        let mut placement = Placement::new(&[10, 10]);
+        for _ in 0..10 {
+            placement.place();
+        }
+        // Others took all of the first one's room, and gave the second one some back.
+        placement.set_capacity(0, 3);
+        placement.set_capacity(1, 8);
+        assert_eq!(
+            (placement.capacity_of(0), placement.capacity_of(1), placement.capacity_and_used()),
+            (5, 8, (13, 10))
+        );
+        assert_eq!([(); 4].map(|()| placement.place()), [Some(1), Some(1), Some(1), None]);
+        // A bound holds whatever the server says.
+        placement.limit(0, 6);
+        placement.set_capacity(0, 1000);
+        assert_eq!((placement.place(), placement.place()), (Some(0), None));
     }
 
     #[test]

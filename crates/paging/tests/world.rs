@@ -131,6 +131,7 @@ impl World {
             self.start(action);
         }
         self.check_budget();
+        self.check_touched();
         progress
     }
 
@@ -188,6 +189,18 @@ impl World {
         assert!(physical <= budget, "{} in view and {framed} in frames over a budget of {budget}", self.view.len());
         assert!(self.pager.local_units() as usize >= physical, "the pager lost count of local memory");
         assert!(self.pager.local_units() as usize <= budget, "the pager's own count is over the budget");
+    }
+
+    /// The pager's count of what needs a place, against a count of its pages.
+    fn check_touched(&self) {
+        let is_touched = |unit: u32| self.pager.state_of(unit) != State::Untouched;
+        let block = self.shape.block_units;
+        let blocks = (0..self.shape.units / block).filter(|n| (n * block..(n + 1) * block).any(is_touched));
+        assert_eq!(
+            self.pager.touched_units() as usize,
+            blocks.count() * block as usize,
+            "touched units are miscounted"
+        );
     }
 
     fn wake(&mut self, page: PageId) {

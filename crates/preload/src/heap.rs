@@ -68,8 +68,16 @@ pub(crate) fn wants_far(size: usize) -> bool {
 
 /// Whole pages of far memory, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.
 pub(crate) fn far_pages(size: usize, align: usize) -> *mut c_void {
-    let block =
-        if size > isize::MAX as usize { null_mut() } else { keeping_errno(|| far::alloc(size, align.max(PAGE))) };
+    far_pages_by(far::alloc, size, align)
+}
+
+/// The same without a promise that the servers have room for it, as MAP_NORESERVE asks.
+pub(crate) fn unpromised_pages(size: usize) -> *mut c_void {
+    far_pages_by(far::alloc_unpromised, size, PAGE)
+}
+
+fn far_pages_by(alloc: impl FnOnce(usize, usize) -> *mut u8, size: usize, align: usize) -> *mut c_void {
+    let block = if size > isize::MAX as usize { null_mut() } else { keeping_errno(|| alloc(size, align.max(PAGE))) };
     if block.is_null() {
         set_errno(libc::ENOMEM);
     }

@@ -18,7 +18,7 @@ use std::ffi::{c_int, c_void};
 use hanare::{far, heap};
 
 use crate::answer::{MAP_FAILED, address, keeping_errno, kernel, status};
-use crate::heap::{far_pages, wants_far};
+use crate::heap::{far_pages, unpromised_pages, wants_far};
 use crate::range::{PAGE, Range};
 
 /// The flags a mapping may carry and still be plain memory.
@@ -65,7 +65,7 @@ unsafe extern "C" fn mmap(
 /// As mmap(2).
 unsafe fn map(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: libc::off_t) -> *mut c_void {
     if is_plain(prot, flags) && wants_far(len) {
-        let block = far_pages(len, PAGE);
+        let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { unpromised_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
     if flags & libc::MAP_FIXED != 0

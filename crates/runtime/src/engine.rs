@@ -246,6 +246,13 @@ impl Engine {
         self.core.lock().pager.state_of(unit) == State::Untouched
     }
 
+    /// Far memory that needs a place sooner or later, and the budget of local memory, in bytes.
+    pub(crate) fn touched_and_budget_bytes(&self) -> (u64, u64) {
+        let core = self.core.lock();
+        let bytes = |units: u32| u64::from(units) * self.unit_bytes as u64;
+        (bytes(core.pager.touched_units()), bytes(core.pager.budget_units()))
+    }
+
     pub(crate) fn will_need(&self, offset: usize, len: usize) {
         let (first, end) = (offset / self.unit_bytes, (offset + len).div_ceil(self.unit_bytes));
         self.submit(Event::WillNeed { first: first as u32, end: end as u32 });

@@ -25,7 +25,7 @@ use crate::extents::Extents;
 use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
-use crate::settings::{Local, Mode, PageSize, Settings, SettingsError};
+use crate::settings::{Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
@@ -84,6 +84,7 @@ struct State {
     /// The part of it that the heap took and has no block in.
     idle: AtomicU64,
     local: Local,
+    overcommit: Overcommit,
     /// What allocations are rounded to.
     granularity: usize,
 }
@@ -150,6 +151,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
         taken: AtomicU64::new(0),
         idle: AtomicU64::new(0),
         local: settings.local,
+        overcommit: settings.overcommit,
         granularity: unit_bytes,
         engine,
     }));
@@ -228,7 +230,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
         let session = Session::open(&server.endpoint, &options)
             .map_err(|source| StartError::Server { server: name.clone(), source })?;
         let there = session.info().capacity_bytes;
-        opened.push(Opened { name, session, capacity_bytes: server.capacity.map_or(there, |c| c.min(there)) });
+        opened.push(Opened { name, session, capacity_bytes: there, limit_bytes: server.capacity });
     }
     let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
     let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
@@ -361,11 +363,25 @@ fn offset_of(addr: usize) -> Option<usize> {
 
 // ---- allocating -----------------------------------------------------------------------------------------------------
 
-/// Allocates zeroed far memory, whole pages; null when there is none left. Touches nothing.
+/// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
+/// (see [`crate::settings::Overcommit`]). Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
+    let overcommit = state().map_or(Overcommit::Always, |state| state.overcommit);
+    alloc_by(len, align, overcommit)
+}
+
+/// Allocates zeroed far memory that nobody promises to have room for, as mmap does with MAP_NORESERVE.
+pub fn alloc_unpromised(len: usize, align: usize) -> *mut u8 {
+    alloc_by(len, align, Overcommit::Always)
+}
+
+fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = state().filter(|_| active()) else { return std::ptr::null_mut() };
     let _mask = SignalMask::block_all();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
+    if !state.promises(len, overcommit) {
+        return std::ptr::null_mut();
+    }
     let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
     state.far_changed();
     (BASE.load(Relaxed) + offset as usize) as *mut u8
@@ -448,8 +464,12 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
     if new_len < len {
         state.forget_whole(offset + new_len, len - new_len);
         state.extents.lock().shrink(offset as u64, new_len as u64);
-    } else if new_len > len && !state.extents.lock().grow_in_place(offset as u64, new_len as u64) {
-        return false;
+    } else if new_len > len {
+        let grown = state.promises(new_len - len, state.overcommit)
+            && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
+        if !grown {
+            return false;
+        }
     }
     state.far_changed();
     true
@@ -476,6 +496,12 @@ pub fn will_need(addr: usize, len: usize) {
 }
 
 impl State {
+    /// Whether so many more bytes can be promised.
+    fn promises(&self, more: usize, overcommit: Overcommit) -> bool {
+        let allocated = self.extents.lock().taken_bytes();
+        self.engine.promises(more as u64, allocated, overcommit)
+    }
+
     /// The whole units inside a byte range.
     fn whole_units(&self, offset: usize, len: usize) -> (usize, usize) {
         let unit = self.granularity;

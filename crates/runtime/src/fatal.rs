@@ -36,7 +36,7 @@ pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
     std::process::abort()
 }
 
-fn say(why: fmt::Arguments<'_>) {
+pub(crate) fn say(why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     // What does not fit is cut.
     let _ = write!(line, "hanare: {why}");

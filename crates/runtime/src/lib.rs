@@ -17,6 +17,7 @@ pub mod hostfile;
 pub mod near;
 mod plan;
 pub mod private;
+mod promise;
 mod restrictions;
 pub mod settings;
 pub mod stats;

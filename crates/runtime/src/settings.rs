@@ -17,8 +17,8 @@ use thiserror::Error;
 mod values;
 
 pub use values::{
-    Local, Mode, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size, parse_far,
-    parse_name, parse_size,
+    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size,
+    parse_far, parse_name, parse_size,
 };
 use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers};
 
@@ -99,6 +99,8 @@ pub struct Settings {
     pub disable: String,
     /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
     pub far: usize,
+    /// `HANARE_OVERCOMMIT`: when an allocation is refused for want of room on the servers.
+    pub overcommit: Overcommit,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
@@ -128,6 +130,7 @@ impl Settings {
             mode: Mode::Auto,
             disable: String::new(),
             far: DEFAULT_FAR,
+            overcommit: Overcommit::Heuristic,
             reserve: DEFAULT_RESERVE,
             stats_fd: None,
             key_file: None,
@@ -168,6 +171,7 @@ impl Settings {
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
         set(&mut settings.far, vars.value("HANARE_FAR", parse_far)?);
+        set(&mut settings.overcommit, vars.value("HANARE_OVERCOMMIT", Overcommit::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
@@ -225,6 +229,7 @@ impl Settings {
             ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
             ("HANARE_FAR", format_far(self.far)),
+            ("HANARE_OVERCOMMIT", self.overcommit.to_string()),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
             ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
@@ -250,7 +255,7 @@ impl Settings {
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
-    pub const VARIABLES: [&'static str; 16] = [
+    pub const VARIABLES: [&'static str; 17] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -260,6 +265,7 @@ impl Settings {
         "HANARE_MODE",
         "HANARE_DISABLE",
         "HANARE_FAR",
+        "HANARE_OVERCOMMIT",
         "HANARE_RESERVE",
         "HANARE_STATS_FD",
         "HANARE_KEY_FILE",
@@ -330,6 +336,7 @@ mod tests {
             ("HANARE_PREFETCH", overlong.as_str()),
             ("HANARE_SERVERS", "a:1,,b:2"),
             ("HANARE_FAR", "little"),
+            ("HANARE_OVERCOMMIT", "2"),
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_TIMEOUT", "0"),
@@ -391,6 +398,11 @@ mod tests {
             local in prop_oneof![(2_u64 << 21..1 << 50).prop_map(Local::Bytes), (1_u8..=100).prop_map(Local::Percent)],
             page in prop_oneof![Just(PageSize::Auto), (12_u32..=21).prop_map(|s| PageSize::Fixed(1 << s))],
             mode in prop_oneof![Just(Mode::Auto), Just(Mode::Thread), Just(Mode::Sigbus), Just(Mode::Sigsegv)],
+            overcommit in prop_oneof![
+                Just(Overcommit::Heuristic),
+                Just(Overcommit::Always),
+                Just(Overcommit::Never)
+            ],
             capacity in proptest::option::of(1_u64..1 << 50),
             far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
             stats_fd in proptest::option::of(0_i32..1000),
@@ -400,6 +412,7 @@ mod tests {
             settings.page_size = page;
             settings.mode = mode;
             settings.far = far;
+            settings.overcommit = overcommit;
             settings.stats_fd = stats_fd;
             settings.timeout_s = timeout_s;
             settings.private = Some("/tmp/dir/socket".into());

@@ -182,6 +182,8 @@ counters! {
     mode,
     /// Page size in bytes; 0 for automatic.
     page_size,
+    /// Allocations refused because the servers had no room for them.
+    allocations_refused,
 }
 
 /// Adds to a counter.
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 38 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
+            1 + 39 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

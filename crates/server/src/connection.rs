@@ -1,24 +1,27 @@
 //! One connection from its welcome to its end: frames in, answers out, in order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{Header, Kind};
+use hanare_wire::handshake::control_header;
 use hanare_wire::inbox::{Inbox, check_payload};
 use hanare_wire::limits::CONTROL_MAX;
 use hanare_wire::payload::{GRANT_REQUEST_BYTES, Grant};
 use hanare_wire::socket::{Progress, Socket};
-use hanare_wire::{ATTACHED_SPILL, ErrorCode, LinkError, Text};
+use hanare_wire::{ATTACHED_SPILL, ErrorCode, LinkError, SESSIONS_PER_REPLY, Text};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use crate::account::Account;
 use crate::greeting::{FAREWELL, Guest};
 use crate::host::{HostSession, ReturnError};
 use crate::registry::{Membership, Registry};
 use crate::session::Session;
 use crate::shared::{Spinners, Stop, Store};
+use crate::table::NoSlot;
 use crate::transfer::{Channel, RangeError};
+use crate::turns::Turns;
 
 /// What every connection of a server uses.
 pub(crate) struct House {
@@ -26,6 +29,7 @@ pub(crate) struct House {
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) spinners: Spinners,
+    pub(crate) turns: Turns,
     /// How long a connection looks for the next request before it sleeps.
     pub(crate) spin: Duration,
 }
@@ -45,7 +49,7 @@ pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) 
         Guest::Control => (false, Serving::Control),
         Guest::Host(session) => (false, Serving::Host(session)),
     };
-    let mut channel = Channel::new(socket, inbox, payload_crc);
+    let mut channel = Channel::new(socket, inbox, payload_crc, &house.turns);
     loop {
         let header = match next_header(house, &mut channel) {
             Ok(Some(header)) => header,
@@ -128,12 +132,28 @@ enum Serving {
 }
 
 impl Serving {
+    fn account(&self) -> Option<&Account> {
+        match self {
+            Serving::Session(member) => Some(member.session().account()),
+            Serving::Host(session) => Some(session.account()),
+            Serving::Control => None,
+        }
+    }
+
     fn serve(&mut self, house: &House, channel: &mut Channel<'_>, header: &Header) -> Result<Served, LinkError> {
         match (self, header.kind) {
-            (_, Kind::Ping) => channel.answer(Kind::Pong, header.tag, 0, &[])?,
+            (role, Kind::Ping) => {
+                let left = role.account().map_or(0, |account| house.store.capacity_bytes(account));
+                done(channel, Kind::Pong, header.tag, left)?;
+            }
             (_, Kind::Status) => {
                 let status = house.store.status(house.registry.count()).encode();
                 channel.answer(Kind::StatusReply, header.tag, 0, &status)?;
+            }
+            (_, Kind::Sessions) => {
+                let sessions = house.registry.list(header.offset, SESSIONS_PER_REPLY);
+                let bytes: Vec<u8> = sessions.iter().flat_map(|session| session.encode()).collect();
+                channel.answer(Kind::SessionsReply, header.tag, 0, &bytes)?;
             }
             (Serving::Session(member), Kind::Read) => return read(house, channel, member.session(), header),
             (Serving::Session(member), Kind::Write) => return write(house, channel, member.session(), header),
@@ -142,11 +162,11 @@ impl Serving {
                     return answer(channel, header, ErrorCode::BadRange, BAD_RANGE);
                 }
                 member.session().discard(header.offset, u64::from(header.length));
-                channel.answer(Kind::Done, header.tag, 0, &[])?;
+                done(channel, Kind::Done, header.tag, house.store.capacity_hint(member.session().account()))?;
             }
             (Serving::Host(session), Kind::Attach) => attach(channel, session, header.tag)?,
-            (Serving::Host(session), Kind::GrantRequest) => return grant(channel, session, header),
-            (Serving::Host(session), Kind::Return) => return take_back(channel, session, header),
+            (Serving::Host(session), Kind::GrantRequest) => return grant(house, channel, session, header),
+            (Serving::Host(session), Kind::Return) => return take_back(house, channel, session, header),
             _ => {
                 let text = "this frame does not belong on this connection";
                 return Ok(Served::Broken { tag: header.tag, code: ErrorCode::NotAllowed, text });
@@ -156,7 +176,15 @@ impl Serving {
     }
 }
 
+/// Says that something is done, and what could still be held for the session.
+fn done(channel: &mut Channel<'_>, kind: Kind, tag: u64, capacity_left: u64) -> Result<(), LinkError> {
+    channel.answer_with(Header { offset: capacity_left, ..Header::bare(kind, tag) }, &[])
+}
+
 const BAD_RANGE: &str = "a range is whole 4 KiB units within the limits";
+
+const FULL: &str = "memory and spill space are used up";
+const OVER_QUOTA: &str = "this client holds as much as --client-quota allows";
 
 /// Answers a request with an ERROR that leaves the connection usable.
 fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &str) -> Result<Served, LinkError> {
@@ -169,7 +197,8 @@ fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Re
     match e {
         RangeError::Link(e) => Err(e),
         RangeError::NotHeld => answer(channel, header, ErrorCode::NotHeld, "this session never wrote that range"),
-        RangeError::Full => answer(channel, header, ErrorCode::Full, "memory and spill space are used up"),
+        RangeError::NoSlot(NoSlot::Full) => answer(channel, header, ErrorCode::Full, FULL),
+        RangeError::NoSlot(NoSlot::OverQuota) => answer(channel, header, ErrorCode::OverQuota, OVER_QUOTA),
         RangeError::Spill(e) => answer(channel, header, ErrorCode::Spill, &e.to_string()),
         RangeError::Checksum => {
             let text = "a WRITE does not match its checksum";
@@ -179,12 +208,14 @@ fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Re
 }
 
 fn read(house: &House, channel: &mut Channel<'_>, session: &Session, header: &Header) -> Result<Served, LinkError> {
+    house.turns.note(session.id);
     if !header.names_valid_range() {
         return answer(channel, header, ErrorCode::BadRange, BAD_RANGE);
     }
     match channel.send_range(session, header) {
         Ok(()) => {
-            house.store.stats.read_bytes.fetch_add(u64::from(header.length), Relaxed);
+            house.store.stats.read.add(u64::from(header.length));
+            session.account().read.add(u64::from(header.length));
             Ok(Served::Fine)
         }
         Err(e) => answer_range(channel, header, e),
@@ -192,14 +223,16 @@ fn read(house: &House, channel: &mut Channel<'_>, session: &Session, header: &He
 }
 
 fn write(house: &House, channel: &mut Channel<'_>, session: &Session, header: &Header) -> Result<Served, LinkError> {
+    house.turns.note(session.id);
     if channel.payload_crc && !header.has_payload_crc() {
         let text = "a WRITE without the checksum that was agreed";
         return Ok(Served::Broken { tag: header.tag, code: ErrorCode::BadFrame, text });
     }
     match channel.receive_range(session, header) {
         Ok(()) => {
-            house.store.stats.write_bytes.fetch_add(u64::from(header.length), Relaxed);
-            channel.answer(Kind::Done, header.tag, 0, &[])?;
+            house.store.stats.write.add(u64::from(header.length));
+            session.account().write.add(u64::from(header.length));
+            done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?;
             Ok(Served::Fine)
         }
         Err(e) => answer_range(channel, header, e),
@@ -228,7 +261,12 @@ fn payload<'a>(
     Ok(into)
 }
 
-fn grant(channel: &mut Channel<'_>, session: &mut HostSession, header: &Header) -> Result<Served, LinkError> {
+fn grant(
+    house: &House,
+    channel: &mut Channel<'_>,
+    session: &mut HostSession,
+    header: &Header,
+) -> Result<Served, LinkError> {
     let mut space = [0; CONTROL_MAX];
     let wanted = match <[u8; GRANT_REQUEST_BYTES]>::try_from(payload(channel, header, &mut space)?) {
         Ok(wanted) => u32::from_le_bytes(wanted),
@@ -238,21 +276,29 @@ fn grant(channel: &mut Channel<'_>, session: &mut HostSession, header: &Header) 
         return Ok(no_sense(header));
     }
     let runs = session.grant(wanted);
-    if runs.is_empty() {
-        return answer(channel, header, ErrorCode::Full, "memory and spill space are used up");
+    match (runs.is_empty(), session.account().slots_allowed()) {
+        (true, 0) => return answer(channel, header, ErrorCode::OverQuota, OVER_QUOTA),
+        (true, _) => return answer(channel, header, ErrorCode::Full, FULL),
+        _ => {}
     }
     let bytes: Vec<u8> = runs.iter().flat_map(Grant::encode).collect();
-    channel.answer(Kind::Grant, header.tag, 0, &bytes)?;
+    let offset = house.store.capacity_hint(session.account());
+    channel.answer_with(Header { offset, ..control_header(Kind::Grant, header.tag, 0, &bytes) }, &bytes)?;
     Ok(Served::Fine)
 }
 
-fn take_back(channel: &mut Channel<'_>, session: &mut HostSession, header: &Header) -> Result<Served, LinkError> {
+fn take_back(
+    house: &House,
+    channel: &mut Channel<'_>,
+    session: &mut HostSession,
+    header: &Header,
+) -> Result<Served, LinkError> {
     let mut space = [0; CONTROL_MAX];
     let Some(run) = Grant::decode(payload(channel, header, &mut space)?) else {
         return Ok(no_sense(header));
     };
     match session.take_back(run) {
-        Ok(()) => channel.answer(Kind::Done, header.tag, 0, &[])?,
+        Ok(()) => done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?,
         Err(ReturnError::NotGranted) => {
             return answer(channel, header, ErrorCode::BadRange, "that run of slots was not granted");
         }

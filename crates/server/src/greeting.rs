@@ -8,8 +8,9 @@ use hanare_wire::inbox::Inbox;
 use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX};
 use hanare_wire::payload::{HELLO_BYTES, Hello, NONCE_BYTES, Role, Welcome};
 use hanare_wire::socket::{Progress, Socket};
-use hanare_wire::{Key, LinkError};
+use hanare_wire::{Key, LinkError, Transport};
 
+use crate::account::Newcomer;
 use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
@@ -93,18 +94,22 @@ fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Gues
         None => [0; 32],
     };
     let guest = admit(&hello, host)?;
-    let (session, token) = match &guest {
-        Guest::Session { membership, .. } => (membership.session().id, membership.session().token),
-        Guest::Host(session) => (session.id(), [0; 16]),
-        Guest::Control => (0, [0; 16]),
+    let (session, token, account) = match &guest {
+        Guest::Session { membership, .. } => {
+            let session = membership.session();
+            (session.id, session.token, Some(session.account()))
+        }
+        Guest::Host(session) => (session.id(), [0; 16], Some(session.account())),
+        Guest::Control => (0, [0; 16], None),
     };
     let welcome = Welcome {
         session,
         token,
-        capacity_bytes: host.store.capacity_bytes(),
+        capacity_bytes: account.map_or(0, |account| host.store.capacity_bytes(account)),
         slot_size: hello.slot_size,
         payload_crc: hello.payload_crc,
         proof,
+        quota_bytes: host.store.client_quota_bytes,
     };
     send_control(socket, Kind::Welcome, 0, &welcome.encode())?;
     Ok(guest)
@@ -129,18 +134,34 @@ fn check_key(
 }
 
 fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
+    let quota_bytes = host.store.client_quota_bytes;
+    if hello.role != Role::Control && quota_bytes < u64::from(hello.slot_size) {
+        return no(format!(
+            "its quota of {quota_bytes} bytes for a client holds no slot of {} bytes; give it a larger --client-quota, or \
+             the program a smaller --page-size",
+            hello.slot_size
+        ));
+    }
+    let transport = match (hello.role, host.is_unix) {
+        (Role::Attach, _) => Transport::SameHost,
+        (_, true) => Transport::Unix,
+        (_, false) => Transport::Tcp,
+    };
+    let newcomer = Newcomer { client: hello.client, transport, slot_size: hello.slot_size, quota_bytes };
     match hello.role {
         Role::Control => Ok(Guest::Control),
         Role::Session if hello.session == 0 => {
-            let membership = host.registry.open(hello.slot_size, host.store)?;
+            let membership = host.registry.open(newcomer, host.store)?;
             Ok(Guest::Session { membership, payload_crc: hello.payload_crc })
         }
         Role::Session => match host.registry.join(hello.session, &hello.token, hello.slot_size) {
             Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
-            None => no("there is no such session to join; it may have ended with its last connection"),
+            None => no(
+                "there is no such session to join, or it has too many connections; it may have ended with its last connection",
+            ),
         },
         Role::Attach if !host.is_unix => no("the same-host link needs an AF_UNIX socket"),
-        Role::Attach => match HostSession::open(hello.slot_size, host.store, host.registry) {
+        Role::Attach => match HostSession::open(newcomer, host.store, host.registry) {
             Ok(session) => Ok(Guest::Host(Box::new(session))),
             Err(e) => no(format!("the session's files could not be made: {e}")),
         },

@@ -12,6 +12,7 @@ use hanare_wire::limits::GRANT_RUNS_MAX;
 use hanare_wire::{Grant, Place};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
+use crate::account::{Account, Newcomer};
 use crate::extents::Extents;
 use crate::registry::{HostMembership, Registry};
 use crate::shared::Store;
@@ -53,7 +54,8 @@ pub(crate) enum ReturnError {
 }
 
 impl HostSession {
-    pub(crate) fn open(slot_size: u32, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
+    pub(crate) fn open(newcomer: Newcomer, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
+        let slot_size = newcomer.slot_size;
         let count = u32::try_from(store.memory.limit_bytes() / u64::from(slot_size)).unwrap_or(u32::MAX);
         let memfd = rustix::fs::memfd_create("hanare-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         // The whole limit at once, for holes cost nothing: the client maps it once, and the sealed size keeps it from
@@ -64,7 +66,7 @@ impl HostSession {
         let spill_count = if spill.is_some() { u32::MAX } else { 0 };
         Ok(HostSession {
             store: Arc::clone(store),
-            membership: registry.open_host(),
+            membership: registry.open_host(newcomer),
             slot_size,
             memfd,
             spill,
@@ -74,7 +76,11 @@ impl HostSession {
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.membership.id
+        self.membership.id()
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.membership.account
     }
 
     pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
@@ -89,13 +95,16 @@ impl HostSession {
         u64::from(slots) * u64::from(self.slot_size)
     }
 
-    /// Grants up to `wanted` slots, memory first; no run when nothing is left.
+    /// Grants up to `wanted` slots within the quota, memory first; no run when nothing is left.
     pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
+        let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
         let mut runs = Vec::new();
         let granted = self.grant_memory(wanted, &mut runs);
         self.grant_spill(wanted - granted, &mut runs);
         let slots: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
         self.store.stats.slots.fetch_add(slots, Relaxed);
+        let spilled = runs.iter().filter(|run| run.place == Place::Spill).map(|run| self.bytes(run.count)).sum();
+        self.account().took(slots, spilled);
         runs
     }
 
@@ -165,6 +174,7 @@ impl HostSession {
         }
         slots.free.insert(run.first_slot, run.count);
         self.store.stats.slots.fetch_sub(u64::from(run.count), Relaxed);
+        self.account().gave(u64::from(run.count), if run.place == Place::Spill { bytes } else { 0 });
         match run.place {
             Place::Memory => self.store.memory.release(bytes),
             Place::Spill => {

@@ -7,9 +7,11 @@
 //! - `memory`: the budget and the 2 MiB blocks that slots are carved from; `spill`: the files behind them.
 //! - `table`: which slot holds which part of a session's far space; `session`, `registry`: who owns a table.
 //! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link.
-//! - `listen`, `greeting`: being reached, and by whom.
+//! - `listen`, `greeting`: being reached, and by whom; `account`: what each session holds and moves, and its quota.
+//! - `turns`: fair service; `upkeep`: rates, and memory that goes back to the system.
 #![forbid(unsafe_code)]
 
+mod account;
 mod connection;
 mod extents;
 mod greeting;
@@ -22,5 +24,7 @@ mod shared;
 mod spill;
 mod table;
 mod transfer;
+mod turns;
+mod upkeep;
 
 pub use listen::{Log, Server, ServerConfig, ServerError, StopHandle};

@@ -23,6 +23,8 @@ use crate::greeting::{Host, NoGuest, greet};
 use crate::memory::BLOCK_BYTES;
 use crate::shared::{Spinners, Stop, Store};
 use crate::spill::SpillDir;
+use crate::turns::Turns;
+use crate::upkeep;
 
 /// How long a stopping server waits for its connections before it cuts them.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -53,12 +55,16 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// The most connections at a time.
     pub connections_max: usize,
+    /// What each session may hold at most, in bytes.
+    pub client_quota: Option<u64>,
+    /// How long memory that nobody needs is kept before it goes back to the system.
+    pub keep_free: Duration,
     /// Where the log goes.
     pub log: Log,
 }
 
 impl ServerConfig {
-    /// The defaults: no spill, no key, 1 GiB of disk left free, no log.
+    /// The defaults: no spill, no key, no quota, 1 GiB of disk left free, no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -68,6 +74,8 @@ impl ServerConfig {
             key: None,
             spin: Duration::from_micros(80),
             connections_max: 1024,
+            client_quota: None,
+            keep_free: Duration::from_secs(10),
             log: Arc::new(|_| {}),
         }
     }
@@ -167,6 +175,7 @@ pub struct Server {
     house: Arc<House>,
     key: Option<Key>,
     connections_max: usize,
+    keep_free: Duration,
     log: Log,
 }
 
@@ -198,10 +207,11 @@ impl Server {
         }
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
         let house = House {
-            store: Store::new(config.memory, spill),
+            store: Store::new(config.memory, spill, config.client_quota),
             registry: Arc::default(),
             stop: Arc::new(stop),
             spinners: Spinners::new(),
+            turns: Turns::new(),
             spin: config.spin,
         };
         Ok(Server {
@@ -209,6 +219,7 @@ impl Server {
             house: Arc::new(house),
             key: config.key,
             connections_max: config.connections_max,
+            keep_free: config.keep_free,
             log: config.log,
         })
     }
@@ -230,12 +241,18 @@ impl Server {
     /// Serves until it is stopped.
     pub fn run(self) -> Result<(), ServerError> {
         let mut running: Vec<Running> = Vec::new();
+        let (house, keep_free) = (Arc::clone(&self.house), self.keep_free);
+        let upkeep =
+            std::thread::Builder::new().name("hanare-upkeep".into()).spawn(move || upkeep::run(&house, keep_free));
+        let upkeep = upkeep.map_err(|source| ServerError::Io { what: "starting a thread", source })?;
         let result = self.accept_until_stopped(&mut running);
         let Server { listeners, house, .. } = self;
         drop(listeners);
         // An accept loop that failed ends the connections, too.
         house.stop.stop();
         drain(running);
+        // A panic in it has been reported on stderr.
+        let _ = upkeep.join();
         result
     }
 

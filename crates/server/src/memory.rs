@@ -1,9 +1,14 @@
 //! The memory budget of the whole server, and the blocks that slots are carved from.
 //!
-//! A block given back is kept mapped for the next session that needs one. Its old bytes stay in it: whoever takes it
-//! is told so, and must never show them.
+//! A block given back is kept mapped for a while, for the next session that needs one. Its old bytes stay in it: whoever
+//! takes it is told so, and must never show them. What nobody takes goes back to the system ([`Memory::shrink`]).
 
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 
@@ -20,6 +25,20 @@ impl Block {
     pub(crate) fn lock(&self) -> MutexGuard<'_, MmapMut> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Gives the system back what lies outside `used`, whose bytes stay; the rest reads as zeroes. False when the system
+    /// has no memory to do it with.
+    pub(crate) fn thin(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
+        let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
+        // A huge page would be filled as a whole by the first byte.
+        let _ = fresh.advise(memmap2::Advice::NoHugePage);
+        let mut bytes = self.lock();
+        for range in used {
+            fresh[range.clone()].copy_from_slice(&bytes[range]);
+        }
+        *bytes = fresh;
+        true
+    }
 }
 
 /// A block handed to a session, and whether all its bytes are known to be zero.
@@ -32,21 +51,35 @@ pub(crate) struct Lease {
 pub(crate) struct Memory {
     limit_bytes: u64,
     state: Mutex<State>,
+    /// What could still be handed out, as of the last change.
+    room_bytes: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     used_bytes: u64,
-    free: Vec<Arc<Block>>,
+    /// Free blocks and since when; the longest free one first.
+    free: VecDeque<(Arc<Block>, Instant)>,
 }
 
 impl Memory {
     pub(crate) fn new(limit_bytes: u64) -> Memory {
-        Memory { limit_bytes, state: Mutex::default() }
+        Memory { limit_bytes, state: Mutex::default(), room_bytes: AtomicU64::new(limit_bytes) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the room that a change leaves, the state still locked.
+    fn changed(&self, state: &State) {
+        let free = (state.free.len() * BLOCK_BYTES) as u64;
+        self.room_bytes.store((self.limit_bytes - state.used_bytes) + free, Relaxed);
+    }
+
+    /// Bytes that could still be handed out, without waiting for anyone.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        self.room_bytes.load(Relaxed)
     }
 
     pub(crate) fn limit_bytes(&self) -> u64 {
@@ -62,7 +95,8 @@ impl Memory {
     /// A free block if there is one, else a new one within the limit.
     pub(crate) fn take_block(&self) -> Option<Lease> {
         let mut state = self.state();
-        if let Some(block) = state.free.pop() {
+        if let Some((block, _)) = state.free.pop_back() {
+            self.changed(&state);
             return Some(Lease { block, zeroed: false });
         }
         let used_bytes = state.used_bytes + BLOCK_BYTES as u64;
@@ -73,30 +107,53 @@ impl Memory {
         // Huge pages make copies faster; without them (an old kernel, a policy) everything works the same.
         let _ = bytes.advise(memmap2::Advice::HugePage);
         state.used_bytes = used_bytes;
+        self.changed(&state);
         Some(Lease { block: Arc::new(Block { bytes: Mutex::new(bytes) }), zeroed: true })
     }
 
     /// Takes a block back, to be kept for reuse.
     pub(crate) fn give_block(&self, block: Arc<Block>) {
-        self.state().free.push(block);
+        let mut state = self.state();
+        state.free.push_back((block, Instant::now()));
+        self.changed(&state);
+    }
+
+    /// Gives the system back up to `blocks_max` blocks that nobody wanted for as long as `idle`.
+    pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
+        for _ in 0..blocks_max {
+            let mut state = self.state();
+            let Some((_, since)) = state.free.front() else { return };
+            if since.elapsed() < idle {
+                return;
+            }
+            let block = state.free.pop_front();
+            state.used_bytes -= BLOCK_BYTES as u64;
+            self.changed(&state);
+            drop(state);
+            // Unmapped here, while nobody waits for the lock.
+            drop(block);
+        }
     }
 
     /// Counts bytes that the same-host link hands out, as many whole `unit`s as fit, up to `wanted_bytes`; unmaps free
     /// blocks to make room. Says how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
-        while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop().is_some() {
+        while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
             state.used_bytes -= BLOCK_BYTES as u64;
         }
         let room = self.limit_bytes.saturating_sub(state.used_bytes).min(wanted_bytes);
         let granted = room - room % unit;
         state.used_bytes += granted;
+        self.changed(&state);
         granted
     }
 
     /// Uncounts bytes that [`Memory::reserve`] counted.
     pub(crate) fn release(&self, bytes: u64) {
-        self.state().used_bytes -= bytes;
+        let mut state = self.state();
+        state.used_bytes -= bytes;
+        self.changed(&state);
     }
 }
 
@@ -117,6 +174,31 @@ mod tests {
         assert_eq!(memory.used_and_free_bytes(), (2 * BLOCK, BLOCK));
         let again = memory.take_block().expect("the block given back");
         assert!(!again.zeroed && again.block.lock()[7] == 7);
+    }
+
+    #[test]
+    fn what_stays_free_goes_back_to_the_system() {
+        let memory = Memory::new(4 * BLOCK);
+        let leases: Vec<Lease> = (0..3).map(|_| memory.take_block().expect("a block")).collect();
+        leases.into_iter().for_each(|lease| memory.give_block(lease.block));
+        memory.shrink(Duration::from_secs(3600), 9);
+        assert_eq!(memory.used_and_free_bytes(), (3 * BLOCK, 3 * BLOCK), "not free for long");
+        memory.shrink(Duration::ZERO, 2);
+        assert_eq!(memory.used_and_free_bytes(), (BLOCK, BLOCK), "two at a time");
+        memory.shrink(Duration::ZERO, 2);
+        assert_eq!((memory.used_and_free_bytes(), memory.room_bytes()), ((0, 0), 4 * BLOCK));
+        assert!(memory.take_block().expect("a new block").zeroed);
+    }
+
+    #[test]
+    fn a_thinned_block_keeps_what_is_used() {
+        let memory = Memory::new(BLOCK);
+        let lease = memory.take_block().expect("a block");
+        lease.block.lock().fill(7);
+        assert!(lease.block.thin([4096..8192, 65536..65537].into_iter()));
+        let bytes = lease.block.lock();
+        let kept = bytes.iter().enumerate().filter(|(_, byte)| **byte == 7).map(|(at, _)| at);
+        assert!(kept.eq((4096..8192).chain([65536])) && bytes.len() == BLOCK_BYTES);
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! Which sessions are open, and how many connections hold each.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use hanare_wire::LinkError;
 use hanare_wire::handshake::random;
 use hanare_wire::payload::TOKEN_BYTES;
+use hanare_wire::{LinkError, SessionStatus};
 
+use crate::account::{Account, Newcomer};
 use crate::session::Session;
 use crate::shared::Store;
+
+/// The most connections of one session.
+const CONNECTIONS_MAX: usize = 32;
 
 /// The open sessions.
 #[derive(Default)]
@@ -18,9 +23,9 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct State {
-    sessions: HashMap<u64, Entry>,
+    sessions: BTreeMap<u64, Entry>,
+    host_sessions: BTreeMap<u64, Arc<Account>>,
     last_id: u64,
-    host_sessions: u64,
 }
 
 struct Entry {
@@ -46,7 +51,10 @@ impl Drop for Membership {
         let Some(entry) = state.sessions.get_mut(&self.session.id) else { return };
         entry.connections -= 1;
         if entry.connections == 0 {
-            state.sessions.remove(&self.session.id);
+            let ended = state.sessions.remove(&self.session.id);
+            drop(state);
+            // Its slots are freed here, while others may come and go.
+            drop(ended);
         }
     }
 }
@@ -54,12 +62,19 @@ impl Drop for Membership {
 /// A same-host session, counted as long as this lives.
 pub(crate) struct HostMembership {
     registry: Arc<Registry>,
-    pub(crate) id: u64,
+    id: u64,
+    pub(crate) account: Arc<Account>,
+}
+
+impl HostMembership {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 impl Drop for HostMembership {
     fn drop(&mut self) {
-        self.registry.state().host_sessions -= 1;
+        self.registry.state().host_sessions.remove(&self.id);
     }
 }
 
@@ -71,27 +86,54 @@ impl Registry {
     /// How many sessions are open.
     pub(crate) fn count(&self) -> u64 {
         let state = self.state();
-        state.sessions.len() as u64 + state.host_sessions
+        (state.sessions.len() + state.host_sessions.len()) as u64
+    }
+
+    /// Open sessions whose number is above `after`, in the order of their numbers, at most `count_max`.
+    pub(crate) fn list(&self, after: u64, count_max: usize) -> Vec<SessionStatus> {
+        let state = self.state();
+        let Some(from) = after.checked_add(1) else { return Vec::new() };
+        let linked = state.sessions.range(from..).take(count_max);
+        let linked = linked.map(|(_, entry)| entry.session.account().status(entry.connections as u64));
+        let mut list: Vec<SessionStatus> = linked.collect();
+        list.extend(state.host_sessions.range(from..).take(count_max).map(|(_, account)| account.status(1)));
+        list.sort_by_key(|session| session.session);
+        list.truncate(count_max);
+        list
+    }
+
+    /// The sessions that are open now, but for those of the same-host link.
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        self.state().sessions.values().map(|entry| Arc::clone(&entry.session)).collect()
+    }
+
+    /// Takes every session's rates anew.
+    pub(crate) fn tick(&self, elapsed: Duration) {
+        let state = self.state();
+        let linked = state.sessions.values().map(|entry| entry.session.account());
+        linked.chain(state.host_sessions.values()).for_each(|account| account.tick(elapsed));
     }
 
     /// Opens a new session.
-    pub(crate) fn open(self: &Arc<Registry>, slot_size: u32, store: &Arc<Store>) -> Result<Membership, LinkError> {
+    pub(crate) fn open(self: &Arc<Registry>, newcomer: Newcomer, store: &Arc<Store>) -> Result<Membership, LinkError> {
         let token = random::<TOKEN_BYTES>()?;
         let mut state = self.state();
         state.last_id += 1;
-        let session = Arc::new(Session::new(state.last_id, token, slot_size, Arc::clone(store)));
+        let account = Arc::new(Account::new(state.last_id, newcomer));
+        let session = Session::new(state.last_id, token, newcomer.slot_size, Arc::clone(store), account);
+        let session = Arc::new(session);
         let entry = Entry { session: Arc::clone(&session), connections: 1 };
         state.sessions.insert(session.id, entry);
         Ok(Membership { registry: Arc::clone(self), session })
     }
 
-    /// Joins an open session, for those who know its token.
+    /// Joins an open session, for those who know its token, as long as it has not too many connections.
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
         // Every byte is looked at, so that the time taken tells nothing of the token.
         let differences = entry.session.token.iter().zip(token).fold(0, |all, (a, b)| all | (a ^ b));
-        if differences != 0 || entry.session.slot_size != slot_size {
+        if differences != 0 || entry.session.slot_size != slot_size || entry.connections == CONNECTIONS_MAX {
             return None;
         }
         entry.connections += 1;
@@ -99,10 +141,12 @@ impl Registry {
     }
 
     /// Counts a new same-host session.
-    pub(crate) fn open_host(self: &Arc<Registry>) -> HostMembership {
+    pub(crate) fn open_host(self: &Arc<Registry>, newcomer: Newcomer) -> HostMembership {
         let mut state = self.state();
         state.last_id += 1;
-        state.host_sessions += 1;
-        HostMembership { registry: Arc::clone(self), id: state.last_id }
+        let id = state.last_id;
+        let account = Arc::new(Account::new(id, newcomer));
+        state.host_sessions.insert(id, Arc::clone(&account));
+        HostMembership { registry: Arc::clone(self), id, account }
     }
 }

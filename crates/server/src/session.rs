@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hanare_wire::payload::TOKEN_BYTES;
 
+use crate::account::Account;
 use crate::shared::Store;
-use crate::table::{Run, Table, Taken};
+use crate::table::{NoSlot, Run, Table, Taken};
 
 /// What was found at a place of far space.
 pub(crate) enum Found<T> {
@@ -23,12 +25,24 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) token: [u8; TOKEN_BYTES],
     pub(crate) slot_size: u32,
+    account: Arc<Account>,
     table: Mutex<Table>,
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, token: [u8; TOKEN_BYTES], slot_size: u32, store: Arc<Store>) -> Session {
-        Session { id, token, slot_size, table: Mutex::new(Table::new(store, slot_size)) }
+    pub(crate) fn new(
+        id: u64,
+        token: [u8; TOKEN_BYTES],
+        slot_size: u32,
+        store: Arc<Store>,
+        account: Arc<Account>,
+    ) -> Session {
+        let table = Mutex::new(Table::new(store, slot_size, Arc::clone(&account)));
+        Session { id, token, slot_size, account, table }
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -57,7 +71,7 @@ impl Session {
     }
 
     /// Takes slots for bytes about to arrive; they are seen by nobody until [`Session::insert`].
-    pub(crate) fn take(&self, count: usize) -> Option<Taken> {
+    pub(crate) fn take(&self, count: usize) -> Result<Taken, NoSlot> {
         self.table().take(count)
     }
 
@@ -69,12 +83,54 @@ impl Session {
         self.table().give_back(taken);
     }
 
+    /// Gives the system back the memory of free slots in blocks that are mostly free and have been for as long as `idle`, at
+    /// most `blocks_max` of them; says how many.
+    pub(crate) fn thin(&self, idle: Duration, blocks_max: usize) -> usize {
+        let mut thinned = 0;
+        // A block at a time, so that nobody waits for more than its copying.
+        while thinned < blocks_max && self.table().thin_one(idle) {
+            thinned += 1;
+        }
+        thinned
+    }
+
     /// Frees the slots wholly within the range, letting other connections in now and then.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         let end = offset + bytes;
         let mut at = offset;
         while at < end {
             at = self.table().discard_group(at, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::Newcomer;
+    use hanare_wire::payload::NO_QUOTA;
+    use hanare_wire::{Identity, Transport};
+
+    #[test]
+    fn blocks_that_are_mostly_free_are_thinned_once() {
+        let store = Store::new(64 << 20, None, None);
+        let owner =
+            Newcomer { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes: NO_QUOTA };
+        let session = Session::new(1, [0; TOKEN_BYTES], 4096, store, Arc::new(Account::new(1, owner)));
+        for slot in 0..512 {
+            let taken = session.take(1).expect("room");
+            session.insert(slot, &taken);
+        }
+        let fill = |slot: u64| session.with_memory(slot * 4096, 4096, |bytes| bytes.fill(slot as u8));
+        (0..512).for_each(|slot| assert!(matches!(fill(slot), Found::Memory(()))));
+        session.discard(0, 200 * 4096);
+        assert_eq!(session.thin(Duration::ZERO, 9), 0, "more than half is in use");
+        session.discard(200 * 4096, 100 * 4096);
+        assert_eq!(session.thin(Duration::from_secs(3600), 9), 0, "not free for long");
+        assert_eq!((session.thin(Duration::ZERO, 9), session.thin(Duration::ZERO, 9)), (1, 0));
+        for slot in 300..512 {
+            let same = session.with_memory(slot * 4096, 4096, |bytes| bytes.iter().all(|byte| *byte == slot as u8));
+            assert!(matches!(same, Found::Memory(true)), "slot {slot}");
         }
     }
 }

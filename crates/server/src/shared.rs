@@ -5,8 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use hanare_wire::Status;
+use std::time::{Duration, Instant};
 
+use hanare_wire::Status;
+use hanare_wire::payload::{NO_QUOTA, pack_release};
+
+use crate::account::{Account, Meter};
 use crate::memory::Memory;
 use crate::spill::SpillDir;
 
@@ -15,6 +19,9 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
+    /// What a session may hold at most; [`NO_QUOTA`] without a quota.
+    pub(crate) client_quota_bytes: u64,
+    since: Instant,
 }
 
 /// Counters; their meanings are those of [`Status`].
@@ -24,20 +31,37 @@ pub(crate) struct Stats {
     pub(crate) slots_free: AtomicU64,
     pub(crate) slots_reused: AtomicU64,
     pub(crate) spill_bytes: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
+    pub(crate) read: Meter,
+    pub(crate) write: Meter,
 }
 
 impl Store {
-    pub(crate) fn new(memory_limit_bytes: u64, spill: Option<SpillDir>) -> Arc<Store> {
-        let memory = Memory::new(memory_limit_bytes);
-        Arc::new(Store { memory, spill: spill.map(Arc::new), stats: Stats::default() })
+    pub(crate) fn new(memory_limit_bytes: u64, spill: Option<SpillDir>, client_quota: Option<u64>) -> Arc<Store> {
+        Arc::new(Store {
+            memory: Memory::new(memory_limit_bytes),
+            spill: spill.map(Arc::new),
+            stats: Stats::default(),
+            client_quota_bytes: client_quota.unwrap_or(NO_QUOTA),
+            since: Instant::now(),
+        })
     }
 
-    /// Bytes that could still be stored.
-    pub(crate) fn capacity_bytes(&self) -> u64 {
-        let (used, free) = self.memory.used_and_free_bytes();
-        (self.memory.limit_bytes() - used + free).saturating_add(self.spill_free_bytes())
+    /// Bytes that could still be stored for a session; the disk is asked.
+    pub(crate) fn capacity_bytes(&self, account: &Account) -> u64 {
+        account.capacity_bytes(self.memory.room_bytes().saturating_add(self.spill_free_bytes()))
+    }
+
+    /// The same as far as it is known already, at no cost.
+    pub(crate) fn capacity_hint(&self, account: &Account) -> u64 {
+        let spill = self.spill.as_ref().map_or(0, |dir| dir.free_bytes_last());
+        account.capacity_bytes(self.memory.room_bytes().saturating_add(spill))
+    }
+
+    /// Takes the rates anew.
+    pub(crate) fn tick(&self, elapsed: Duration) {
+        self.stats.read.tick(elapsed);
+        self.stats.write.tick(elapsed);
+        self.spill_free_bytes();
     }
 
     fn spill_free_bytes(&self) -> u64 {
@@ -56,8 +80,13 @@ impl Store {
             memory_free_bytes,
             spill_bytes: self.stats.spill_bytes.load(Relaxed),
             spill_free_bytes: self.spill_free_bytes(),
-            read_bytes: self.stats.read_bytes.load(Relaxed),
-            write_bytes: self.stats.write_bytes.load(Relaxed),
+            read_bytes: self.stats.read.total(),
+            write_bytes: self.stats.write.total(),
+            read_bytes_per_s: self.stats.read.per_s(),
+            write_bytes_per_s: self.stats.write.per_s(),
+            client_quota_bytes: self.client_quota_bytes,
+            uptime_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            release: pack_release(env!("CARGO_PKG_VERSION")),
         }
     }
 }

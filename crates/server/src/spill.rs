@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, OFlags};
@@ -21,12 +23,15 @@ pub(crate) struct SpillDir {
     margin_bytes: u64,
     /// Two files must not both claim the same free space.
     claim: Mutex<()>,
+    /// What was free when the disk was last asked.
+    free_last: AtomicU64,
 }
 
 impl SpillDir {
     /// Checks that files can be made in the directory.
     pub(crate) fn new(path: &Path, margin_bytes: u64) -> io::Result<SpillDir> {
-        let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()) };
+        let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()), free_last: AtomicU64::new(0) };
+        dir.free_bytes();
         dir.open_file().map(|_| dir)
     }
 
@@ -52,8 +57,17 @@ impl SpillDir {
 
     /// Bytes that could still be spilled.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let Ok(disk) = rustix::fs::statvfs(&self.path) else { return 0 };
-        disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes)
+        let free = match rustix::fs::statvfs(&self.path) {
+            Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
+            Err(_) => 0,
+        };
+        self.free_last.store(free, Relaxed);
+        free
+    }
+
+    /// What could still be spilled when the disk was last asked, which every claim does.
+    pub(crate) fn free_bytes_last(&self) -> u64 {
+        self.free_last.load(Relaxed)
     }
 
     /// Claims the disk's space for a part of `file`, which then reads as zeroes where nothing was written.

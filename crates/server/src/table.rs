@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+use crate::account::Account;
 use crate::memory::{BLOCK_BYTES, Block, Lease};
 use crate::shared::Store;
 use crate::spill::SpillFile;
@@ -36,6 +39,15 @@ pub(crate) enum Run {
     Spill { file: Arc<File>, at: u64, bytes: usize },
 }
 
+/// Why there is no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSlot {
+    /// Memory and spill space are used up.
+    Full,
+    /// The session holds as much as it may.
+    OverQuota,
+}
+
 /// Slots taken to hold bytes that are about to arrive; in the table only after [`Table::insert`].
 pub(crate) struct Taken {
     first: Place,
@@ -55,6 +67,8 @@ struct Held {
     used_count: usize,
     /// Slots below this were handed out since the session has the block.
     carved: usize,
+    /// When a slot was last freed, until the memory of the free ones went back to the system.
+    freed: Option<Instant>,
 }
 
 impl Held {
@@ -67,6 +81,11 @@ impl Held {
         Some(word * 64 + self.used[word].trailing_ones() as usize).filter(|index| *index < slots)
     }
 
+    /// The bytes of the slots in use.
+    fn used_ranges(&self, slots: usize, slot_size: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        (0..slots).filter(|index| self.is_used(*index)).map(move |index| index * slot_size..(index + 1) * slot_size)
+    }
+
     /// Whether a slot holds old bytes, of this session or an earlier one.
     fn is_reused(&self, index: usize) -> bool {
         !self.zeroed || index < self.carved
@@ -76,6 +95,7 @@ impl Held {
 /// A session's slots.
 pub(crate) struct Table {
     store: Arc<Store>,
+    account: Arc<Account>,
     slot_size: usize,
     groups: HashMap<u64, Box<[Place; GROUP as usize]>>,
     blocks: Vec<Option<Held>>,
@@ -86,9 +106,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(store: Arc<Store>, slot_size: u32) -> Table {
+    pub(crate) fn new(store: Arc<Store>, slot_size: u32, account: Arc<Account>) -> Table {
         Table {
             store,
+            account,
             slot_size: slot_size as usize,
             groups: HashMap::new(),
             blocks: Vec::new(),
@@ -157,19 +178,25 @@ impl Table {
         }
     }
 
-    /// Takes up to `count` free slots that lie side by side: in memory, else in the spill file; `None` when both are
-    /// used up. Slots freed before come first.
-    pub(crate) fn take(&mut self, count: usize) -> Option<Taken> {
+    /// Takes up to `count` free slots that lie side by side, within the quota: in memory, else in the spill file. Slots
+    /// freed before come first.
+    pub(crate) fn take(&mut self, count: usize) -> Result<Taken, NoSlot> {
+        let count = count.min(usize::try_from(self.account.slots_allowed()).unwrap_or(usize::MAX));
+        if count == 0 {
+            return Err(NoSlot::OverQuota);
+        }
         let taken = match self.take_in_memory(count) {
             Some(taken) => taken,
-            None => self.take_in_spill(count)?,
+            None => self.take_in_spill(count).ok_or(NoSlot::Full)?,
         };
+        let is_spilled = matches!(taken.first, Place::Spill { .. });
+        self.account.took(taken.count as u64, if is_spilled { (taken.count * self.slot_size) as u64 } else { 0 });
         let stats = &self.store.stats;
         stats.slots.fetch_add(taken.count as u64, Relaxed);
         if taken.reused {
             stats.slots_reused.fetch_add(taken.count as u64, Relaxed);
         }
-        Some(taken)
+        Ok(taken)
     }
 
     fn take_in_memory(&mut self, count: usize) -> Option<Taken> {
@@ -192,6 +219,7 @@ impl Table {
         }
         held.carved = held.carved.max(end);
         held.used_count += end - first;
+        self.account.spare_less((end - first) as u64);
         if held.used_count == slots {
             self.with_room.remove(&block);
         }
@@ -202,7 +230,8 @@ impl Table {
 
     fn add_block(&mut self) -> Option<u32> {
         let Lease { block, zeroed } = self.store.memory.take_block()?;
-        let held = Held { block, zeroed, used: [0; MASK_WORDS], used_count: 0, carved: 0 };
+        let held = Held { block, zeroed, used: [0; MASK_WORDS], used_count: 0, carved: 0, freed: None };
+        self.account.spare_more(self.slots_per_block() as u64);
         let at = match self.holes.pop() {
             Some(hole) => hole,
             None => {
@@ -226,6 +255,7 @@ impl Table {
         stats.spill_bytes.fetch_add(bytes as u64, Relaxed);
         if run.reused {
             stats.slots_free.fetch_sub(1, Relaxed);
+            self.account.spare_less(1);
         }
         let first = Place::Spill { slot: run.first };
         Some(Taken { first, count: run.count as usize, reused: run.reused, run: self.run(first, 0, bytes) })
@@ -282,6 +312,9 @@ impl Table {
                 let Some(held) = self.blocks[block as usize].as_mut() else { return };
                 held.used[usize::from(index) / 64] &= !(1 << (index % 64));
                 held.used_count -= 1;
+                held.freed = Some(Instant::now());
+                self.account.gave(1, 0);
+                self.account.spare_more(1);
                 stats.slots_free.fetch_add(1, Relaxed);
                 self.with_room.insert(block);
                 if held.used_count == 0 {
@@ -291,6 +324,8 @@ impl Table {
             Place::Spill { slot } => {
                 let Some(spill) = self.spill.as_mut() else { return };
                 spill.give(slot);
+                self.account.gave(1, self.slot_size as u64);
+                self.account.spare_more(1);
                 stats.slots_free.fetch_add(1, Relaxed);
                 stats.spill_bytes.fetch_sub(self.slot_size as u64, Relaxed);
             }
@@ -298,10 +333,22 @@ impl Table {
         self.store.stats.slots.fetch_sub(1, Relaxed);
     }
 
+    /// Gives the system back the memory of one block's free slots, if there is a block of which at least half has been free
+    /// for as long as `idle`. The slots stay the session's; false when there is no such block.
+    pub(crate) fn thin_one(&mut self, idle: Duration) -> bool {
+        let (slots, slot_size) = (self.slots_per_block(), self.slot_size);
+        let is_thin =
+            |held: &&mut Held| held.used_count * 2 <= slots && held.freed.is_some_and(|freed| freed.elapsed() >= idle);
+        let Some(held) = self.blocks.iter_mut().flatten().find(is_thin) else { return false };
+        held.freed = None;
+        held.block.thin(held.used_ranges(slots, slot_size))
+    }
+
     fn remove_block(&mut self, block: u32) {
         self.with_room.remove(&block);
         self.holes.push(block);
         if let Some(held) = self.blocks[block as usize].take() {
+            self.account.spare_less((self.slots_per_block() - held.used_count) as u64);
             self.store.stats.slots_free.fetch_sub((held.carved - held.used_count) as u64, Relaxed);
             self.store.memory.give_block(held.block);
         }

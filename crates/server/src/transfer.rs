@@ -15,7 +15,8 @@ use hanare_wire::limits::{CONTROL_MAX, SMALL_PAGE};
 use hanare_wire::socket::{Direction, Progress, Socket};
 
 use crate::session::{Found, Session};
-use crate::table::{Run, Taken};
+use crate::table::{NoSlot, Run, Taken};
+use crate::turns::{Turn, Turns};
 
 /// Spilled bytes pass through a buffer of this size.
 const BOUNCE_BYTES: usize = 256 << 10;
@@ -29,6 +30,7 @@ pub(crate) struct Channel<'a> {
     pub(crate) inbox: Inbox,
     /// Whether ranges carry checksums.
     pub(crate) payload_crc: bool,
+    turns: &'a Turns,
     bounce: Vec<u8>,
     /// Answers to requests that came together, to go out together.
     outbox: Vec<u8>,
@@ -41,8 +43,8 @@ pub(crate) enum RangeError {
     Link(LinkError),
     /// Some of it was never written.
     NotHeld,
-    /// No slot is left.
-    Full,
+    /// No slot is left, for anyone or for this session.
+    NoSlot(NoSlot),
     /// The spill file failed.
     Spill(io::Error),
     /// The payload arrived damaged.
@@ -56,14 +58,19 @@ impl From<LinkError> for RangeError {
 }
 
 impl<'a> Channel<'a> {
-    pub(crate) fn new(socket: &'a Socket, inbox: Inbox, payload_crc: bool) -> Channel<'a> {
-        Channel { socket, inbox, payload_crc, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
+    pub(crate) fn new(socket: &'a Socket, inbox: Inbox, payload_crc: bool, turns: &'a Turns) -> Channel<'a> {
+        Channel { socket, inbox, payload_crc, turns, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
     }
 
     /// Makes a small answer; it goes out with others at the next [`Channel::flush`].
     pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
+        self.answer_with(control_header(kind, tag, code, payload), payload)
+    }
+
+    /// Like [`Channel::answer`], with a header of the caller's.
+    pub(crate) fn answer_with(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
         self.make_room(HEADER_BYTES + payload.len())?;
-        self.outbox.extend_from_slice(&control_header(kind, tag, code, payload).encode());
+        self.outbox.extend_from_slice(&header.encode());
         self.outbox.extend_from_slice(payload);
         Ok(())
     }
@@ -155,13 +162,16 @@ impl<'a> Channel<'a> {
             let head = &head[sent.min(HEADER_BYTES)..];
             let left = request.length as usize - done;
             let socket = self.socket;
-            let found = session.with_memory(request.offset + done as u64, left, |bytes| {
+            // Held for the copying alone, never while waiting for the peer.
+            let (piece, turn) = self.turns.take(session.id, left);
+            let found = session.with_memory(request.offset + done as u64, piece, |bytes| {
                 let more = bytes.len() < left;
                 match head {
                     [] => socket.send(&[IoSlice::new(bytes)], more),
                     _ => socket.send(&[IoSlice::new(head), IoSlice::new(bytes)], more),
                 }
             });
+            Turn::end(turn, if let Found::Memory(Ok(Some(n))) = &found { *n } else { 0 });
             match found {
                 Found::Memory(Ok(Some(n))) => {
                     sent += n;
@@ -232,18 +242,25 @@ impl<'a> Channel<'a> {
     fn receive_step(&mut self, session: &Session, arrival: &mut Arrival<'_>) -> Result<(), RangeError> {
         let offset = arrival.offset();
         let (socket, inbox) = (self.socket, &mut self.inbox);
-        let found = session.with_memory(offset, arrival.left(), |into| arrival.attempt(inbox, socket, into));
+        let (piece, turn) = self.turns.take(session.id, arrival.left());
+        let before = arrival.done;
+        let found = session.with_memory(offset, piece, |into| arrival.attempt(inbox, socket, into));
+        Turn::end(turn, arrival.done - before);
         match found {
             Found::Memory(Ok(true)) => Ok(()),
             Found::Memory(Ok(false)) => Ok(arrival.progress.stalled(self.socket, Direction::Receive)?),
             Found::Memory(Err(e)) => Err(e.into()),
             Found::Spill { file, at, bytes } => self.receive_spilled(arrival, &file, at, bytes),
-            Found::Absent { bytes } => {
+            Found::Absent { .. } => {
+                // Whole slots are taken, however short the piece: one whose bytes have not all arrived is seen by nobody.
+                let Found::Absent { bytes } = session.with_memory(offset, arrival.left(), |_| ()) else {
+                    return Ok(());
+                };
                 let size = session.slot_size as usize;
                 let within = (offset % size as u64) as usize;
-                let taken = session.take((within + bytes).div_ceil(size)).ok_or(RangeError::Full)?;
+                let taken = session.take((within + bytes).div_ceil(size)).map_err(RangeError::NoSlot)?;
                 let bytes = bytes.min(taken.count * size - within);
-                match self.receive_new(arrival, &taken, within, bytes) {
+                match self.receive_new(session.id, arrival, &taken, within, bytes) {
                     Ok(()) => session.insert(offset / size as u64, &taken),
                     Err(e) => {
                         session.give_back(&taken);
@@ -258,6 +275,7 @@ impl<'a> Channel<'a> {
     /// Fills slots that nobody can see yet: zeroes around the bytes that arrive, where old bytes may lie.
     fn receive_new(
         &mut self,
+        session: u64,
         arrival: &mut Arrival<'_>,
         taken: &Taken,
         within: usize,
@@ -274,9 +292,11 @@ impl<'a> Channel<'a> {
                 let end = arrival.done + bytes;
                 while arrival.done < end {
                     let from = slots.start + within + bytes - (end - arrival.done);
-                    let to = slots.start + within + bytes;
-                    let got = arrival.attempt(&mut self.inbox, self.socket, &mut block.lock()[from..to])?;
-                    if !got {
+                    let (piece, turn) = self.turns.take(session, end - arrival.done);
+                    let before = arrival.done;
+                    let got = arrival.attempt(&mut self.inbox, self.socket, &mut block.lock()[from..from + piece]);
+                    Turn::end(turn, arrival.done - before);
+                    if !got? {
                         arrival.progress.stalled(self.socket, Direction::Receive)?;
                     }
                 }
@@ -290,7 +310,7 @@ impl<'a> Channel<'a> {
                 }
                 self.receive_spilled(arrival, file, *at + within as u64, bytes)
             }
-            Run::Absent { .. } => Err(RangeError::Full),
+            Run::Absent { .. } => Err(RangeError::NoSlot(NoSlot::Full)),
         }
     }
 

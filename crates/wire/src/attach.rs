@@ -32,6 +32,8 @@ pub struct Attachment {
     pub slot_size: u32,
     /// Bytes the server could hold when it answered, memory and spill together.
     pub capacity_bytes: u64,
+    /// Bytes it could still hold, beyond what is granted, when it last answered.
+    pub capacity_left_bytes: u64,
     control: Socket,
     inbox: Inbox,
     tag: u64,
@@ -60,7 +62,16 @@ impl Attachment {
         match memfd {
             Some(memfd) if header.kind == Kind::Attached && (header.code & ATTACHED_SPILL != 0) == spill.is_some() => {
                 let capacity_bytes = welcome.capacity_bytes;
-                Ok(Attachment { memfd, spill, slot_size, capacity_bytes, control: socket, inbox, tag: 0 })
+                Ok(Attachment {
+                    memfd,
+                    spill,
+                    slot_size,
+                    capacity_bytes,
+                    capacity_left_bytes: capacity_bytes,
+                    control: socket,
+                    inbox,
+                    tag: 0,
+                })
             }
             _ => Err(LinkError::Garbage { what: "an answer to ATTACH without its files" }),
         }
@@ -96,9 +107,20 @@ impl Attachment {
         self.ask(Kind::Return, Kind::Done, &run, &mut []).map(|_| ())
     }
 
+    /// Asks what the server could still hold beyond what is granted, in bytes, and waits for the answer.
+    pub fn capacity_left(&mut self) -> Result<u64, LinkError> {
+        self.ask(Kind::Ping, Kind::Pong, &[], &mut [])?;
+        Ok(self.capacity_left_bytes)
+    }
+
     /// Whether the server still runs; asks the kernel only.
     pub fn is_alive(&self) -> bool {
         self.control.is_open()
+    }
+
+    fn has_no_room(&mut self, error: LinkError) -> LinkError {
+        self.capacity_left_bytes = 0;
+        error
     }
 
     fn ask(&mut self, request: Kind, answer: Kind, payload: &[u8], into: &mut [u8]) -> Result<usize, LinkError> {
@@ -116,13 +138,15 @@ impl Attachment {
         };
         match header.kind {
             Kind::Error => Err(match server_error(&header, &mut self.inbox, &self.control) {
-                LinkError::Server { code: ErrorCode::Full, .. } => LinkError::Full,
+                LinkError::Server { code: ErrorCode::Full, .. } => self.has_no_room(LinkError::Full),
+                LinkError::Server { code: ErrorCode::OverQuota, .. } => self.has_no_room(LinkError::OverQuota),
                 error => error,
             }),
             kind if kind == answer && header.tag == self.tag && header.payload_bytes() <= into.len() => {
                 let into = &mut into[..header.payload_bytes()];
                 self.inbox.receive_all(&self.control, into, &mut progress)?;
                 crate::inbox::check_payload(&header, into)?;
+                self.capacity_left_bytes = header.offset;
                 Ok(into.len())
             }
             _ => Err(LinkError::Garbage { what: "a frame that answers no request of this link" }),

@@ -75,13 +75,17 @@ pub enum ErrorCode {
     Spill = 6,
     /// A frame that this connection's role does not allow; the server closes the connection.
     NotAllowed = 7,
+    /// This session holds as much as its quota allows, though the server may have room.
+    OverQuota = 8,
 }
 
 impl ErrorCode {
     /// The code on the wire as a code of this version.
     pub fn from_wire(code: u32) -> Option<ErrorCode> {
         use ErrorCode::*;
-        [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, NotAllowed].into_iter().find(|known| *known as u32 == code)
+        [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, NotAllowed, OverQuota]
+            .into_iter()
+            .find(|known| *known as u32 == code)
     }
 }
 
@@ -95,6 +99,7 @@ impl std::fmt::Display for ErrorCode {
             ErrorCode::Checksum => "a payload arrived damaged",
             ErrorCode::Spill => "its spill file failed",
             ErrorCode::NotAllowed => "the request does not belong on this connection",
+            ErrorCode::OverQuota => "this client's quota is used up",
         })
     }
 }
@@ -149,6 +154,11 @@ pub enum LinkError {
     /// No memory and no spill space left.
     #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]
     Full,
+    /// The server holds as much for this client as it is willing to.
+    #[error(
+        "this client's quota at the memory server is used up; give the server a larger --client-quota, or name a further one"
+    )]
+    OverQuota,
     /// The server answered a request with an error.
     #[error("the memory server cannot serve request {tag}: {code} ({text}); look at its log")]
     Server {

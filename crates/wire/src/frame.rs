@@ -52,6 +52,10 @@ pub enum Kind {
     Ping = 34,
     /// Server: yes.
     Pong = 35,
+    /// Client: which sessions are open, from the number behind `offset` on?
+    Sessions = 36,
+    /// Server: some of them.
+    SessionsReply = 37,
     /// Client, same host: hand over the session's files.
     Attach = 48,
     /// Server: here they are (as SCM_RIGHTS).
@@ -77,7 +81,7 @@ enum Shape {
 }
 
 impl Kind {
-    const ALL: [Kind; 20] = [
+    const ALL: [Kind; 22] = [
         Kind::Hello,
         Kind::Challenge,
         Kind::Proof,
@@ -93,6 +97,8 @@ impl Kind {
         Kind::StatusReply,
         Kind::Ping,
         Kind::Pong,
+        Kind::Sessions,
+        Kind::SessionsReply,
         Kind::Attach,
         Kind::Attached,
         Kind::GrantRequest,
@@ -112,12 +118,15 @@ impl Kind {
             Kind::Data | Kind::Write => Shape::Range,
             Kind::Error => Shape::Payload(TEXT_MAX),
             Kind::Refused => Shape::Payload(REASON_MAX),
-            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Attach | Kind::Attached => Shape::Bare,
+            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Sessions | Kind::Attach | Kind::Attached => {
+                Shape::Bare
+            }
             Kind::Hello
             | Kind::Challenge
             | Kind::Proof
             | Kind::Welcome
             | Kind::StatusReply
+            | Kind::SessionsReply
             | Kind::GrantRequest
             | Kind::Grant
             | Kind::Return => Shape::Payload(CONTROL_MAX),
@@ -134,7 +143,8 @@ pub struct Header {
     pub flags: u8,
     /// Chosen by the client for each request, and repeated in the answer.
     pub tag: u64,
-    /// The range's first byte in far space, for the kinds that name or carry a range.
+    /// The range's first byte in far space, for the kinds that name or carry a range; what the server could still hold for
+    /// this session, in bytes, in DONE, PONG and GRANT; the last session seen in SESSIONS; else zero.
     pub offset: u64,
     /// Bytes of the range for READ and DISCARD, bytes of payload otherwise.
     pub length: u32,

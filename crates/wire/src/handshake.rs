@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
 use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
+use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
@@ -85,6 +86,7 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
         session,
         token,
         nonce: random::<NONCE_BYTES>()?,
+        client: Identity::of_this_process(),
     }
     .encode();
     let mut progress = Progress::until(wish.connect_timeout);

@@ -7,7 +7,7 @@
 //! - [`Session`]: far space on a server over TCP or AF_UNIX, one connection for reads ([`ReadRequests`] and
 //!   [`ReadReplies`], usable from two threads) and one for writes and discards ([`Writer`]);
 //! - [`Attachment`]: the same-host link, where the server hands over files and the client copies by itself;
-//! - [`fetch_status`]: what a server holds.
+//! - [`fetch_status`], [`fetch_sessions`]: what a server holds, and for whom.
 //!
 //! After construction, the calls of `ReadRequests`, `ReadReplies` and `Writer` allocate nothing, take no lock, log
 //! nothing and only make async-signal-safe system calls, so that a fault handler may use them.
@@ -18,12 +18,14 @@ mod endpoint;
 mod error;
 pub mod frame;
 pub mod handshake;
+mod identity;
 pub mod inbox;
 mod key;
 pub mod limits;
 pub mod payload;
 mod read;
 mod session;
+mod sessions;
 pub mod socket;
 mod status;
 mod write;
@@ -31,10 +33,12 @@ mod write;
 pub use attach::{ATTACHED_SPILL, Attachment};
 pub use endpoint::{DEFAULT_PORT, Endpoint, EndpointError};
 pub use error::{ErrorCode, LinkError, Text};
+pub use identity::Identity;
 pub use key::{Key, KeyError};
 pub use payload::{Grant, Place, Status};
 pub use read::{ReadReplies, ReadRequests, ReplyHeader};
 pub use session::{Session, SessionInfo, SessionOptions};
+pub use sessions::{SESSIONS_PER_REPLY, SessionStatus, Transport};
 pub use socket::Wait;
-pub use status::fetch_status;
+pub use status::{fetch_sessions, fetch_status};
 pub use write::{Ack, AckStatus, Writer};

@@ -46,6 +46,7 @@ const _: () = {
     assert!(SLOT_MIN.is_power_of_two() && SLOT_MAX.is_power_of_two() && SLOT_MIN >= RANGE_UNIT);
     assert!(INBOX_SIP_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES && INBOX_BYTES >= INBOX_SIP_BYTES);
     assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
+    assert!(crate::sessions::SESSIONS_PER_REPLY > 0 && crate::identity::NAME_BYTES <= TEXT_MAX);
     assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
 };
 

@@ -2,6 +2,7 @@
 //!
 //! Each has a fixed size; reading one from bytes of another size is an error, never a guess.
 
+use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
 
 /// What a connection is for.
@@ -38,10 +39,12 @@ pub struct Hello {
     pub token: [u8; TOKEN_BYTES],
     /// The client's nonce.
     pub nonce: [u8; NONCE_BYTES],
+    /// Who the client says it is.
+    pub client: Identity,
 }
 
 /// The bytes of a HELLO's payload.
-pub const HELLO_BYTES: usize = 64;
+pub const HELLO_BYTES: usize = 64 + IDENTITY_BYTES;
 
 impl Hello {
     /// The payload's bytes.
@@ -53,6 +56,7 @@ impl Hello {
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.token);
         bytes[32..64].copy_from_slice(&self.nonce);
+        bytes[64..].copy_from_slice(&self.client.encode());
         bytes
     }
 
@@ -77,6 +81,7 @@ impl Hello {
             session: u64::from_le_bytes(part(bytes, 8)),
             token: part(bytes, 16),
             nonce: part(bytes, 32),
+            client: Identity::decode(&part(bytes, 64))?,
         })
     }
 }
@@ -88,7 +93,7 @@ pub struct Welcome {
     pub session: u64,
     /// What a further connection shows to join.
     pub token: [u8; TOKEN_BYTES],
-    /// Bytes the server could still hold when it answered, memory and spill together.
+    /// Bytes the server could still hold for this session when it answered, memory and spill together, within its quota.
     pub capacity_bytes: u64,
     /// The session's slot size.
     pub slot_size: u32,
@@ -96,10 +101,15 @@ pub struct Welcome {
     pub payload_crc: bool,
     /// The server's proof that it holds the key; zeroes without a key.
     pub proof: [u8; 32],
+    /// What the session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
+    pub quota_bytes: u64,
 }
 
+/// The quota of those who have none.
+pub const NO_QUOTA: u64 = u64::MAX;
+
 /// The bytes of a WELCOME's payload.
-pub const WELCOME_BYTES: usize = 72;
+pub const WELCOME_BYTES: usize = 80;
 
 impl Welcome {
     /// The payload's bytes.
@@ -111,6 +121,7 @@ impl Welcome {
         bytes[32..36].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[36] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
         bytes[40..72].copy_from_slice(&self.proof);
+        bytes[72..80].copy_from_slice(&self.quota_bytes.to_le_bytes());
         bytes
     }
 
@@ -127,6 +138,7 @@ impl Welcome {
             slot_size: u32::from_le_bytes(part(bytes, 32)),
             payload_crc: bytes[36] & HELLO_PAYLOAD_CRC != 0,
             proof: part(bytes, 40),
+            quota_bytes: u64::from_le_bytes(part(bytes, 72)),
         })
     }
 }
@@ -156,9 +168,19 @@ pub struct Status {
     pub read_bytes: u64,
     /// Bytes of pages received since the start.
     pub write_bytes: u64,
+    /// Bytes of pages sent in a second, of late.
+    pub read_bytes_per_s: u64,
+    /// Bytes of pages received in a second, of late.
+    pub write_bytes_per_s: u64,
+    /// What each session may hold at most; [`NO_QUOTA`] without a quota.
+    pub client_quota_bytes: u64,
+    /// How long the server has run, in milliseconds.
+    pub uptime_ms: u64,
+    /// The server's release, as [`pack_release`] makes it.
+    pub release: u64,
 }
 
-const STATUS_WORDS: usize = 11;
+const STATUS_WORDS: usize = 16;
 /// The bytes of a STATUS_REPLY's payload.
 pub const STATUS_BYTES: usize = STATUS_WORDS * 8;
 
@@ -176,6 +198,11 @@ impl Status {
             &mut self.spill_free_bytes,
             &mut self.read_bytes,
             &mut self.write_bytes,
+            &mut self.read_bytes_per_s,
+            &mut self.write_bytes_per_s,
+            &mut self.client_quota_bytes,
+            &mut self.uptime_ms,
+            &mut self.release,
         ]
     }
 
@@ -197,6 +224,17 @@ impl Status {
         }
         Some(status)
     }
+}
+
+/// A release's three numbers (`1.22.3`) in one: 16 bits each, the first one highest. What is no number counts as 0.
+pub fn pack_release(text: &str) -> u64 {
+    let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
+    (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
+}
+
+/// The text that [`pack_release`] packed.
+pub fn release_text(packed: u64) -> String {
+    format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
 
 /// Which of a same-host session's files a slot lies in.

@@ -48,8 +48,10 @@ pub struct SessionInfo {
     pub session: u64,
     /// The session's slot size.
     pub slot_size: u32,
-    /// Bytes the server could hold when it answered, memory and spill together.
+    /// Bytes the server could hold for the session when it answered, memory and spill together, within the quota.
     pub capacity_bytes: u64,
+    /// What the server lets the session hold at most, in bytes; [`crate::payload::NO_QUOTA`] without a quota.
+    pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
 }
@@ -88,6 +90,7 @@ impl Session {
             session: welcome.session,
             slot_size: welcome.slot_size,
             capacity_bytes: welcome.capacity_bytes,
+            quota_bytes: welcome.quota_bytes,
             payload_checksum: options.payload_checksum,
         };
         let writer = Writer::new(writing.socket, writing.inbox, options.payload_checksum);

@@ -4,30 +4,83 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
-use crate::frame::Kind;
-use crate::handshake::{Welcomed, Wish, connect, send_control};
+use crate::frame::{Header, Kind};
+use crate::handshake::{Welcomed, Wish, connect};
+use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
 use crate::payload::{Role, Status};
-use crate::socket::Progress;
+use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
+use crate::socket::{Progress, Socket};
+
+/// A server that goes on naming sessions beyond so many is not believed.
+const SESSIONS_MAX: usize = 1 << 16;
 
 /// What the server at `endpoint` holds; connecting and answering may take `timeout` each.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
-    let wish = Wish {
-        role: Role::Control,
-        slot_size: 0,
-        payload_crc: false,
-        join: None,
-        key,
-        connect_timeout: timeout,
-        silent_timeout: timeout,
-    };
-    let Welcomed { socket, mut inbox, .. } = connect(endpoint, &wish)?;
-    send_control(&socket, Kind::Status, 0, &[])?;
-    let mut payload = [0; CONTROL_MAX];
-    let (header, length) = inbox.receive_frame(&socket, &mut payload, &mut Progress::until(timeout))?;
-    match Status::decode(&payload[..length]) {
-        Some(status) if header.kind == Kind::StatusReply => Ok(status),
-        _ => Err(LinkError::Garbage { what: "an answer to STATUS that makes no sense" }),
+    Asking::start(endpoint, key, timeout)?.status()
+}
+
+/// What the server at `endpoint` holds, and its open sessions in the order of their numbers; connecting and each answer
+/// may take `timeout`.
+pub fn fetch_sessions(
+    endpoint: &Endpoint,
+    key: Option<&Key>,
+    timeout: Duration,
+) -> Result<(Status, Vec<SessionStatus>), LinkError> {
+    let mut asking = Asking::start(endpoint, key, timeout)?;
+    let status = asking.status()?;
+    let mut sessions: Vec<SessionStatus> = Vec::new();
+    loop {
+        let after = sessions.last().map_or(0, |last| last.session);
+        let more = asking.sessions(after)?;
+        let is_last = more.len() < SESSIONS_PER_REPLY;
+        sessions.extend(more);
+        if is_last || sessions.len() > SESSIONS_MAX {
+            return Ok((status, sessions));
+        }
+    }
+}
+
+/// A control connection.
+struct Asking {
+    socket: Socket,
+    inbox: Inbox,
+    timeout: Duration,
+}
+
+impl Asking {
+    fn start(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Asking, LinkError> {
+        let wish = Wish {
+            role: Role::Control,
+            slot_size: 0,
+            payload_crc: false,
+            join: None,
+            key,
+            connect_timeout: timeout,
+            silent_timeout: timeout,
+        };
+        let Welcomed { socket, inbox, .. } = connect(endpoint, &wish)?;
+        Ok(Asking { socket, inbox, timeout })
+    }
+
+    fn status(&mut self) -> Result<Status, LinkError> {
+        let garbage = LinkError::Garbage { what: "an answer to STATUS that makes no sense" };
+        let mut payload = [0; CONTROL_MAX];
+        let (kind, length) = self.ask(Header::bare(Kind::Status, 0), &mut payload)?;
+        Status::decode(&payload[..length]).filter(|_| kind == Kind::StatusReply).ok_or(garbage)
+    }
+
+    fn sessions(&mut self, after: u64) -> Result<Vec<SessionStatus>, LinkError> {
+        let garbage = LinkError::Garbage { what: "an answer to SESSIONS that makes no sense" };
+        let mut payload = [0; CONTROL_MAX];
+        let (kind, length) = self.ask(Header { offset: after, ..Header::bare(Kind::Sessions, 0) }, &mut payload)?;
+        SessionStatus::decode_all(&payload[..length], after).filter(|_| kind == Kind::SessionsReply).ok_or(garbage)
+    }
+
+    fn ask(&mut self, request: Header, payload: &mut [u8; CONTROL_MAX]) -> Result<(Kind, usize), LinkError> {
+        self.socket.send_all(&[std::io::IoSlice::new(&request.encode())])?;
+        let (header, length) = self.inbox.receive_frame(&self.socket, payload, &mut Progress::until(self.timeout))?;
+        Ok((header.kind, length))
     }
 }

@@ -28,6 +28,8 @@ pub struct Ack {
     pub tag: u64,
     /// How it went.
     pub status: AckStatus,
+    /// What the server could still hold for this session just then, in bytes.
+    pub capacity_bytes: u64,
 }
 
 /// How a write, discard or ping went.
@@ -37,6 +39,8 @@ pub enum AckStatus {
     Done,
     /// The server has no room for it: what it held at that range before is unspecified, the caller keeps the page.
     Full,
+    /// The same, for this session has used up its quota.
+    OverQuota,
 }
 
 impl AsFd for Writer {
@@ -134,9 +138,16 @@ impl Writer {
 
     fn accept(&mut self, header: &Header) -> Result<Ack, LinkError> {
         match header.kind {
-            Kind::Done | Kind::Pong => Ok(Ack { tag: header.tag, status: AckStatus::Done }),
+            Kind::Done | Kind::Pong => {
+                Ok(Ack { tag: header.tag, status: AckStatus::Done, capacity_bytes: header.offset })
+            }
             Kind::Error => match server_error(header, &mut self.inbox, &self.socket) {
-                LinkError::Server { tag, code: ErrorCode::Full, .. } => Ok(Ack { tag, status: AckStatus::Full }),
+                LinkError::Server { tag, code: ErrorCode::Full, .. } => {
+                    Ok(Ack { tag, status: AckStatus::Full, capacity_bytes: 0 })
+                }
+                LinkError::Server { tag, code: ErrorCode::OverQuota, .. } => {
+                    Ok(Ack { tag, status: AckStatus::OverQuota, capacity_bytes: 0 })
+                }
                 error => Err(error),
             },
             _ => Err(LinkError::Garbage { what: "a frame that acknowledges nothing" }),

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
-use hanare_wire::payload::{HELLO_BYTES, Hello, Welcome};
+use hanare_wire::payload::{HELLO_BYTES, Hello, NO_QUOTA, Welcome};
 use hanare_wire::{Endpoint, ErrorCode, Key, LinkError, Session, SessionOptions, Wait, fetch_status};
 
 /// Far longer than any answer takes here, and far shorter than a hang.
@@ -60,6 +60,7 @@ fn welcome(stream: &mut TcpStream) {
         slot_size: hello.slot_size,
         payload_crc: hello.payload_crc,
         proof: [0; 32],
+        quota_bytes: NO_QUOTA,
     };
     let payload = welcome.encode();
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
@@ -157,8 +158,10 @@ fn a_server_that_cannot_prove_the_key() {
             slot_size: hello.slot_size,
             payload_crc: false,
             proof: [0; 32],
+            quota_bytes: NO_QUOTA,
         };
-        send(&mut stream, Header { length: 72, ..Header::bare(Kind::Welcome, 0) }, &welcome.encode());
+        let payload = welcome.encode();
+        send(&mut stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
     });
     let error = Session::open(&endpoint, &with_key(&endpoint)).expect_err("no session");
     assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("prove")), "{error:?}");

@@ -2,8 +2,8 @@
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, FrameError, HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::{CONTROL_MAX, DISCARD_MAX, RANGE_MAX};
-use hanare_wire::payload::{GRANT_BYTES, Hello, Role, Welcome};
-use hanare_wire::{ErrorCode, Grant, LinkError, Place, Status, Text};
+use hanare_wire::payload::{GRANT_BYTES, Hello, Role, Welcome, pack_release, release_text};
+use hanare_wire::{ErrorCode, Grant, Identity, LinkError, Place, Status, Text};
 use proptest::prelude::*;
 
 fn header() -> impl Strategy<Value = Header> {
@@ -12,7 +12,7 @@ fn header() -> impl Strategy<Value = Header> {
     (kind, fields).prop_map(|(kind, (flag, tag, unit, units, payload_crc, code))| {
         let length = match kind {
             Kind::Read | Kind::Data | Kind::Write | Kind::Discard => units * 4096,
-            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Attach | Kind::Attached => 0,
+            Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Sessions | Kind::Attach | Kind::Attached => 0,
             _ => units % 81,
         };
         let flags = if flag { FLAG_PAYLOAD_CRC } else { 0 };
@@ -92,14 +92,22 @@ proptest! {
 
 #[test]
 fn hello_and_status_go_there_and_back() {
-    let hello =
-        Hello { role: Role::Session, payload_crc: true, slot_size: 65536, session: 7, token: [3; 16], nonce: [9; 32] };
+    let hello = Hello {
+        role: Role::Session,
+        payload_crc: true,
+        slot_size: 65536,
+        session: 7,
+        token: [3; 16],
+        nonce: [9; 32],
+        client: Identity::of_this_process(),
+    };
     assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     let mut uneven = hello.encode();
     uneven[4..8].copy_from_slice(&65535u32.to_le_bytes());
     assert_eq!(Hello::decode(&uneven), None, "a slot is a power of two");
     let status = Status { sessions: 1, slots: 2, write_bytes: u64::MAX, ..Status::default() };
     assert_eq!(Status::decode(&status.encode()), Some(status));
+    assert_eq!(release_text(pack_release("1.22.333")), "1.22.333");
     let run = Grant { place: Place::Spill, first_slot: u32::MAX - 1, count: 1 };
     assert_eq!(Grant::decode(&run.encode()), Some(run));
     assert_eq!(Grant::decode(&Grant { count: 2, ..run }.encode()), None, "a run ends within 32 bits");
@@ -127,9 +135,11 @@ fn a_foreign_protocol_or_version_is_known_by_its_first_bytes() {
 
 #[test]
 fn error_codes_keep_their_numbers() {
-    for (number, code) in [(1, ErrorCode::NotHeld), (2, ErrorCode::Full), (7, ErrorCode::NotAllowed)] {
+    for (number, code) in
+        [(1, ErrorCode::NotHeld), (2, ErrorCode::Full), (7, ErrorCode::NotAllowed), (8, ErrorCode::OverQuota)]
+    {
         assert_eq!(ErrorCode::from_wire(number), Some(code));
     }
     assert_eq!(ErrorCode::from_wire(0), None);
-    assert_eq!(ErrorCode::from_wire(8), None);
+    assert_eq!(ErrorCode::from_wire(9), None);
 }

@@ -1,7 +1,7 @@
 //! The process of one measured run, whose memory is far: it fills a region, reaches the steady state, times the pattern,
 //! and checks every word. Hidden from the help; `hanare bench paging` starts it with its settings in the environment.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use hanare::far::{self, StartError};
@@ -47,6 +47,12 @@ pub(super) struct ChildArgs {
     pub(super) stride_pages: u64,
     #[arg(long)]
     pub(super) touches: u64,
+    /// Between two random touches, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(super) pause_us: u64,
+    /// Say a line when the timed part could begin, and begin it on a line.
+    #[arg(long)]
+    pub(super) on_word: bool,
 }
 
 /// Why a run could not be measured.
@@ -67,6 +73,9 @@ pub(crate) enum ChildError {
     /// The starter cannot be watched.
     #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
     Starter(rustix::io::Errno),
+    /// The starter says nothing.
+    #[error("nobody said when to begin: {0}; run 'hanare bench servers'")]
+    Word(std::io::Error),
     /// The figures cannot be told.
     #[error("cannot tell the figures: {0}; run 'hanare bench paging'")]
     Tell(#[from] serde_json::Error),
@@ -109,7 +118,12 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     let rewrite = args.access == Access::Rw;
     reach_steady_state(&mut words, rewrite)?;
     walk.warming().try_for_each(|page| words.touch(page, rewrite))?;
-    let mut run = timed(&walk, &mut words, rewrite)?;
+    if args.on_word {
+        println!("ready");
+        let mut word = String::new();
+        std::io::stdin().read_line(&mut word).map_err(ChildError::Word)?;
+    }
+    let mut run = timed(&walk, &mut words, rewrite, Duration::from_micros(args.pause_us))?;
     words.verify()?;
     run.words_verified = words.count();
     println!("{}", serde_json::to_string(&run)?);
@@ -135,7 +149,7 @@ fn snapshot() -> Snapshot {
     far::snapshot().expect("far memory was started, and this is no forked child")
 }
 
-fn timed(walk: &Walk, words: &mut Words, rewrite: bool) -> Result<Run, Mismatch> {
+fn timed(walk: &Walk, words: &mut Words, rewrite: bool, pause: Duration) -> Result<Run, Mismatch> {
     let each = walk.pattern == Pattern::Rand;
     let mut touches_ns = Vec::with_capacity(if each { walk.random_touches as usize } else { 0 });
     let mut touches = 0;
@@ -148,6 +162,10 @@ fn timed(walk: &Walk, words: &mut Words, rewrite: bool) -> Result<Run, Mismatch>
             let now = Instant::now();
             touches_ns.push((now - last).as_nanos().min(u128::from(u32::MAX)) as u32);
             last = now;
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+                last = Instant::now();
+            }
         }
         touches = touches_ns.len() as u64;
     } else {

@@ -89,7 +89,7 @@ pub(crate) struct PagingArgs {
 
 /// How pages reach the memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LinkKind {
+pub(super) enum LinkKind {
     /// The same-host link of 'hanare run': memory shared with a private server.
     Direct,
     /// TCP over loopback.
@@ -192,7 +192,7 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
 }
 
 /// A memory server for one run, which ends when this is dropped.
-enum Lender {
+pub(super) enum Lender {
     /// A process of its own.
     Private(Private),
     /// A thread of this process, ended in `drop`.
@@ -200,7 +200,7 @@ enum Lender {
 }
 
 impl Lender {
-    fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
+    pub(super) fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
         // Whole slots, and some for what is freed a little later than it is taken.
         let memory = bytes + bytes / 8 + (64 << 20);
         if link != LinkKind::Tcp {
@@ -214,6 +214,14 @@ impl Lender {
         // An end before its time shows in the measured process, as a lost server.
         let life = std::thread::spawn(move || drop(server.run()));
         Ok(Lender::Thread { endpoint, stop, life: Some(life) })
+    }
+
+    /// Where it listens, if by TCP.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        match self {
+            Lender::Private(_) => None,
+            Lender::Thread { endpoint, .. } => Some(endpoint.clone()),
+        }
     }
 
     fn tell(&self, link: LinkKind, settings: &mut Settings) {

@@ -92,6 +92,8 @@ pub struct Pager {
     /// Units of free frames whose memory is being given back.
     freeing: u32,
     clean: u32,
+    /// Units of pages (of blocks, where a block has several units) of which anything was touched.
+    touched: u32,
     starved: VecDeque<PageId>,
     ahead: VecDeque<PageId>,
     /// Pages being copied out of frames whose write-back has ended.
@@ -143,6 +145,7 @@ impl Pager {
             leaving_clean: 0,
             freeing: 0,
             clean: 0,
+            touched: 0,
             starved: VecDeque::with_capacity(limits::STARVED_MAX),
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
@@ -189,6 +192,12 @@ impl Pager {
     #[must_use]
     pub fn local_units(&self) -> u32 {
         self.used + self.spare() + self.freeing
+    }
+
+    /// Units that need a place sooner or later: those touched and not discarded, rounded up to whole blocks.
+    #[must_use]
+    pub fn touched_units(&self) -> u32 {
+        self.touched
     }
 
     /// The budget in force, in units.
@@ -684,9 +693,13 @@ impl Pager {
         let from = self.state(page);
         self.state[page.0 as usize] = to as u8;
         if self.geometry.block_units == 1 {
+            self.touched += u32::from(to != State::Untouched);
+            self.touched -= u32::from(from != State::Untouched);
             return;
         }
         let (block, span) = (self.geometry.block(page.0) as usize, self.span(page) as u16);
+        let is_touched = |pager: &Self| pager.in_memory[block] + pager.remote[block] > 0;
+        let was_touched = is_touched(self);
         match from {
             State::Untouched => {}
             State::Remote => self.remote[block] -= span,
@@ -696,6 +709,11 @@ impl Pager {
             State::Untouched => {}
             State::Remote => self.remote[block] += span,
             _ => self.in_memory[block] += span,
+        }
+        match (was_touched, is_touched(self)) {
+            (false, true) => self.touched += self.geometry.block_units,
+            (true, false) => self.touched -= self.geometry.block_units,
+            _ => {}
         }
     }
 

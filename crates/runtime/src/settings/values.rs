@@ -35,6 +35,9 @@ pub enum ValueError {
     /// Not a trap mode.
     #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
     NotAMode(String),
+    /// Not a way to overcommit.
+    #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
+    NotAnOvercommit(String),
     /// Not a name.
     #[error("'{0}' is not a name; give up to 31 lower-case letters, digits, '-' or '_'")]
     NotAName(String),
@@ -148,6 +151,41 @@ pub enum Mode {
     Sigbus,
     /// SIGSEGV and mprotect: needs no privilege.
     Sigsegv,
+}
+
+/// When an allocation is refused for want of room on the memory servers; the kernel's `vm.overcommit_memory`, for far
+/// memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overcommit {
+    /// When it does not fit beside what was touched so far.
+    Heuristic,
+    /// Never: only full servers end the run.
+    Always,
+    /// When it does not fit beside all that is allocated.
+    Never,
+}
+
+impl FromStr for Overcommit {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "heuristic" => Ok(Overcommit::Heuristic),
+            "always" => Ok(Overcommit::Always),
+            "never" => Ok(Overcommit::Never),
+            _ => Err(ValueError::NotAnOvercommit(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Overcommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Overcommit::Heuristic => "heuristic",
+            Overcommit::Always => "always",
+            Overcommit::Never => "never",
+        })
+    }
 }
 
 impl FromStr for Mode {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
@@ -15,6 +15,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::Held;
+use crate::engine::now_ns;
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 
 /// Bytes of slots asked for at a time: as much as was granted before, within these bounds.
@@ -22,6 +23,11 @@ const GRANT_BYTES_MIN: usize = 4 << 20;
 const GRANT_BYTES_MAX: usize = 64 << 20;
 /// Set in a slot number that lies in the spill file.
 const SPILLED: u32 = 1 << 31;
+/// Slots that were free all this time, beyond what is kept for write-backs to come, are given back.
+const IDLE_NS: u64 = 2_000_000_000;
+/// At most so many bytes of them at a time, in so many runs.
+const IDLE_BYTES_MAX: usize = 256 << 20;
+const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +50,12 @@ pub(crate) struct Direct {
     control: LockCell<Attachment>,
     free_slots: AtomicU32,
     granted_slots: AtomicU32,
+    /// What the server could still grant, in bytes, and when it said so.
+    left_bytes: AtomicU64,
+    left_known_ns: AtomicU64,
+    /// Least free slots since then.
+    idle_slots: AtomicU32,
+    idle_since_ns: AtomicU64,
     /// Rung when few free slots are left.
     bell: &'static AtomicU32,
 }
@@ -90,6 +102,10 @@ impl Direct {
                 held: Held::new(units, stretch_units),
                 unit_bytes,
             }),
+            left_bytes: AtomicU64::new(attachment.capacity_bytes),
+            left_known_ns: AtomicU64::new(now_ns()),
+            idle_slots: AtomicU32::new(0),
+            idle_since_ns: AtomicU64::new(now_ns()),
             control: LockCell::new(attachment),
             free_slots: AtomicU32::new(0),
             granted_slots: AtomicU32::new(0),
@@ -176,6 +192,7 @@ impl Direct {
                 let mut table = self.table.lock();
                 let found = table.slot_for_write(unit, self.slot_bytes);
                 self.free_slots.store(table.free.len() as u32, Relaxed);
+                self.idle_slots.fetch_min(table.free.len() as u32, Relaxed);
                 found
             };
             if self.free_slots.load(Relaxed) + 1 == self.low() {
@@ -233,6 +250,63 @@ impl Direct {
             // A refusal shows itself again when a slot is really needed.
             let _ = self.try_grant();
         }
+        if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
+            self.give_back_idle();
+        }
+    }
+
+    /// Gives back slots that nobody wanted for a while, and begins to watch anew.
+    fn give_back_idle(&self) {
+        let keep = self.grant_slots();
+        let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
+        let mut slots: Vec<u32> = {
+            let mut table = self.table.lock();
+            let idle = self.idle_slots.load(Relaxed).min(table.free.len() as u32);
+            let count = idle.saturating_sub(keep).min(most) as usize;
+            let slots = table.free.drain(..count).collect();
+            self.free_slots.store(table.free.len() as u32, Relaxed);
+            self.idle_slots.store(table.free.len() as u32, Relaxed);
+            slots
+        };
+        self.idle_since_ns.store(now_ns(), Relaxed);
+        slots.sort_unstable();
+        let runs: Vec<&[u32]> = slots.chunk_by(|a, b| a + 1 == *b).collect();
+        let (now, later) = runs.split_at(runs.len().min(IDLE_RUNS_MAX));
+        for run in now {
+            let place = if run[0] & SPILLED != 0 { Place::Spill } else { Place::Memory };
+            let mut control = self.control.lock();
+            // A link that failed shows itself to the keeper, and then the slots are lost with the rest.
+            if control.give_back(run[0] & !SPILLED, run.len() as u32, place).is_ok() {
+                self.granted_slots.fetch_sub(run.len() as u32, Relaxed);
+                self.note_room(&control);
+            }
+        }
+        let mut table = self.table.lock();
+        table.free.extend(later.iter().copied().flatten());
+        self.free_slots.store(table.free.len() as u32, Relaxed);
+    }
+
+    /// What this process has been granted and what it could still be granted, in bytes, as far as is known.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        u64::from(self.granted_slots.load(Relaxed)) * self.slot_bytes as u64 + self.left_bytes.load(Relaxed)
+    }
+
+    /// When the server last said what it could still grant.
+    pub(crate) fn room_known_ns(&self) -> u64 {
+        self.left_known_ns.load(Relaxed)
+    }
+
+    /// Asks it, and waits for the answer.
+    pub(crate) fn ask_for_room(&self) {
+        let mut control = self.control.lock();
+        // A link that failed shows itself to the keeper.
+        let _ = control.capacity_left();
+        self.note_room(&control);
+    }
+
+    fn note_room(&self, control: &Attachment) {
+        self.left_bytes.store(control.capacity_left_bytes, Relaxed);
+        self.left_known_ns.store(now_ns(), Relaxed);
     }
 
     fn grant_slots(&self) -> u32 {
@@ -267,7 +341,9 @@ impl Direct {
         }
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
         let wanted = self.grant_slots();
-        let count = control.grant_into(wanted, &mut runs)?;
+        let granted = control.grant_into(wanted, &mut runs);
+        self.note_room(&control);
+        let count = granted?;
         let mut table = self.table.lock();
         for run in runs[..count].iter().rev() {
             let spilled = if run.place == Place::Spill { SPILLED } else { 0 };

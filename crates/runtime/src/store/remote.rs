@@ -14,12 +14,14 @@ use hanare_paging::{Event, FrameId, PageId, Placement};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
-use hanare_wire::{AckStatus, LinkError, ReadReplies, ReadRequests, Session, Wait, Writer};
+use hanare_wire::{Ack, AckStatus, LinkError, ReadReplies, ReadRequests, Session, Wait, Writer};
 
 use super::Held;
 use crate::engine::{Engine, now_ns};
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 use crate::stats::add;
+
+mod room;
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
@@ -51,8 +53,19 @@ enum Received {
 
 #[derive(Clone, Copy)]
 enum Job {
-    WriteBack { page: PageId, frame: FrameId, bytes: u32 },
-    Discard { offset: u64, bytes: u32 },
+    WriteBack {
+        page: PageId,
+        frame: FrameId,
+        bytes: u32,
+    },
+    Discard {
+        offset: u64,
+        bytes: u32,
+    },
+    /// Asks for a sign of life, which tells of the server's room: the asking with this number.
+    Ask {
+        number: u32,
+    },
 }
 
 struct Server {
@@ -66,6 +79,12 @@ struct Server {
     bell: AtomicU32,
     writes_in_flight: AtomicU32,
     last_ack_ns: AtomicU64,
+    /// How often it was to be asked for its room, and the last asking that it answered.
+    asked: AtomicU32,
+    answered: AtomicU32,
+    /// When it last told of its room.
+    room_known_ns: AtomicU64,
+    quota_bytes: u64,
 }
 
 struct Requests {
@@ -92,6 +111,10 @@ struct Places {
     placement: Placement,
     held: Held,
     slots_held: Held,
+    /// Write-backs under way, by stretch: as long as there are any, it keeps its server.
+    writing: Vec<u16>,
+    /// Slots held on each server.
+    slots_of: Vec<u64>,
     stretch_units: u32,
     slot_units: u32,
 }
@@ -101,6 +124,8 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) session: Session,
     pub(crate) capacity_bytes: u64,
+    /// The most it is to be used for, where the user set a bound.
+    pub(crate) limit_bytes: Option<u64>,
 }
 
 impl Remote {
@@ -115,9 +140,15 @@ impl Remote {
     ) -> Result<(Self, Vec<Writer>), MapError> {
         let stretch_units = (STRETCH_BYTES / unit_bytes) as u32;
         let capacities: Vec<u64> = opened.iter().map(|o| (o.capacity_bytes / STRETCH_BYTES as u64).max(1)).collect();
+        let mut placement = Placement::new(&capacities);
+        for (index, opened) in opened.iter().enumerate() {
+            if let Some(bytes) = opened.limit_bytes {
+                placement.limit(index, (bytes / STRETCH_BYTES as u64).max(1));
+            }
+        }
         let mut writers = Vec::new();
         let servers = opened.into_iter().map(|opened| {
-            let (link, replies, writer, _) = opened.session.split();
+            let (link, replies, writer, info) = opened.session.split();
             writers.push(writer);
             let replies = Replies { link: replies, bounce: Mapping::anonymous(bounce_bytes)?.leak() };
             Ok(Server {
@@ -131,15 +162,21 @@ impl Remote {
                 bell: AtomicU32::new(0),
                 writes_in_flight: AtomicU32::new(0),
                 last_ack_ns: AtomicU64::new(0),
+                asked: AtomicU32::new(0),
+                answered: AtomicU32::new(0),
+                room_known_ns: AtomicU64::new(now_ns()),
+                quota_bytes: info.quota_bytes,
             })
         });
-        let servers = servers.collect::<Result<_, MapError>>()?;
+        let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
         let slot_units = (slot_bytes / unit_bytes) as u32;
         let places = Places {
             of_stretch: vec![0; units.div_ceil(stretch_units) as usize],
-            placement: Placement::new(&capacities),
+            placement,
             held: Held::new(units, stretch_units),
             slots_held: Held::new(units, slot_units),
+            writing: vec![0; units.div_ceil(stretch_units) as usize],
+            slots_of: vec![0; servers.len()],
             stretch_units,
             slot_units,
         };
@@ -238,8 +275,8 @@ impl Remote {
 
     /// Queues a write-back; its end is told by an event.
     pub(crate) fn write_back(&self, page: PageId, frame: FrameId, bytes: u32) {
-        let index = self.places.lock().place(page.0);
-        let Some(index) = index else { full() };
+        let index = self.places.lock().place_write(page.0);
+        let Some(index) = index else { self.full() };
         self.queue(index, Job::WriteBack { page, frame, bytes });
     }
 
@@ -275,15 +312,12 @@ impl Remote {
         for unit in unit..unit + count {
             let server = places.server_of(unit);
             if places.slots_held.release(unit) {
-                let first = unit / places.slot_units * places.slot_units;
-                let offset = u64::from(first) * self.unit_bytes as u64;
-                let bytes = places.slot_units * self.unit_bytes as u32;
-                self.queue(server, Job::Discard { offset, bytes });
+                places.slots_of[server] = places.slots_of[server].saturating_sub(1);
+                self.queue(server, places.discard_slot(unit, self.unit_bytes));
             }
             if places.held.release(unit) {
                 let stretch = unit / places.stretch_units;
-                places.of_stretch[stretch as usize] = 0;
-                places.placement.free(server);
+                places.free_if_unused(stretch);
             }
         }
     }
@@ -291,6 +325,10 @@ impl Remote {
     /// These units' bytes are on their server from now on.
     pub(crate) fn mark_held(&self, unit: u32, count: u32) {
         let mut places = self.places.lock();
+        let server = places.server_of(unit);
+        for slot in unit / places.slot_units..=(unit + count - 1) / places.slot_units {
+            places.slots_of[server] += u64::from(!places.slots_held.any_in(slot));
+        }
         places.held.mark(unit, count);
         places.slots_held.mark(unit, count);
     }
@@ -300,10 +338,15 @@ impl Remote {
         let mut unacknowledged: VecDeque<Vec<Job>> = VecDeque::new();
         let mut bytes_out = 0;
         let mut tag = 0;
+        let mut asked = 0;
         let server = &self.servers[index];
         loop {
             let bell = server.bell.load(Acquire);
-            let batch = if bytes_out < UNACKNOWLEDGED_BYTES_MAX { self.next_batch(index) } else { Vec::new() };
+            let mut batch = if bytes_out < UNACKNOWLEDGED_BYTES_MAX { self.next_batch(index) } else { Vec::new() };
+            let number = server.asked.load(Acquire);
+            if std::mem::replace(&mut asked, number) != number {
+                batch.push(vec![Job::Ask { number }]);
+            }
             for group in batch {
                 bytes_out += group_bytes(&group);
                 if unacknowledged.is_empty() {
@@ -331,7 +374,7 @@ impl Remote {
                     server.last_ack_ns.store(now_ns(), Relaxed);
                     let group = unacknowledged.pop_front().unwrap_or_default();
                     bytes_out -= group_bytes(&group);
-                    self.acknowledged(engine, index, group, ack.status);
+                    self.acknowledged(engine, index, group, &ack);
                 }
                 Ok(Some(_)) => self.lost(index, &LinkError::Garbage { what: "an acknowledgement of nothing" }),
                 Err(error) => self.lost(index, &error),
@@ -369,6 +412,7 @@ impl Remote {
     fn send(&self, engine: &Engine, index: usize, writer: &mut Writer, tag: u64, group: &[Job]) {
         let sent = match group[0] {
             Job::Discard { offset, bytes } => writer.discard(tag, offset, bytes),
+            Job::Ask { .. } => writer.ping(tag),
             Job::WriteBack { .. } => {
                 let parts: Vec<IoSlice<'_>> = group
                     .iter()
@@ -378,7 +422,7 @@ impl Remote {
                         Job::WriteBack { frame, bytes, .. } => Some(IoSlice::new(unsafe {
                             std::slice::from_raw_parts(engine.view().frame(frame), bytes as usize)
                         })),
-                        Job::Discard { .. } => None,
+                        Job::Discard { .. } | Job::Ask { .. } => None,
                     })
                     .collect();
                 writer.write(tag, group[0].start(self.unit_bytes), &parts)
@@ -389,20 +433,40 @@ impl Remote {
         }
     }
 
-    fn acknowledged(&self, engine: &Engine, index: usize, group: Vec<Job>, status: AckStatus) {
-        if status == AckStatus::Full {
+    fn acknowledged(&self, engine: &Engine, index: usize, group: Vec<Job>, ack: &Ack) {
+        if ack.status != AckStatus::Done {
             self.places.lock().placement.close(index);
         }
+        let asking = group.first().and_then(|job| if let Job::Ask { number } = job { Some(*number) } else { None });
         for job in group {
             let Job::WriteBack { page, frame, bytes } = job else { continue };
-            match status {
-                AckStatus::Done => engine.submit(Event::WrittenBack { page, frame, ok: true }),
-                AckStatus::Full => {
+            match ack.status {
+                AckStatus::Done => {
+                    let here = self.places.lock().server_of(page.0);
+                    if here != index {
+                        // Its stretch moved on, for another part of it was refused: this part has to follow.
+                        let discard = self.places.lock().discard_slot(page.0, self.unit_bytes);
+                        self.queue(index, discard);
+                        self.queue(here, job);
+                        continue;
+                    }
+                    engine.submit(Event::WrittenBack { page, frame, ok: true });
+                    self.places.lock().written(page.0);
+                }
+                AckStatus::Full | AckStatus::OverQuota => {
                     let moved = self.places.lock().move_away(page.0, index);
-                    let Some(other) = moved else { full() };
+                    let Some(other) = moved else { self.full() };
                     self.queue(other, Job::WriteBack { page, frame, bytes });
                 }
             }
+        }
+        // Only now, for what was just written counts as held.
+        if ack.status == AckStatus::Done {
+            self.heard(index, ack.capacity_bytes);
+        }
+        if let Some(number) = asking {
+            self.servers[index].answered.store(number, Release);
+            futex::wake_all(&self.servers[index].answered);
         }
     }
 
@@ -430,22 +494,24 @@ impl Remote {
     fn lost(&self, index: usize, error: &LinkError) -> ! {
         fatal::die(EXIT_LOST, format_args!("{}: {error}", self.servers[index].name))
     }
-}
 
-fn full() -> ! {
-    fatal::die(
-        EXIT_FULL,
-        format_args!(
-            "all memory servers are full; name a further --server, or give one more --memory or a --spill directory"
-        ),
-    )
+    fn full(&self) -> ! {
+        fatal::die(
+            EXIT_FULL,
+            format_args!(
+                "all memory servers are full: {}; name a further --server, or give one more --memory, a --spill directory \
+                 or a larger --client-quota",
+                self.room_in_words()
+            ),
+        )
+    }
 }
 
 impl Job {
     fn bytes_sent(&self) -> usize {
         match *self {
             Job::WriteBack { bytes, .. } => bytes as usize,
-            Job::Discard { .. } => 0,
+            Job::Discard { .. } | Job::Ask { .. } => 0,
         }
     }
 
@@ -454,6 +520,7 @@ impl Job {
         match *self {
             Job::WriteBack { page, .. } => u64::from(page.0) * unit_bytes as u64,
             Job::Discard { offset, .. } => offset,
+            Job::Ask { .. } => 0,
         }
     }
 }
@@ -488,6 +555,35 @@ impl Places {
         Some(usize::from(self.of_stretch[stretch]) - 1)
     }
 
+    /// Lets a server forget a unit's slot.
+    fn discard_slot(&self, unit: u32, unit_bytes: usize) -> Job {
+        let first = unit / self.slot_units * self.slot_units;
+        Job::Discard { offset: u64::from(first) * unit_bytes as u64, bytes: self.slot_units * unit_bytes as u32 }
+    }
+
+    /// The server for a write-back that begins.
+    fn place_write(&mut self, unit: u32) -> Option<usize> {
+        let server = self.place(unit)?;
+        self.writing[(unit / self.stretch_units) as usize] += 1;
+        Some(server)
+    }
+
+    /// A write-back ended, and its page was told so.
+    fn written(&mut self, unit: u32) {
+        let stretch = unit / self.stretch_units;
+        self.writing[stretch as usize] -= 1;
+        self.free_if_unused(stretch);
+    }
+
+    /// A stretch of which nothing is held, nor on its way, is on no server.
+    fn free_if_unused(&mut self, stretch: u32) {
+        let server = usize::from(self.of_stretch[stretch as usize]);
+        if server > 0 && self.writing[stretch as usize] == 0 && !self.held.any_in(stretch) {
+            self.of_stretch[stretch as usize] = 0;
+            self.placement.free(server - 1);
+        }
+    }
+
     /// Another server for a stretch that one refused. A stretch that is partly there already has nowhere to go.
     fn move_away(&mut self, unit: u32, from: usize) -> Option<usize> {
         let stretch = unit / self.stretch_units;
@@ -499,6 +595,8 @@ impl Places {
             return None;
         }
         self.of_stretch[stretch as usize] = 0;
+        self.placement.free(from);
+        self.placement.close(from);
         self.place(unit)
     }
 }

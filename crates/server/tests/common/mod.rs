@@ -128,7 +128,7 @@ impl Client {
     }
 
     pub fn ack(&mut self, expected: u64) -> Result<AckStatus, LinkError> {
-        let Ack { tag, status } = self.writer.try_ack(Wait::Block { timeout: SOON })?.expect("an ack in time");
+        let Ack { tag, status, .. } = self.writer.try_ack(Wait::Block { timeout: SOON })?.expect("an ack in time");
         assert_eq!(tag, expected);
         Ok(status)
     }

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# What a greedy client costs the 15 others of a memory server: `make bench-servers`.
+#
+# The others' median fault beside it, against the same clients without it, and against one alone. RUNS (5) and CLIENTS (15)
+# change that. Let nothing else run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. benches/common.sh
+json="$(mktemp)"
+trap 'rm -f "$json"' EXIT
+trap 'exit 130' INT TERM
+
+"$hanare" bench servers --json --runs "$runs" --clients "${CLIENTS:-15}" >"$json"
+printf '%-44s %10s %10s\n' "median fault of a modest client (us)" p50 p99
+for who in alone modest greedy; do
+    case $who in
+    alone) name="one client alone" ;;
+    modest) name="$(figure "$json" clients) clients" ;;
+    greedy) name="$(figure "$json" clients) clients and a greedy one" ;;
+    esac
+    printf '%-44s %10s %10s\n' "$name" "$(figure "$json" "fault_us_p50_$who")" "$(figure "$json" "fault_us_p99_$who")"
+done
+ratio="$(figure "$json" ratio_greedy)"
+printf '%-44s %10s %10s   %s\n' "with the greedy one / without (wanted <= 2)" "$ratio" "" "$(verdict "$ratio" "<= 2")"
+printf '%-44s %10s GB/s\n' "the greedy one, meanwhile" "$(figure "$json" greedy_gb_per_s)"

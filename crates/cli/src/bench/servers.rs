@@ -1,0 +1,262 @@
+//! `hanare bench servers`: what a greedy client costs the others of a memory server.
+//!
+//! Modest clients are processes whose memory is far, each touching its pages at random with a pause between touches. The
+//! greedy one has a session of its own and asks for the longest ranges there are, as many at a time as the link takes,
+//! reading and writing. The modest ones are measured without it and with it, in turns.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use hanare::private::PrivateError;
+use hanare::settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_size};
+use hanare_server::ServerError;
+use hanare_wire::limits::RANGE_MAX;
+use hanare_wire::{Endpoint, LinkError, Session, SessionOptions, Wait};
+use thiserror::Error;
+
+use super::child::Run;
+use super::paging::{Lender, LinkKind, PagingError, runs};
+use super::pattern::OS_PAGE;
+use super::sheet::Sheet;
+
+/// Ranges the greedy client has under way on each of its connections.
+const GREEDY_DEPTH: u64 = 64;
+/// Different ranges it goes through.
+const GREEDY_RANGES: u64 = 16;
+
+/// Measure what a greedy client costs the others of a memory server.
+///
+/// fault_us is what a touch that faulted took in a modest client: `alone` with one client, `modest` with all modest ones,
+/// `greedy` with the greedy one beside them; the ratio is the last against the one before.
+#[derive(Debug, Args)]
+pub(crate) struct ServersArgs {
+    /// Modest clients.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Far memory of each, half of it local.
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
+    size: u64,
+    /// Touches of each.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    touches: u64,
+    /// Between two touches of a client, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 2000)]
+    pause_us: u64,
+    /// How often it is repeated; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = runs())]
+    runs: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The greedy client: asks until it is killed. Hidden from the help.
+#[derive(Debug, Args)]
+pub(crate) struct GreedyArgs {
+    #[arg(long)]
+    server: Endpoint,
+}
+
+/// Why nothing could be measured.
+#[derive(Debug, Error)]
+pub(crate) enum ServersError {
+    /// The settings make no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// No server.
+    #[error(transparent)]
+    Lender(#[from] PagingError),
+    /// The greedy client's link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A client could not be started or went away.
+    #[error("a client of the benchmark failed: {0}; run it again")]
+    Client(io::Error),
+    /// Its figures are not understood.
+    #[error("a client of the benchmark told no figures ({0}); reinstall hanare")]
+    Figures(#[from] serde_json::Error),
+}
+
+impl From<PrivateError> for ServersError {
+    fn from(error: PrivateError) -> Self {
+        ServersError::Lender(error.into())
+    }
+}
+
+impl From<ServerError> for ServersError {
+    fn from(error: ServerError) -> Self {
+        ServersError::Lender(error.into())
+    }
+}
+
+/// A process of this benchmark; killed when dropped.
+struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(command: &mut Command) -> Result<Client, ServersError> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().map_err(ServersError::Client)?;
+        let gone = || ServersError::Client(io::ErrorKind::BrokenPipe.into());
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().ok_or_else(gone)?);
+        Ok(Client { child, input, output })
+    }
+
+    fn line(&mut self) -> Result<String, ServersError> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).map_err(ServersError::Client)?;
+        if line.is_empty() { Err(ServersError::Client(io::ErrorKind::UnexpectedEof.into())) } else { Ok(line) }
+    }
+
+    fn go(&mut self) -> Result<(), ServersError> {
+        self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"\n")).map_err(ServersError::Client)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Measures and prints.
+pub(super) fn servers(args: &ServersArgs) -> Result<u8, ServersError> {
+    let mut medians: [Vec<f64>; 3] = Default::default();
+    let mut tails: [Vec<f64>; 3] = Default::default();
+    let mut greedy_rate = Vec::new();
+    let need = u64::from(args.clients) * (args.size + (8 << 20)) + GREEDY_RANGES * u64::from(RANGE_MAX);
+    for _ in 0..args.runs {
+        for (at, (clients, greedy)) in [(1, false), (args.clients, false), (args.clients, true)].into_iter().enumerate()
+        {
+            let lender = Lender::start(LinkKind::Tcp, need)?;
+            let Some(endpoint) = lender.endpoint() else { continue };
+            let (runs, rate) = together(args, &endpoint, clients, greedy)?;
+            medians[at].push(median_of(&runs, 0));
+            tails[at].push(median_of(&runs, 2));
+            greedy_rate.extend(rate);
+        }
+    }
+    let ratios = medians[2].iter().zip(&medians[1]).map(|(greedy, modest)| greedy / modest).collect();
+    let mut sheet = Sheet::default();
+    sheet.count("clients", u64::from(args.clients));
+    sheet.count("pause_us", args.pause_us);
+    sheet.count("runs", u64::from(args.runs));
+    for (name, (median, tail)) in ["alone", "modest", "greedy"].into_iter().zip(medians.into_iter().zip(tails)) {
+        sheet.spread(&format!("fault_us_p50_{name}"), median);
+        sheet.spread(&format!("fault_us_p99_{name}"), tail);
+    }
+    sheet.spread("greedy_gb_per_s", greedy_rate);
+    sheet.spread("ratio_greedy", ratios);
+    sheet.print(args.json);
+    Ok(0)
+}
+
+/// Runs so many modest clients at once, perhaps beside the greedy one, whose bytes in GB/s are told.
+fn together(
+    args: &ServersArgs,
+    endpoint: &Endpoint,
+    clients: u32,
+    greedy: bool,
+) -> Result<(Vec<Run>, Option<f64>), ServersError> {
+    let mut modest = Vec::new();
+    for _ in 0..clients {
+        modest.push(Client::start(&mut modest_command(args, endpoint)?)?);
+    }
+    for client in &mut modest {
+        client.line()?;
+    }
+    let greedy = greedy
+        .then(|| Client::start(own_command()?.args(["bench", "greedy-child", "--server"]).arg(endpoint.to_string())));
+    let mut greedy = greedy.transpose()?;
+    if let Some(greedy) = &mut greedy {
+        greedy.line()?;
+    }
+    let bytes = || -> Result<u64, ServersError> {
+        let status = hanare_wire::fetch_status(endpoint, None, Duration::from_secs(10))?;
+        Ok(status.read_bytes + status.write_bytes)
+    };
+    let (began, before) = (std::time::Instant::now(), bytes()?);
+    modest.iter_mut().try_for_each(Client::go)?;
+    let mut runs = Vec::new();
+    for client in &mut modest {
+        runs.push(serde_json::from_str(&client.line()?)?);
+    }
+    let rate = (bytes()? - before) as f64 / began.elapsed().as_secs_f64() / 1e9;
+    Ok((runs, greedy.map(|_| rate)))
+}
+
+fn own_command() -> Result<Command, ServersError> {
+    let mut command = Command::new(std::env::current_exe().map_err(ServersError::Client)?);
+    for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+fn modest_command(args: &ServersArgs, endpoint: &Endpoint) -> Result<Command, ServersError> {
+    let mut settings = Settings::new(Local::Bytes(args.size / 2));
+    settings.page_size = PageSize::Fixed(OS_PAGE as u32);
+    settings.mode = Mode::Auto;
+    settings.servers = vec![ServerSpec { endpoint: endpoint.clone(), capacity: None }];
+    settings.reserve = 1 << 30;
+    settings.validate()?;
+    let mut command = own_command()?;
+    command.args(["bench", "paging-child", "--pattern", "rand", "--access", "r", "--stride-pages", "1", "--on-word"]);
+    for (flag, number) in [("--pages", args.size / OS_PAGE), ("--touches", args.touches), ("--pause-us", args.pause_us)]
+    {
+        command.arg(flag).arg(number.to_string());
+    }
+    command.envs(settings.to_env());
+    Ok(command)
+}
+
+fn median_of(runs: &[Run], percentile: usize) -> f64 {
+    let mut figures: Vec<f64> = runs.iter().filter_map(|run| run.fault_us.map(|us| us[percentile])).collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Asks for as much as one session can, until it is killed.
+pub(super) fn greedy(args: &GreedyArgs) -> Result<u8, ServersError> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|errno| ServersError::Client(errno.into()))?;
+    let options = SessionOptions {
+        silent_timeout: Duration::from_secs(60),
+        ..SessionOptions::for_endpoint(&args.server, 2 << 20)
+    };
+    let (mut requests, mut replies, mut writer, _) = Session::open(&args.server, &options)?.split();
+    let page = vec![7; RANGE_MAX as usize];
+    let offset = |number: u64| number % GREEDY_RANGES * u64::from(RANGE_MAX);
+    let wait = Wait::Block { timeout: Duration::from_secs(60) };
+    for number in 0..GREEDY_RANGES {
+        writer.write(number, offset(number), &[io::IoSlice::new(&page)])?;
+        writer.try_ack(wait)?;
+    }
+    println!("ready");
+    let reading = std::thread::spawn(move || -> Result<(), LinkError> {
+        let mut into = vec![0; RANGE_MAX as usize];
+        for number in 0..u64::MAX {
+            requests.request(number, offset(number), RANGE_MAX)?;
+            if number >= GREEDY_DEPTH && replies.try_header(wait)?.is_some() {
+                replies.receive_payload(&mut into)?;
+            }
+        }
+        Ok(())
+    });
+    for number in 0..u64::MAX {
+        writer.write(number, offset(number), &[io::IoSlice::new(&page)])?;
+        writer.try_ack(wait)?;
+        if reading.is_finished() {
+            break;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,311 @@
+//! `hanare status`: what a memory server holds, and for whom.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use hanare::settings::format_size;
+use hanare_wire::payload::{NO_QUOTA, release_text};
+use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Transport, fetch_sessions};
+use serde::Serialize;
+use thiserror::Error;
+
+/// How long connecting and each answer may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare status node7                      the server on node7, port 7441
+  hanare status /run/hanare.sock --json    one on a Unix socket, for a script
+  hanare status node7:7500 --key key       one that asks for a key
+Rates are of the last few seconds. A client of the same host copies its pages itself: its rates are not known.";
+
+/// Say what a memory server holds, and for whom.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// The server: HOST, HOST:PORT or a Unix socket's path.
+    #[arg(value_name = "HOST[:PORT]")]
+    server: Endpoint,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// File with the server's key.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// Why a server's state is not known.
+#[derive(Debug, Error)]
+pub(crate) enum StatusError {
+    /// The key is no use.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The server is not there; the message names it.
+    #[error(transparent)]
+    Unreachable(Box<LinkError>),
+    /// It does not answer as a memory server should.
+    #[error("{endpoint}: {source}")]
+    Link {
+        /// The server.
+        endpoint: Endpoint,
+        /// What went wrong.
+        source: Box<LinkError>,
+    },
+    /// The answer could not be printed.
+    #[error("cannot print the status: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// The JSON of `hanare status`; units are in the names.
+#[derive(Debug, Serialize)]
+struct Sheet {
+    server: String,
+    hanare_version: String,
+    uptime_s: f64,
+    memory_limit_bytes: u64,
+    /// Counted against the limit; `memory_free_bytes` of it wait for the next that needs them.
+    memory_bytes: u64,
+    memory_free_bytes: u64,
+    spill_bytes: u64,
+    spill_free_bytes: u64,
+    slots: u64,
+    slots_free: u64,
+    slots_reused: u64,
+    client_quota_bytes: Option<u64>,
+    read_bytes: u64,
+    write_bytes: u64,
+    read_bytes_per_s: u64,
+    write_bytes_per_s: u64,
+    sessions: Vec<Line>,
+}
+
+/// One session in it.
+#[derive(Debug, Serialize)]
+struct Line {
+    session: u64,
+    program: String,
+    pid: u32,
+    host: String,
+    link: &'static str,
+    connections: u64,
+    age_s: f64,
+    slot_bytes: u64,
+    slots: u64,
+    bytes: u64,
+    spill_bytes: u64,
+    quota_bytes: Option<u64>,
+    /// `None` where the client copies by itself.
+    read_bytes: Option<u64>,
+    write_bytes: Option<u64>,
+    read_bytes_per_s: Option<u64>,
+    write_bytes_per_s: Option<u64>,
+}
+
+/// Asks the server and prints what it says.
+pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
+    let key = args.key.as_deref().map(Key::from_file).transpose()?;
+    let (status, sessions) = fetch_sessions(&args.server, key.as_ref(), TIMEOUT).map_err(|error| match error {
+        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error)),
+        error => StatusError::Link { endpoint: args.server.clone(), source: Box::new(error) },
+    })?;
+    let sheet = Sheet::new(&args.server, &status, &sessions);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&sheet).map_err(io::Error::from)? + "\n",
+        false => sheet.text(),
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // A reader that left early has what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        other => other.map(|()| 0).map_err(StatusError::Print),
+    }
+}
+
+impl Sheet {
+    fn new(server: &Endpoint, status: &Status, sessions: &[SessionStatus]) -> Sheet {
+        Sheet {
+            server: server.to_string(),
+            hanare_version: release_text(status.release),
+            uptime_s: seconds(status.uptime_ms),
+            memory_limit_bytes: status.memory_limit_bytes,
+            memory_bytes: status.memory_bytes,
+            memory_free_bytes: status.memory_free_bytes,
+            spill_bytes: status.spill_bytes,
+            spill_free_bytes: status.spill_free_bytes,
+            slots: status.slots,
+            slots_free: status.slots_free,
+            slots_reused: status.slots_reused,
+            client_quota_bytes: Some(status.client_quota_bytes).filter(|quota| *quota != NO_QUOTA),
+            read_bytes: status.read_bytes,
+            write_bytes: status.write_bytes,
+            read_bytes_per_s: status.read_bytes_per_s,
+            write_bytes_per_s: status.write_bytes_per_s,
+            sessions: sessions.iter().map(Line::new).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let used = self.memory_bytes.saturating_sub(self.memory_free_bytes);
+        let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human(quota)));
+        let mut text = format!(
+            "{}: hanare {}, up {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
+             since the start {} and {}\n",
+            self.server,
+            self.hanare_version,
+            span(self.uptime_s),
+            human(used),
+            human(self.memory_limit_bytes),
+            human(self.spill_bytes),
+            human(self.spill_free_bytes),
+            human(self.read_bytes_per_s),
+            human(self.write_bytes_per_s),
+            human(self.read_bytes),
+            human(self.write_bytes),
+        );
+        if self.sessions.is_empty() {
+            return text + "no session is open\n";
+        }
+        let head = ["session", "client", "link", "age", "slots", "holds", "quota", "reads/s", "writes/s"];
+        let mut rows = vec![head.map(str::to_owned)];
+        rows.extend(self.sessions.iter().map(Line::row));
+        let widths: Vec<usize> =
+            (0..head.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+        for row in &rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            text += cells.collect::<Vec<_>>().join("  ").trim_end();
+            text += "\n";
+        }
+        text
+    }
+}
+
+impl Line {
+    fn new(session: &SessionStatus) -> Line {
+        let seen = |bytes: u64| (session.transport != Transport::SameHost).then_some(bytes);
+        Line {
+            session: session.session,
+            program: session.client.program.to_string(),
+            pid: session.client.pid,
+            host: session.client.host.to_string(),
+            link: match session.transport {
+                Transport::Tcp => "tcp",
+                Transport::Unix => "unix",
+                Transport::SameHost => "same-host",
+            },
+            connections: session.connections,
+            age_s: seconds(session.age_ms),
+            slot_bytes: session.slot_bytes,
+            slots: session.slots,
+            bytes: session.bytes(),
+            spill_bytes: session.spill_bytes,
+            quota_bytes: session.quota_bytes,
+            read_bytes: seen(session.read_bytes),
+            write_bytes: seen(session.write_bytes),
+            read_bytes_per_s: seen(session.read_bytes_per_s),
+            write_bytes_per_s: seen(session.write_bytes_per_s),
+        }
+    }
+
+    fn row(&self) -> [String; 9] {
+        let rate = |bytes: Option<u64>| bytes.map_or("-".to_owned(), human);
+        [
+            self.session.to_string(),
+            format!("{}[{}]@{}", self.program, self.pid, self.host),
+            self.link.to_owned(),
+            span(self.age_s),
+            self.slots.to_string(),
+            human(self.bytes),
+            self.quota_bytes.map_or("none".to_owned(), human),
+            rate(self.read_bytes_per_s),
+            rate(self.write_bytes_per_s),
+        ]
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+/// A size as people write it where it is a round one, else to one decimal of the largest unit that fits.
+fn human(bytes: u64) -> String {
+    let exact = format_size(bytes);
+    if bytes < 1024 || exact.len() <= 5 && exact.ends_with(['K', 'M', 'G', 'T']) {
+        return exact;
+    }
+    let (unit, name) = [(1_u64 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')]
+        .into_iter()
+        .find(|(unit, _)| bytes >= *unit)
+        .unwrap_or((1, 'B'));
+    format!("{:.1}{name}", bytes as f64 / unit as f64)
+}
+
+/// A time in its largest unit: `12s`, `5m`, `3h`, `2d`.
+fn span(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..=119 => format!("{whole}s"),
+        120..=7199 => format!("{}m", whole / 60),
+        7200..=172_799 => format!("{}h", whole / 3600),
+        _ => format!("{}d", whole / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_wire::{Identity, Text};
+
+    fn session(transport: Transport) -> SessionStatus {
+        SessionStatus {
+            session: 3,
+            client: Identity { pid: 42, program: Text::new("sort"), host: Text::new("node1") },
+            transport,
+            connections: 2,
+            slot_bytes: 2 << 20,
+            slots: 5,
+            spill_bytes: 0,
+            quota_bytes: Some(16 << 20),
+            read_bytes: 100,
+            write_bytes: 200,
+            read_bytes_per_s: 1536,
+            write_bytes_per_s: 0,
+            age_ms: 150_000,
+        }
+    }
+
+    #[test]
+    fn a_table_names_each_client() {
+        let status = Status { memory_limit_bytes: 64 << 20, client_quota_bytes: 16 << 20, ..Status::default() };
+        let endpoint: Endpoint = "node7".parse().unwrap();
+        let text = Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::SameHost)]).text();
+        assert!(
+            text.starts_with("node7:7441: hanare 0.0.0, up 0s\n") && text.contains("of 64M used, 16M a client"),
+            "{text}"
+        );
+        assert!(text.contains("3        sort[42]@node1  tcp        2m   5      10M    16M    1.5K     0"), "{text}");
+        assert!(text.contains("same-host  2m   5      10M    16M    -        -"), "{text}");
+        let none = Sheet::new(&endpoint, &Status { client_quota_bytes: NO_QUOTA, ..status }, &[]).text();
+        assert!(none.ends_with("no session is open\n") && !none.contains("a client"), "{none}");
+    }
+
+    #[test]
+    fn the_json_says_none_where_nothing_is_known() {
+        let endpoint: Endpoint = "/s".parse().unwrap();
+        let status = Status { client_quota_bytes: NO_QUOTA, ..Status::default() };
+        let sheet = Sheet::new(&endpoint, &status, &[session(Transport::SameHost), session(Transport::Unix)]);
+        let json = serde_json::to_value(&sheet).unwrap();
+        assert!(json["client_quota_bytes"].is_null() && json["sessions"][0]["read_bytes"].is_null(), "{json}");
+        assert_eq!(json["sessions"][1]["read_bytes_per_s"], 1536);
+        assert_eq!((json["sessions"][1]["bytes"].as_u64(), json["server"].as_str()), (Some(10 << 20), Some("unix:/s")));
+    }
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        assert_eq!(
+            [0, 1000, 1536, 5 << 20, (5 << 20) + 1, 1 << 40].map(human),
+            ["0", "1000", "1.5K", "5M", "5.0M", "1T"]
+        );
+        assert_eq!([0.9, 119.0, 120.0, 7200.0, 1e6].map(span), ["0s", "119s", "2m", "2h", "11d"]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Whether memory that is asked for can be promised: the rule, and asking the servers how much room they have.
+//!
+//! Every far page that was touched needs a place on a server sooner or later, for local memory is a cache of far memory.
+//! So what is touched already, the new allocation and some headroom must fit into what the servers can hold, or all
+//! must stay in the local budget. Then the program gets ENOMEM from malloc or mmap while it can still do something about
+//! it, and not the end of its run when pages have nowhere to go.
+//!
+//! Memory that was allocated and not touched counts for nothing by default, as with the kernel's heuristic overcommit:
+//! programs allocate more than they use. Who touches later what did not fit meets full servers, and the end of the run.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::engine::{Engine, Store, now_ns};
+use crate::fatal;
+use crate::settings::Overcommit;
+use crate::stats::add;
+use crate::store::remote::STRETCH_BYTES;
+
+/// What the servers said of their room is believed for so long.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Before an allocation is refused they are asked once more, unless they were just now.
+const JUST_NOW: Duration = Duration::from_millis(20);
+/// Of the room, one part in so many is left for what was allocated and is touched later.
+const HEADROOM_PART: u64 = 64;
+
+/// What a promise is judged by, all in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Books {
+    /// What the servers hold for this process and could still hold.
+    pub(crate) capacity: u64,
+    /// Far memory that has a place on a server, or will need one.
+    pub(crate) touched: u64,
+    /// Far memory that is allocated.
+    pub(crate) allocated: u64,
+    /// The local budget.
+    pub(crate) local: u64,
+}
+
+impl Books {
+    /// Whether `request` more bytes can be promised.
+    pub(crate) fn allow(&self, request: u64, overcommit: Overcommit) -> bool {
+        let spoken_for = match overcommit {
+            Overcommit::Always => return true,
+            Overcommit::Heuristic => self.touched,
+            Overcommit::Never => self.touched.max(self.allocated),
+        };
+        let headroom = (self.capacity / HEADROOM_PART).max(STRETCH_BYTES as u64);
+        // What stays within seven eighths of the budget is never evicted.
+        let room = self.capacity.saturating_sub(headroom).max(self.local - self.local / 8);
+        spoken_for.saturating_add(request) <= room
+    }
+}
+
+/// Whether the user has been told of a refusal.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+impl Engine {
+    /// Whether `request` bytes more than the `allocated` ones can be promised; counts and tells a refusal. Not for fault
+    /// paths: it may wait for the servers' answer.
+    pub(crate) fn promises(&self, request: u64, allocated: u64, overcommit: Overcommit) -> bool {
+        if overcommit == Overcommit::Always {
+            return true;
+        }
+        let age = now_ns().saturating_sub(self.room_known_ns());
+        if age > BELIEVED.as_nanos() as u64 {
+            self.ask_for_room();
+        }
+        if self.books(allocated).allow(request, overcommit) {
+            return true;
+        }
+        if age > JUST_NOW.as_nanos() as u64 {
+            self.ask_for_room();
+            if self.books(allocated).allow(request, overcommit) {
+                return true;
+            }
+        }
+        add(&self.counters.allocations_refused, 1);
+        if !TOLD.swap(true, Relaxed) {
+            self.tell_refusal(request);
+        }
+        false
+    }
+
+    fn books(&self, allocated: u64) -> Books {
+        let (touched, local) = self.touched_and_budget_bytes();
+        let (capacity, placed) = match self.store() {
+            Store::Direct(direct) => (direct.capacity_bytes(), 0),
+            Store::Remote(remote) => remote.capacity_and_placed_bytes(),
+        };
+        Books { capacity, touched: touched.max(placed), allocated, local }
+    }
+
+    fn room_known_ns(&self) -> u64 {
+        match self.store() {
+            Store::Direct(direct) => direct.room_known_ns(),
+            Store::Remote(remote) => remote.room_known_ns(),
+        }
+    }
+
+    fn ask_for_room(&self) {
+        match self.store() {
+            Store::Direct(direct) => direct.ask_for_room(),
+            Store::Remote(remote) => remote.ask_for_room(),
+        }
+    }
+
+    fn tell_refusal(&self, request: u64) {
+        match self.store() {
+            Store::Direct(_) => fatal::say(format_args!(
+                "an allocation of {request} bytes was refused (ENOMEM): the private memory server and its spill space have no \
+                 room for it; give more --memory or a --spill directory"
+            )),
+            Store::Remote(remote) => fatal::say(format_args!(
+                "an allocation of {request} bytes was refused (ENOMEM): {}; name a further --server, or give one more \
+                 --memory, a --spill directory or a larger --client-quota",
+                remote.room_in_words()
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const M: u64 = 1 << 20;
+
+    fn books(capacity: u64, touched: u64, allocated: u64, local: u64) -> Books {
+        Books { capacity: capacity * M, touched: touched * M, allocated: allocated * M, local: local * M }
+    }
+
+    #[test]
+    fn what_was_touched_counts_and_what_was_only_allocated_does_not() {
+        let sparse = books(64, 10, 1000, 8);
+        assert!(sparse.allow(52 * M, Overcommit::Heuristic) && !sparse.allow(53 * M, Overcommit::Heuristic));
+        assert!(!sparse.allow(1, Overcommit::Never) && sparse.allow(1 << 60, Overcommit::Always));
+        assert!(books(64, 10, 40, 8).allow(22 * M, Overcommit::Never));
+        assert!(!books(64, 10, 40, 8).allow(23 * M, Overcommit::Never));
+    }
+
+    #[test]
+    fn what_stays_local_needs_no_server() {
+        let tiny = books(0, 3, 3, 8);
+        assert!(tiny.allow(4 * M, Overcommit::Heuristic) && !tiny.allow(5 * M, Overcommit::Heuristic));
+        let none = books(4, 0, 0, 8);
+        assert!(none.allow(7 * M, Overcommit::Never) && !none.allow(u64::MAX, Overcommit::Heuristic));
+    }
+
+    #[test]
+    fn a_large_store_keeps_a_share_of_itself_back() {
+        assert!(books(64 << 10, 0, 0, 8).allow(63 << 30, Overcommit::Heuristic));
+        assert!(!books(64 << 10, 0, 0, 8).allow((63 << 30) + 1, Overcommit::Heuristic));
+    }
+}

@@ -1,0 +1,77 @@
+//! How much the servers could still hold: hearing it from their answers, asking for it, and saying it.
+
+use std::fmt;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use hanare_sys::futex;
+use hanare_wire::payload::NO_QUOTA;
+
+use super::{Remote, STRETCH_BYTES};
+use crate::engine::now_ns;
+
+impl Remote {
+    /// The server says how much more it could hold. A stretch that is placed keeps its room until it is filled.
+    pub(super) fn heard(&self, index: usize, left_bytes: u64) {
+        self.servers[index].room_known_ns.store(now_ns(), Relaxed);
+        let mut places = self.places.lock();
+        let slot_bytes = u64::from(places.slot_units) * self.unit_bytes as u64;
+        let all = places.slots_of[index].saturating_mul(slot_bytes).saturating_add(left_bytes);
+        places.placement.set_capacity(index, all / STRETCH_BYTES as u64);
+    }
+
+    /// What all servers can hold for this process, and the part of it that is placed, in bytes.
+    pub(crate) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
+        let (capacity, used) = self.places.lock().placement.capacity_and_used();
+        (capacity.saturating_mul(STRETCH_BYTES as u64), used.saturating_mul(STRETCH_BYTES as u64))
+    }
+
+    /// When the server that has been quiet for longest told of its room.
+    pub(crate) fn room_known_ns(&self) -> u64 {
+        self.servers.iter().map(|server| server.room_known_ns.load(Relaxed)).min().unwrap_or(0)
+    }
+
+    /// Asks all servers for their room, and waits for the answers; for no longer than it takes to call a server silent.
+    pub(crate) fn ask_for_room(&self) {
+        let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
+        for server in &self.servers {
+            server.bell.fetch_add(1, Release);
+            futex::wake_one(&server.bell);
+        }
+        let end = now_ns() + self.silent.as_nanos() as u64;
+        for (server, number) in self.servers.iter().zip(numbers) {
+            loop {
+                let answered = server.answered.load(Acquire);
+                // Later askings may have been answered already; the count may have wrapped.
+                if number.wrapping_sub(answered) as i32 <= 0 || now_ns() > end {
+                    break;
+                }
+                futex::wait(&server.answered, answered, Some(Duration::from_millis(100)));
+            }
+        }
+    }
+
+    /// Which server has how much room, in the words of a message.
+    pub(crate) fn room_in_words(&self) -> RoomInWords<'_> {
+        RoomInWords(self)
+    }
+}
+
+/// See [`Remote::room_in_words`].
+pub(crate) struct RoomInWords<'a>(&'a Remote);
+
+impl fmt::Display for RoomInWords<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, server) in self.0.servers.iter().enumerate() {
+            let room = self.0.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
+            let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.quota_bytes);
+            // A quota counts only where it is what binds.
+            if quota != NO_QUOTA && room.saturating_add(STRETCH_BYTES as u64) > quota {
+                write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;
+            } else {
+                write!(out, "{comma}{name} has no room beyond {room} bytes")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! What one session holds and moves, counted for its quota and for those who ask.
+//!
+//! The counts are atomics, so that status never waits for a session that is at work. Slots are charged by whoever holds
+//! the session's table, under its lock, so that a quota is never exceeded.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use hanare_wire::payload::NO_QUOTA;
+use hanare_wire::{Identity, SessionStatus, Transport};
+
+/// Bytes that went through, and how many a second of late.
+#[derive(Default)]
+pub(crate) struct Meter {
+    total: AtomicU64,
+    seen: AtomicU64,
+    per_s: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn add(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    pub(crate) fn per_s(&self) -> u64 {
+        self.per_s.load(Relaxed)
+    }
+
+    /// Takes the rate anew, half of it from the time since the last call. One thread calls this.
+    pub(crate) fn tick(&self, elapsed: Duration) {
+        let total = self.total();
+        let moved = total - self.seen.swap(total, Relaxed);
+        let now = (moved as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
+        self.per_s.store((self.per_s() + now) / 2, Relaxed);
+    }
+}
+
+/// Who a session is for, and how it came.
+#[derive(Clone, Copy)]
+pub(crate) struct Newcomer {
+    pub(crate) client: Identity,
+    pub(crate) transport: Transport,
+    pub(crate) slot_size: u32,
+    /// [`NO_QUOTA`] without one.
+    pub(crate) quota_bytes: u64,
+}
+
+/// One session's account.
+pub(crate) struct Account {
+    id: u64,
+    owner: Newcomer,
+    since: Instant,
+    slots: AtomicU64,
+    spill_bytes: AtomicU64,
+    /// Free slots in what the session has of memory and spill file, for itself alone.
+    spare_slots: AtomicU64,
+    pub(crate) read: Meter,
+    pub(crate) write: Meter,
+}
+
+impl Account {
+    pub(crate) fn new(id: u64, owner: Newcomer) -> Account {
+        Account {
+            id,
+            owner,
+            since: Instant::now(),
+            slots: AtomicU64::new(0),
+            spill_bytes: AtomicU64::new(0),
+            spare_slots: AtomicU64::new(0),
+            read: Meter::default(),
+            write: Meter::default(),
+        }
+    }
+
+    /// Slots that the quota still allows.
+    pub(crate) fn slots_allowed(&self) -> u64 {
+        match self.owner.quota_bytes {
+            NO_QUOTA => u64::MAX,
+            quota => (quota / u64::from(self.owner.slot_size)).saturating_sub(self.slots.load(Relaxed)),
+        }
+    }
+
+    /// What the session could still hold, when the store has so much room for anybody.
+    pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
+        let slot = u64::from(self.owner.slot_size);
+        let room = room_bytes.saturating_add(self.spare_slots.load(Relaxed).saturating_mul(slot));
+        room.min(self.slots_allowed().saturating_mul(slot))
+    }
+
+    /// Counts slots that hold something from now on.
+    pub(crate) fn took(&self, slots: u64, spill_bytes: u64) {
+        self.slots.fetch_add(slots, Relaxed);
+        self.spill_bytes.fetch_add(spill_bytes, Relaxed);
+    }
+
+    /// Counts slots that no longer hold anything.
+    pub(crate) fn gave(&self, slots: u64, spill_bytes: u64) {
+        self.slots.fetch_sub(slots, Relaxed);
+        self.spill_bytes.fetch_sub(spill_bytes, Relaxed);
+    }
+
+    /// Counts slots that became free for this session alone.
+    pub(crate) fn spare_more(&self, slots: u64) {
+        self.spare_slots.fetch_add(slots, Relaxed);
+    }
+
+    /// Counts slots that are no longer so.
+    pub(crate) fn spare_less(&self, slots: u64) {
+        self.spare_slots.fetch_sub(slots, Relaxed);
+    }
+
+    pub(crate) fn tick(&self, elapsed: Duration) {
+        self.read.tick(elapsed);
+        self.write.tick(elapsed);
+    }
+
+    pub(crate) fn status(&self, connections: u64) -> SessionStatus {
+        SessionStatus {
+            session: self.id,
+            client: self.owner.client,
+            transport: self.owner.transport,
+            connections,
+            slot_bytes: u64::from(self.owner.slot_size),
+            slots: self.slots.load(Relaxed),
+            spill_bytes: self.spill_bytes.load(Relaxed),
+            quota_bytes: Some(self.owner.quota_bytes).filter(|quota| *quota != NO_QUOTA),
+            read_bytes: self.read.total(),
+            write_bytes: self.write.total(),
+            read_bytes_per_s: self.read.per_s(),
+            write_bytes_per_s: self.write.per_s(),
+            age_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(quota_bytes: u64) -> Account {
+        let owner = Newcomer { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes };
+        Account::new(1, owner)
+    }
+
+    #[test]
+    fn a_quota_allows_whole_slots_and_no_more() {
+        let account = account(3 * 4096 + 5);
+        assert_eq!((account.slots_allowed(), account.capacity_bytes(1 << 30)), (3, 3 * 4096));
+        account.took(2, 4096);
+        assert_eq!((account.slots_allowed(), account.capacity_bytes(0)), (1, 0));
+        account.spare_more(5);
+        assert_eq!(account.capacity_bytes(0), 4096, "its own free slots, within the quota");
+        account.gave(1, 0);
+        assert_eq!(account.status(1).bytes(), 4096);
+    }
+
+    #[test]
+    fn without_a_quota_the_room_is_all() {
+        assert_eq!(account(NO_QUOTA).capacity_bytes(12345), 12345);
+        assert_eq!(account(NO_QUOTA).status(1).quota_bytes, None);
+    }
+
+    #[test]
+    fn rates_come_and_go() {
+        let meter = Meter::default();
+        meter.add(1000);
+        meter.tick(Duration::from_secs(1));
+        assert_eq!((meter.total(), meter.per_s()), (1000, 500));
+        for _ in 0..20 {
+            meter.tick(Duration::from_secs(1));
+        }
+        assert_eq!((meter.total(), meter.per_s()), (1000, 0));
+    }
+}

@@ -1,0 +1,162 @@
+//! SESSIONS_REPLY: what a server tells of its open sessions, a frame's worth at a time.
+
+use crate::identity::{IDENTITY_BYTES, Identity};
+use crate::limits::CONTROL_MAX;
+
+/// What a session's connections are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Transport {
+    /// TCP.
+    Tcp = 1,
+    /// AF_UNIX.
+    Unix = 2,
+    /// The same-host link: the client copies by itself, so that the server sees none of its bytes.
+    SameHost = 3,
+}
+
+/// One open session, in bytes and counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// Its number at this server.
+    pub session: u64,
+    /// Who the client says it is.
+    pub client: Identity,
+    /// How it is connected.
+    pub transport: Transport,
+    /// Connections that hold the session.
+    pub connections: u64,
+    /// Bytes of one slot.
+    pub slot_bytes: u64,
+    /// Slots that hold something (same-host: slots granted).
+    pub slots: u64,
+    /// Bytes of those slots that lie in spill files.
+    pub spill_bytes: u64,
+    /// What it may hold at most; `None` without a quota.
+    pub quota_bytes: Option<u64>,
+    /// Bytes of pages sent to it.
+    pub read_bytes: u64,
+    /// Bytes of pages received from it.
+    pub write_bytes: u64,
+    /// Bytes of pages sent to it in a second, of late.
+    pub read_bytes_per_s: u64,
+    /// Bytes of pages received from it in a second, of late.
+    pub write_bytes_per_s: u64,
+    /// How long it has been open, in milliseconds.
+    pub age_ms: u64,
+}
+
+const WORDS: usize = 12;
+/// The bytes of one session in a SESSIONS_REPLY.
+pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
+/// The most sessions in one SESSIONS_REPLY; when there are so many, there may be more behind them.
+pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
+
+impl SessionStatus {
+    /// Bytes it holds, in memory and spill files together.
+    pub fn bytes(&self) -> u64 {
+        self.slots.saturating_mul(self.slot_bytes)
+    }
+
+    /// Its bytes on the wire.
+    pub fn encode(&self) -> [u8; SESSION_STATUS_BYTES] {
+        let words: [u64; WORDS] = [
+            self.session,
+            self.transport as u64,
+            self.connections,
+            self.slot_bytes,
+            self.slots,
+            self.spill_bytes,
+            self.quota_bytes.unwrap_or(u64::MAX),
+            self.read_bytes,
+            self.write_bytes,
+            self.read_bytes_per_s,
+            self.write_bytes_per_s,
+            self.age_ms,
+        ];
+        let mut bytes = [0; SESSION_STATUS_BYTES];
+        for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[WORDS * 8..].copy_from_slice(&self.client.encode());
+        bytes
+    }
+
+    /// Reads one session.
+    pub fn decode(bytes: &[u8]) -> Option<SessionStatus> {
+        let bytes: &[u8; SESSION_STATUS_BYTES] = bytes.try_into().ok()?;
+        let mut words = [0; WORDS];
+        for (word, raw) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(raw.try_into().ok()?);
+        }
+        let transport = match words[1] {
+            1 => Transport::Tcp,
+            2 => Transport::Unix,
+            3 => Transport::SameHost,
+            _ => return None,
+        };
+        Some(SessionStatus {
+            session: words[0],
+            client: Identity::decode(bytes[WORDS * 8..].try_into().ok()?)?,
+            transport,
+            connections: words[2],
+            slot_bytes: words[3],
+            slots: words[4],
+            spill_bytes: words[5],
+            quota_bytes: Some(words[6]).filter(|quota| *quota != u64::MAX),
+            read_bytes: words[7],
+            write_bytes: words[8],
+            read_bytes_per_s: words[9],
+            write_bytes_per_s: words[10],
+            age_ms: words[11],
+        })
+    }
+
+    /// Reads a SESSIONS_REPLY's payload; `None` when it is no whole number of sessions that make sense, too many, or not
+    /// in the order of their numbers behind `after`.
+    pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
+        let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
+        let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;
+        let sessions: Vec<SessionStatus> = chunks.map(SessionStatus::decode).collect::<Option<_>>()?;
+        let mut last = after;
+        let in_order = sessions.iter().all(|session| session.session > std::mem::replace(&mut last, session.session));
+        in_order.then_some(sessions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Text;
+
+    fn session(number: u64) -> SessionStatus {
+        SessionStatus {
+            session: number,
+            client: Identity { pid: 7, program: Text::new("sort"), host: Text::new("node1") },
+            transport: Transport::Unix,
+            connections: 2,
+            slot_bytes: 4096,
+            slots: 3,
+            spill_bytes: 4096,
+            quota_bytes: Some(1 << 20),
+            read_bytes: 1,
+            write_bytes: 2,
+            read_bytes_per_s: 3,
+            write_bytes_per_s: 4,
+            age_ms: 5,
+        }
+    }
+
+    #[test]
+    fn sessions_go_there_and_back_in_order() {
+        let without = SessionStatus { quota_bytes: None, ..session(9) };
+        let bytes = [session(8).encode(), without.encode()].concat();
+        assert_eq!(SessionStatus::decode_all(&bytes, 7), Some(vec![session(8), without]));
+        assert_eq!(SessionStatus::decode_all(&bytes, 8), None, "a session that was told before");
+        assert_eq!(SessionStatus::decode_all(&bytes[1..], 0), None, "no whole session");
+        assert_eq!(SessionStatus::decode_all(&[], 0), Some(Vec::new()));
+        let mut strange = session(1).encode();
+        strange[8] = 9;
+        assert_eq!(SessionStatus::decode(&strange), None, "a transport that does not exist");
+    }
+}
