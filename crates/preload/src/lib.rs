@@ -21,6 +21,7 @@ mod locking;
 mod mapping;
 mod range;
 mod signals;
+mod statics;
 
 use hanare::far;
 use hanare::settings::Settings;
@@ -46,6 +47,11 @@ extern "C" fn start() {
         refuse(&std::io::Error::from_raw_os_error(registered));
     }
     if let Err(error) = far::start(&settings) {
+        refuse(&error);
+    }
+    if settings.statics
+        && let Err(error) = statics::adopt()
+    {
         refuse(&error);
     }
 }

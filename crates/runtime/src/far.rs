@@ -17,6 +17,7 @@ use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
+use crate::adopt::{AdoptError, Aside, Piece};
 use crate::choose::{self, ChooseError};
 use crate::engine::{Engine, Parts, Store, now_ns};
 use crate::extents::Extents;
@@ -28,6 +29,7 @@ use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
+use crate::windows::{MARK, Windows};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +73,16 @@ struct State {
     local: Local,
     /// What allocations are rounded to.
     granularity: usize,
+    /// Taken bytes that no page of the program's can be in.
+    idle_bytes: AtomicUsize,
 }
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 /// Kept apart from the state, for they answer in a forked child too.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
+/// Where far memory is, once that is more than the reservation: null until there is a window or a hole.
+static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -92,9 +98,10 @@ fn state() -> Option<&'static State> {
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
-/// The engine, if this address is its to serve.
-pub(crate) fn engine_at(addr: usize) -> Option<&'static Engine> {
-    if contains(addr) { state().map(|state| &state.engine) } else { None }
+/// The engine and the offset, if this address is its to serve.
+pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
+    let engine = &state()?.engine;
+    Some((engine, engine.view().offset_of(addr)?))
 }
 
 // ---- starting -------------------------------------------------------------------------------------------------------
@@ -134,6 +141,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
         extents: LockCell::new(Extents::new(plan.reserve as u64)),
         local: settings.local,
         granularity: unit_bytes,
+        idle_bytes: AtomicUsize::new(0),
         engine,
     }));
     BASE.store(state.engine.view().base(), Relaxed);
@@ -270,8 +278,7 @@ fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), St
 /// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
 /// waiting thread.
 fn only_one_thread_runs() -> bool {
-    let others = OWN_THREADS.load(Relaxed);
-    thread::count() <= others + 1 && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
+    is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
 }
 
 // ---- asking ---------------------------------------------------------------------------------------------------------
@@ -282,9 +289,18 @@ pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
 }
 
-/// Whether an address lies in the far reservation (also in a forked child, where it leads nowhere).
+/// Whether an address is far (also in a forked child, where it leads nowhere).
 #[inline]
 pub fn contains(addr: usize) -> bool {
+    // SAFETY: null, or leaked.
+    match unsafe { WINDOWS.load(Acquire).as_ref() } {
+        None => is_reserved(addr),
+        Some(windows) => windows.offset_of(addr).is_some(),
+    }
+}
+
+/// Whether an address lies in the reservation, where allocations are.
+fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
@@ -313,7 +329,7 @@ pub fn program_handles_signals() {
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = state()?;
     let _mask = SignalMask::block_all();
-    state.extents.lock().allocation(offset_of(addr)? as u64).map(|len| len as usize)
+    state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize)
 }
 
 /// The counters at this instant.
@@ -325,7 +341,57 @@ pub fn snapshot() -> Option<Snapshot> {
 }
 
 fn offset_of(addr: usize) -> Option<usize> {
-    contains(addr).then(|| addr - BASE.load(Relaxed))
+    state()?.engine.view().offset_of(addr)
+}
+
+/// The offset of an allocation of [`alloc`]; `None` elsewhere, also in static arrays.
+fn allocated_offset(addr: usize) -> Option<usize> {
+    offset_of(addr).filter(|_| is_reserved(addr))
+}
+
+// ---- adopting -------------------------------------------------------------------------------------------------------
+
+/// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
+///
+/// # Errors
+/// See [`AdoptError`]. After [`AdoptError::View`] what the memory held is lost, and the program must not run.
+///
+/// # Safety
+/// The caller owns the pieces, each (part of) one private mapping of the program's, readable and writable. No other thread
+/// touches them meanwhile, neither does anything that a fault of this thread is resolved with, and the trap signal is not
+/// blocked.
+pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+    let (addr, len) = (first.addr, last.addr + last.len - first.addr);
+    let state = state().filter(|_| active()).ok_or(AdoptError::Room(len))?;
+    // Offset and address are alike up to the largest page, so that such pages can be moved whole.
+    let lead = addr % MARK;
+    let taken = (lead + len).next_multiple_of(MARK);
+    let mask = SignalMask::block_all();
+    let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
+    // SAFETY: passed on from the caller.
+    let aside = unsafe { Aside::take(pieces) };
+    let span = Span { offset: start as usize + lead, len };
+    let (aside, added) = match aside {
+        // SAFETY: nothing is mapped there: the pieces have just been moved away.
+        Ok(aside) => (aside, unsafe { state.engine.view().add_window(addr, span) }),
+        Err(error) => {
+            state.extents.lock().free(start);
+            return Err(error);
+        }
+    };
+    added?;
+    WINDOWS.store(std::ptr::from_ref(state.engine.view().windows()).cast_mut(), Release);
+    state.idle_bytes.fetch_add(taken - len, Relaxed);
+    state.far_changed();
+    drop(mask);
+    aside.refill();
+    Ok(())
+}
+
+/// Whether a single thread of the program exists.
+pub fn is_alone() -> bool {
+    thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
 // ---- allocating -----------------------------------------------------------------------------------------------------
@@ -342,7 +408,7 @@ pub fn alloc(len: usize, align: usize) -> *mut u8 {
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 pub fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     state.forget_whole(offset, len as usize);
@@ -354,6 +420,12 @@ pub fn free(addr: usize) -> bool {
 /// Gives back any page-aligned part of far allocations, as munmap does.
 pub fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    if !is_reserved(addr) {
+        // Of a static array the pages go, and its place stays taken.
+        discard(addr, len);
+        let _ = protect(addr, len, libc::PROT_NONE);
+        return;
+    }
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
     state.forget_whole(offset, len);
@@ -371,7 +443,7 @@ pub fn discard(addr: usize, len: usize) {
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
 pub fn resize(addr: usize, new_len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
     let new_len = new_len.max(1).next_multiple_of(state.granularity);
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
@@ -396,7 +468,19 @@ pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     if !state.extents.lock().covers(offset as u64, len as u64) {
         return Err(libc::ENOMEM);
     }
-    state.engine.view().restrict(Span { offset, len }, prot)
+    let answer = state.engine.view().restrict(Span { offset, len }, prot);
+    state.far_changed();
+    answer
+}
+
+/// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
+pub fn reserve(len: usize, align: usize) -> *mut u8 {
+    let start = alloc(len, align);
+    if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
+        return start;
+    }
+    free(start as usize);
+    std::ptr::null_mut()
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
@@ -453,7 +537,7 @@ impl State {
                 let _ = view.restrict(page, Prot::READ_WRITE.0);
             }
             // SAFETY: far memory of the caller's, who gives these bytes up.
-            unsafe { copy::zero((BASE.load(Relaxed) + offset) as *mut u8, OS_PAGE) };
+            view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
                 let _ = view.restrict(page, left.0);
             }
@@ -463,6 +547,8 @@ impl State {
     /// After the far bytes changed: counters, and a budget that is a share of them.
     fn far_changed(&self) {
         let taken = self.extents.lock().taken_bytes();
+        let idle = self.idle_bytes.load(Relaxed) + self.engine.view().idle_bytes();
+        let taken = taken.saturating_sub(idle as u64);
         self.engine.counters.far_bytes.store(taken, Relaxed);
         raise(&self.engine.counters.far_bytes_peak, taken);
         if let Local::Percent(percent) = self.local {

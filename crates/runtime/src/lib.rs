@@ -5,6 +5,7 @@
 //! `hostfile` and `stats` carry what goes in and comes out.
 
 mod accounts;
+pub mod adopt;
 pub mod capi;
 pub mod choose;
 mod engine;
@@ -23,6 +24,7 @@ mod store;
 mod together;
 mod tracing;
 mod view;
+mod windows;
 
 #[global_allocator]
 static NEAR: near::Near = near::Near;

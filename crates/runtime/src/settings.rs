@@ -96,6 +96,8 @@ pub struct Settings {
     pub disable: String,
     /// `HANARE_THRESHOLD`: smallest allocation that becomes far, in bytes.
     pub threshold: usize,
+    /// `HANARE_STATIC`: whether large static arrays are far.
+    pub statics: bool,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
@@ -125,6 +127,7 @@ impl Settings {
             mode: Mode::Auto,
             disable: String::new(),
             threshold: DEFAULT_THRESHOLD,
+            statics: true,
             reserve: DEFAULT_RESERVE,
             stats_fd: None,
             key_file: None,
@@ -165,6 +168,7 @@ impl Settings {
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
         set(&mut settings.threshold, vars.value("HANARE_THRESHOLD", parse_threshold)?);
+        set(&mut settings.statics, vars.value("HANARE_STATIC", values::parse_switch)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
@@ -222,6 +226,7 @@ impl Settings {
             ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
             ("HANARE_THRESHOLD", format_size(self.threshold as u64)),
+            ("HANARE_STATIC", if self.statics { "on" } else { "off" }.to_owned()),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
             ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
@@ -247,7 +252,7 @@ impl Settings {
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
-    pub const VARIABLES: [&'static str; 16] = [
+    pub const VARIABLES: [&'static str; 17] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -257,6 +262,7 @@ impl Settings {
         "HANARE_MODE",
         "HANARE_DISABLE",
         "HANARE_THRESHOLD",
+        "HANARE_STATIC",
         "HANARE_RESERVE",
         "HANARE_STATS_FD",
         "HANARE_KEY_FILE",
