@@ -16,6 +16,7 @@
 //! - `errno` is set on failure only.
 
 mod answer;
+mod break_;
 mod heap;
 mod locking;
 mod mapping;
@@ -34,6 +35,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     heap::resolve();
     signals::resolve();
+    break_::resolve();
     if std::env::var_os("HANARE_LOCAL").is_none() {
         return;
     }

@@ -246,6 +246,22 @@ impl Engine {
         self.core.lock().pager.state_of(unit) == State::Untouched
     }
 
+    /// Waits until whatever was being done to this unit's page is done.
+    pub(crate) fn settle(&self, unit: u32) {
+        let moving = || {
+            let core = self.core.lock();
+            let state = core.pager.state_of(core.pager.page_of(unit).0.0);
+            !matches!(state, State::Untouched | State::Remote | State::Resident | State::Staged)
+        };
+        while moving() {
+            if let Store::Remote(remote) = &self.store {
+                remote.pump(self, Wait::Now);
+            }
+            let bell = self.bell(unit);
+            self.sleep_on(bell, bell.load(Acquire), 200);
+        }
+    }
+
     pub(crate) fn will_need(&self, offset: usize, len: usize) {
         let (first, end) = (offset / self.unit_bytes, (offset + len).div_ceil(self.unit_bytes));
         self.submit(Event::WillNeed { first: first as u32, end: end as u32 });

@@ -17,7 +17,6 @@ use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
-use crate::adopt::{AdoptError, Aside, Piece};
 use crate::choose::{self, ChooseError};
 use crate::engine::{Engine, Parts, Store, now_ns};
 use crate::extents::Extents;
@@ -29,7 +28,11 @@ use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
-use crate::windows::{MARK, Windows};
+use crate::windows::Windows;
+
+mod places;
+
+pub use places::{adopt, expel, make_hole, run};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -274,6 +277,11 @@ fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), St
     started.map(drop).map_err(StartError::Thread)
 }
 
+/// Whether a single thread of the program exists.
+pub fn is_alone() -> bool {
+    thread::count() <= OWN_THREADS.load(Relaxed) + 1
+}
+
 /// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
 /// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
 /// waiting thread.
@@ -349,51 +357,6 @@ fn allocated_offset(addr: usize) -> Option<usize> {
     offset_of(addr).filter(|_| is_reserved(addr))
 }
 
-// ---- adopting -------------------------------------------------------------------------------------------------------
-
-/// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
-///
-/// # Errors
-/// See [`AdoptError`]. After [`AdoptError::View`] what the memory held is lost, and the program must not run.
-///
-/// # Safety
-/// The caller owns the pieces, each (part of) one private mapping of the program's, readable and writable. No other thread
-/// touches them meanwhile, neither does anything that a fault of this thread is resolved with, and the trap signal is not
-/// blocked.
-pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
-    let (addr, len) = (first.addr, last.addr + last.len - first.addr);
-    let state = state().filter(|_| active()).ok_or(AdoptError::Room(len))?;
-    // Offset and address are alike up to the largest page, so that such pages can be moved whole.
-    let lead = addr % MARK;
-    let taken = (lead + len).next_multiple_of(MARK);
-    let mask = SignalMask::block_all();
-    let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
-    // SAFETY: passed on from the caller.
-    let aside = unsafe { Aside::take(pieces) };
-    let span = Span { offset: start as usize + lead, len };
-    let (aside, added) = match aside {
-        // SAFETY: nothing is mapped there: the pieces have just been moved away.
-        Ok(aside) => (aside, unsafe { state.engine.view().add_window(addr, span) }),
-        Err(error) => {
-            state.extents.lock().free(start);
-            return Err(error);
-        }
-    };
-    added?;
-    WINDOWS.store(std::ptr::from_ref(state.engine.view().windows()).cast_mut(), Release);
-    state.idle_bytes.fetch_add(taken - len, Relaxed);
-    state.far_changed();
-    drop(mask);
-    aside.refill();
-    Ok(())
-}
-
-/// Whether a single thread of the program exists.
-pub fn is_alone() -> bool {
-    thread::count() <= OWN_THREADS.load(Relaxed) + 1
-}
-
 // ---- allocating -----------------------------------------------------------------------------------------------------
 
 /// Allocates zeroed far memory, whole pages; null when there is none left. Touches nothing.
@@ -412,7 +375,7 @@ pub fn free(addr: usize) -> bool {
     let _mask = SignalMask::block_all();
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     state.forget_whole(offset, len as usize);
-    state.extents.lock().free(offset as u64);
+    state.give_back(offset, len as usize);
     state.far_changed();
     true
 }
@@ -450,7 +413,7 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
     let len = len as usize;
     if new_len < len {
         state.forget_whole(offset + new_len, len - new_len);
-        state.extents.lock().shrink(offset as u64, new_len as u64);
+        state.give_back(offset + new_len, len - new_len);
     } else if new_len > len && !state.extents.lock().grow_in_place(offset as u64, new_len as u64) {
         return false;
     }
@@ -474,8 +437,13 @@ pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
 }
 
 /// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
+/// Null also for more than a quarter of what is left.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
-    let start = alloc(len, align);
+    let left = state().map_or(0, |state| {
+        let _mask = SignalMask::block_all();
+        LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
+    });
+    let start = if len <= left / 4 { alloc(len, align) } else { std::ptr::null_mut() };
     if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
         return start;
     }
@@ -542,6 +510,14 @@ impl State {
                 let _ = view.restrict(page, left.0);
             }
         }
+    }
+
+    /// Makes a range free to be allocated again, save for holes in it, which are no longer ours to give.
+    fn give_back(&self, offset: usize, len: usize) {
+        let windows = self.engine.view().windows();
+        windows.runs(Span { offset, len }, |_, part| {
+            self.extents.lock().release(part.offset as u64, part.len as u64);
+        });
     }
 
     /// After the far bytes changed: counters, and a budget that is a share of them.

@@ -146,7 +146,9 @@ mod tests {
         assert_eq!(restrictions.closed_bytes(), 2 * OS_PAGE);
         restrictions.set(span(1, 190), libc::PROT_NONE);
         assert_eq!(restrictions.closed_bytes(), 190 * OS_PAGE);
-        assert!(restrictions.touch(span(190, 5)) && !restrictions.touch(span(191, 65)) && !restrictions.touch(span(0, 1)));
+        assert!(
+            restrictions.touch(span(190, 5)) && !restrictions.touch(span(191, 65)) && !restrictions.touch(span(0, 1))
+        );
         restrictions.set(span(1, 190), libc::PROT_READ | libc::PROT_WRITE);
         assert!(!restrictions.touch(span(0, 256)));
         assert_eq!(restrictions.closed_bytes(), 0);

@@ -118,6 +118,31 @@ impl Windows {
         })
     }
 
+    /// The first page boundary behind `addr`, at most `end`, where being far may begin or end, or go on in another piece.
+    pub(crate) fn border_after(&self, addr: usize, end: usize) -> usize {
+        let whole = [(self.base, self.len)].into_iter().chain(self.ranges());
+        let edges = whole.flat_map(|(start, len)| [start, start + len]);
+        let border = edges.filter(|&edge| edge > addr).fold(end, usize::min);
+        let offset = self.offset_of(addr).or_else(|| self.offset_in_hole(addr));
+        let Some(first) = offset.filter(|_| self.hole_bytes() > 0).map(|offset| offset / OS_PAGE) else {
+            return border;
+        };
+        let start = addr & !(OS_PAGE - 1);
+        let last = first + (border - start).div_ceil(OS_PAGE);
+        let changed = self.holes.first_unlike(first, last);
+        (start + (changed - first) * OS_PAGE).min(border)
+    }
+
+    /// The offset that a hole at this address had when it was far.
+    fn offset_in_hole(&self, addr: usize) -> Option<usize> {
+        let shown = self.complete().iter().find_map(|window| {
+            let at = addr.wrapping_sub(window.addr.load(Relaxed));
+            (at < window.len.load(Relaxed)).then(|| window.offset.load(Relaxed) + at)
+        });
+        let offset = shown.or_else(|| Some(addr.wrapping_sub(self.base)).filter(|&offset| offset < self.len))?;
+        self.holes.get(offset / OS_PAGE).then_some(offset)
+    }
+
     /// Address of the page with this offset; `None` in a hole.
     fn address_of_page(&self, offset: usize) -> Option<usize> {
         let offset = offset & !(OS_PAGE - 1);
@@ -191,6 +216,21 @@ impl Bits {
         self.0.get(index / 64).is_some_and(|word| word.load(Acquire) & (1 << (index % 64)) != 0)
     }
 
+    /// The first bit of `first..end` that differs from the one at `first`; `end` when none does.
+    fn first_unlike(&self, first: usize, end: usize) -> usize {
+        let flip = if self.get(first) { u64::MAX } else { 0 };
+        let mut at = first;
+        while at < end {
+            let word = self.0.get(at / 64).map_or(flip, |word| word.load(Acquire));
+            let unlike = (word ^ flip) & (u64::MAX << (at % 64));
+            if unlike != 0 {
+                return (at / 64 * 64 + unlike.trailing_zeros() as usize).min(end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+
     /// Sets a bit and returns what it was; one that does not exist counts as set.
     fn set(&self, index: usize) -> bool {
         let bit = 1 << (index % 64);
@@ -255,6 +295,25 @@ mod tests {
         assert_eq!(runs(&windows, span(600, 1)), []);
         assert_eq!(windows.whole(span(600, 1)), None);
         assert_eq!(windows.whole(span(601, 100)), Some(BASE + 601 * OS_PAGE));
+    }
+
+    #[test]
+    fn borders_are_where_being_far_changes() {
+        let windows = Windows::new(BASE, 64 << 20);
+        assert!(windows.add(ELSEWHERE, span(0, 10)));
+        windows.puncture(span(4, 2));
+        windows.puncture(span(700, 200));
+        let page = |first: usize| BASE + first * OS_PAGE;
+        let end = BASE + (128 << 20);
+        assert_eq!(windows.border_after(ELSEWHERE - 1, end), ELSEWHERE);
+        assert_eq!(windows.border_after(ELSEWHERE, end), ELSEWHERE + 4 * OS_PAGE);
+        assert_eq!(windows.border_after(ELSEWHERE + 4 * OS_PAGE + 9, end), ELSEWHERE + 6 * OS_PAGE);
+        assert_eq!(windows.border_after(ELSEWHERE + 6 * OS_PAGE, end), ELSEWHERE + 10 * OS_PAGE);
+        assert_eq!(windows.border_after(page(513), end), page(700));
+        assert_eq!(windows.border_after(page(700), end), page(900));
+        assert_eq!(windows.border_after(page(800), page(850)), page(850));
+        assert_eq!(windows.border_after(page(900), end), BASE + (64 << 20));
+        assert_eq!(windows.border_after(BASE + (64 << 20), end), end);
     }
 
     #[test]

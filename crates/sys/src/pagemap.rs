@@ -107,7 +107,8 @@ impl Pagemap {
             let mut entries = [0u8; AT_ONCE * 8];
             let entries = &mut entries[..part.len() * 8];
             let at = (first + index * AT_ONCE) as u64 * 8;
-            let read = rustix::io::pread(&self.fd, &mut *entries, at).map_err(|errno| PagemapError::Open(errno.into()))?;
+            let read =
+                rustix::io::pread(&self.fd, &mut *entries, at).map_err(|errno| PagemapError::Open(errno.into()))?;
             if read < entries.len() {
                 return Err(PagemapError::Open(Errno(libc::EIO)));
             }
