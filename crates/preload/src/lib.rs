@@ -17,6 +17,7 @@
 
 mod answer;
 mod break_;
+mod calls;
 mod heap;
 mod locking;
 mod mapping;
@@ -48,6 +49,7 @@ extern "C" fn start() {
     if registered != 0 {
         refuse(&std::io::Error::from_raw_os_error(registered));
     }
+    calls::real::resolve();
     if let Err(error) = far::start(&settings) {
         refuse(&error);
     }

@@ -361,11 +361,20 @@ fn allocated_offset(addr: usize) -> Option<usize> {
 
 /// Allocates zeroed far memory, whole pages; null when there is none left. Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
+    let start = take(len, align);
+    if let Some(state) = state().filter(|_| !start.is_null()) {
+        let _mask = SignalMask::block_all();
+        state.far_changed();
+    }
+    start
+}
+
+/// Takes a range, and leaves it to the caller to account for it.
+fn take(len: usize, align: usize) -> *mut u8 {
     let Some(state) = state().filter(|_| active()) else { return std::ptr::null_mut() };
     let _mask = SignalMask::block_all();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
     let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
-    state.far_changed();
     (BASE.load(Relaxed) + offset as usize) as *mut u8
 }
 
@@ -443,12 +452,28 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
         let _mask = SignalMask::block_all();
         LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
     });
-    let start = if len <= left / 4 { alloc(len, align) } else { std::ptr::null_mut() };
+    let start = if len <= left / 4 { take(len, align) } else { std::ptr::null_mut() };
     if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
         return start;
     }
     free(start as usize);
     std::ptr::null_mut()
+}
+
+/// Whether the program left itself write access to a far address.
+pub fn is_writable(addr: usize) -> bool {
+    permits(addr, true)
+}
+
+/// Whether the program left itself read access to a far address.
+pub fn is_readable(addr: usize) -> bool {
+    permits(addr, false)
+}
+
+fn permits(addr: usize, write: bool) -> bool {
+    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let _mask = SignalMask::block_all();
+    state.engine.view().permits(offset, write)
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
