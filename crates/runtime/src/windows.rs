@@ -113,8 +113,8 @@ impl Windows {
         }
         self.complete().iter().find_map(|window| {
             let at = addr.wrapping_sub(window.addr.load(Relaxed));
-            let offset = window.offset.load(Relaxed) + at;
-            (at < window.len.load(Relaxed) && !self.holes.get(offset / OS_PAGE)).then_some(offset)
+            let offset = (at < window.len.load(Relaxed)).then(|| window.offset.load(Relaxed) + at)?;
+            (!self.holes.get(offset / OS_PAGE)).then_some(offset)
         })
     }
 
@@ -270,7 +270,9 @@ mod tests {
         let windows = Windows::new(BASE, 64 << 20);
         assert!(windows.add(ELSEWHERE, span(3, 100)));
         assert_eq!(windows.offset_of(ELSEWHERE + 7), Some(3 * OS_PAGE + 7));
-        assert_eq!(windows.offset_of(ELSEWHERE + 100 * OS_PAGE), None);
+        for outside in [ELSEWHERE - 1, ELSEWHERE + 100 * OS_PAGE, 0, usize::MAX] {
+            assert_eq!(windows.offset_of(outside), None);
+        }
         assert_eq!(windows.offset_of(BASE + 3 * OS_PAGE), None, "shown elsewhere, so not here");
         assert_eq!(windows.offset_of(BASE + 2 * OS_PAGE), Some(2 * OS_PAGE));
         let expected = [(BASE, 0, 3), (ELSEWHERE, 3, 100), (BASE + 103 * OS_PAGE, 103, 409)];

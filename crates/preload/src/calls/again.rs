@@ -38,7 +38,8 @@ fn touch(addr: usize) -> bool {
         // SAFETY: a byte of far memory, which is mapped; adding nothing to it changes nothing, in one step.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
-            byte.fetch_add(0, Ordering::SeqCst);
+            // A nothing that the compiler knows of would become a read.
+            byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else if far::is_readable(page) {
             byte.load(Ordering::SeqCst);
         }
