@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -374,6 +375,23 @@ static void processes(void) {
     CALL(sigaltstack(&off, NULL) == 0);
 }
 
+static void *answer_with(void *argument) {
+    return argument;
+}
+
+static void threads(void) {
+    pthread_t *thread = fresh(sizeof *thread);
+    pthread_attr_t *attributes = fresh(sizeof *attributes);
+    CALL((errno = pthread_attr_init(attributes)) == 0);
+    CALL((errno = pthread_attr_setstacksize(attributes, 1 << 20)) == 0);
+    void **answer = fresh(sizeof *answer);
+    away();
+    CALL((errno = pthread_create(thread, attributes, answer_with, answer)) == 0);
+    away();
+    CALL((errno = pthread_join(*thread, answer)) == 0);
+    REQUIRE(*answer == answer, "a thread answered %p", *answer);
+}
+
 int main(void) {
     fresh_pages = malloc(AREA), used_pages = malloc(AREA), sweep = malloc(SWEEP);
     CALL(fresh_pages && used_pages && sweep);
@@ -386,6 +404,7 @@ int main(void) {
     addresses();
     waiting();
     processes();
-    puts("ok calls: paths, streams, messages, addresses, waiting, processes");
+    threads();
+    puts("ok calls: paths, streams, messages, addresses, waiting, processes, threads");
     return 0;
 }

@@ -172,10 +172,12 @@ unsafe fn spawn(
     // SAFETY: the caller's promise, and the C library's function of this type.
     unsafe {
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
+        // The C library writes this with signals blocked.
+        let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
         transmute::<*mut c_void, Spawn>(call)(
-            process,
+            process.pointer().cast(),
             path.pointer().cast(),
             actions.pointer(),
             attributes.pointer(),

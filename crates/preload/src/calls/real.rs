@@ -64,7 +64,7 @@ reals! {
     bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
     poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
     nanosleep clock_nanosleep clock_gettime clock_getres
-    wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend
+    wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
     uname sysinfo times getrusage getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp

@@ -88,6 +88,7 @@ wrap! {
         set = given(set), info = filled(info), timeout = given(timeout)
     }
     sigsuspend(mask: *const sigset_t) -> c_int { mask = given(mask) }
+    sigpending(set: *mut sigset_t) -> c_int { set = filled(set) }
     getitimer(which: c_int, value: *mut itimerval) -> c_int { value = filled(value) }
     setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int {
         value = given(value), old = filled(old)
