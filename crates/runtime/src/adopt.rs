@@ -47,14 +47,19 @@ impl Aside {
     /// replaced.
     pub(crate) unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
         let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
-        for &piece in pieces {
-            let place = Mapping::reserve_none(piece.len)?;
+        // All places first, and each piece's own claimed as soon as it is empty: the kernel gives out what is free.
+        let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
+        for (&piece, place) in pieces.iter().zip(places?) {
             // SAFETY: the caller owns the piece, and the place is ours.
-            if let Err(errno) = unsafe { map::move_to(piece.addr, place.addr(), piece.len) } {
+            let moved = unsafe { map::move_to(piece.addr, place.addr(), piece.len) };
+            let claimed = moved.and_then(|()| {
+                aside.pieces.push((piece, place));
+                map::claim(piece.addr, piece.len)
+            });
+            if let Err(errno) = claimed {
                 aside.put_back();
                 return Err(MapError::Reserve { len: piece.len, errno }.into());
             }
-            aside.pieces.push((piece, place));
         }
         Ok(aside)
     }

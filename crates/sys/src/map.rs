@@ -299,6 +299,17 @@ pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Reserves a range of whole pages where nothing is mapped; every touch traps.
+///
+/// # Errors
+/// `EEXIST` when something is mapped there.
+pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    // SAFETY: replaces nothing.
+    unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
+    Ok(())
+}
+
 /// Replaces whatever is mapped in a range of whole pages by private anonymous memory, readable and writable, zeroes,
 /// charged as it is touched.
 ///
