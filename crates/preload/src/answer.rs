@@ -52,16 +52,8 @@ pub(crate) fn address(result: Result<usize, c_int>) -> *mut c_void {
 /// # Safety
 /// The arguments must be valid for the call, which does to the process what its manual page says.
 pub(crate) unsafe fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, c_int> {
-    let [a, b, c, d, e, f] = args;
-    let before = errno();
     // SAFETY: the caller's promise.
-    let value = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if value != -1 {
-        return Ok(value as usize);
-    }
-    let error = errno();
-    set_errno(before);
-    Err(error)
+    unsafe { hanare_sys::syscall(number, args) }.map_err(|errno| errno.0)
 }
 
 /// A line on the stack, cut when it is too long.

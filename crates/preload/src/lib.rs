@@ -16,11 +16,14 @@
 //! - `errno` is set on failure only.
 
 mod answer;
+mod break_;
+mod calls;
 mod heap;
 mod locking;
 mod mapping;
 mod range;
 mod signals;
+mod statics;
 
 use hanare::far;
 use hanare::settings::Settings;
@@ -33,6 +36,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     heap::resolve();
     signals::resolve();
+    break_::resolve();
     if std::env::var_os("HANARE_LOCAL").is_none() {
         return;
     }
@@ -45,7 +49,13 @@ extern "C" fn start() {
     if registered != 0 {
         refuse(&std::io::Error::from_raw_os_error(registered));
     }
+    calls::real::resolve();
     if let Err(error) = far::start(&settings) {
+        refuse(&error);
+    }
+    if settings.statics
+        && let Err(error) = statics::adopt()
+    {
         refuse(&error);
     }
 }

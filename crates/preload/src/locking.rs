@@ -14,16 +14,14 @@ use crate::range::Range;
 /// # Safety
 /// `number` is mlock, mlock2 or munlock.
 unsafe fn near_parts(number: libc::c_long, addr: usize, len: usize, flags: usize) -> Result<(), c_int> {
-    let cut = if far::active() { Range::covering(addr, len).map(Range::cut) } else { None };
-    let Some(parts) = cut.filter(|parts| !parts.far.is_empty()) else {
+    let range = if far::active() { Range::covering(addr, len).filter(|range| range.meets_far()) } else { None };
+    let Some(range) = range else {
         // SAFETY: these calls change no memory's contents or place, whatever the arguments.
         return unsafe { kernel(number, [addr, len, flags, 0, 0, 0]) }.map(drop);
     };
-    for part in [parts.before, parts.after] {
-        if !part.is_empty() {
-            // SAFETY: as above.
-            unsafe { kernel(number, [part.start, part.len(), flags, 0, 0, 0]) }?;
-        }
+    for (near, _) in range.pieces().filter(|(_, far)| !far) {
+        // SAFETY: as above.
+        unsafe { kernel(number, [near.start, near.len(), flags, 0, 0, 0]) }?;
     }
     Ok(())
 }

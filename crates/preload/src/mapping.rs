@@ -1,13 +1,15 @@
 //! `mmap`, `munmap`, `mremap`, `madvise` and `mprotect`.
 //!
 //! Far becomes what a program uses as plain memory: a private anonymous mapping, readable and writable, of at least the
-//! threshold. Everything else is the kernel's: files, shared memory, stacks, huge pages, locked pages, address-space
-//! reservations (`PROT_NONE`), and mappings at an address the program insists on.
+//! threshold; and one that is not accessible at all (`PROT_NONE`), the address space that allocators set aside to open
+//! parts of it with `mprotect` or a fixed mapping. Everything else is the kernel's: files, shared memory, stacks, huge
+//! pages, locked pages, reservations of more than a quarter of the far address space, and mappings at an address the
+//! program insists on.
 //!
-//! Choices where the meaning of a call and the far reservation meet:
-//! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. Anything
-//!   else (a file, shared memory) is refused with `EINVAL`: a foreign mapping inside the reservation would be moved and
-//!   evicted as if it were ours. So is a fixed mapping that is only partly far.
+//! Choices where the meaning of a call and far memory meet:
+//! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. For
+//!   anything else (a file, shared memory) the place becomes the kernel's for good.
+//! - What is to be executed becomes the kernel's too, with its contents: code is not paged.
 //! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. A mapping moved without one is
 //!   copied piece by piece, so the program must be able to read it; it is readable and writable afterwards.
 //! - A near mapping grown by `mremap` stays near: what it maps is not known here.
@@ -39,13 +41,17 @@ fn is_plain(prot: c_int, flags: c_int) -> bool {
     prot == PLAIN_PROT && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE && flags & !PLAIN_FLAGS == 0
 }
 
-/// The part of the range that is far, when the engine runs and there is one.
-fn far_part(addr: usize, len: usize) -> Option<crate::range::Parts> {
+/// Whether this only keeps addresses for later, as allocators do before they open parts with `mprotect`.
+fn is_reservation(prot: c_int, flags: c_int) -> bool {
+    prot == libc::PROT_NONE && is_plain(PLAIN_PROT, flags)
+}
+
+/// The range, when the engine runs and part of it is far.
+fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
         return None;
     }
-    let parts = Range::covering(addr, len)?.cut();
-    (!parts.far.is_empty()).then_some(parts)
+    Range::covering(addr, len).filter(|range| range.meets_far())
 }
 
 #[unsafe(no_mangle)]
@@ -68,30 +74,59 @@ unsafe fn map(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_in
         let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { unpromised_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
-    if flags & libc::MAP_FIXED != 0
-        && let Some(parts) = far_part(addr as usize, len)
-    {
-        let wholly = parts.before.is_empty() && parts.after.is_empty();
-        let aligned = (addr as usize).is_multiple_of(PAGE);
-        let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
-        return address(match wholly && aligned && anonymous {
-            true => renew(parts.far, prot),
-            false => Err(libc::EINVAL),
-        });
+    if is_reservation(prot, flags) && wants_far(len) {
+        let block = keeping_errno(|| far::reserve(len, PAGE));
+        if !block.is_null() {
+            return block.cast();
+        }
     }
     let args = [addr as usize, len, prot as usize, flags as usize, fd as usize, off as usize];
+    if flags & libc::MAP_FIXED != 0
+        && let Some(range) = with_far(addr as usize, len).filter(|_| (addr as usize).is_multiple_of(PAGE))
+    {
+        // SAFETY: the contract of mmap(2).
+        return address(unsafe { map_over_far(range, prot, flags, args) });
+    }
     // SAFETY: the contract of mmap(2), on a range that is not far.
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
 
+/// A fixed mapping where far memory is. Private anonymous memory stays far; for anything else the place becomes the
+/// kernel's, once it is sure that the kernel can make the mapping.
+///
+/// # Safety
+/// The arguments are those of a call of mmap(2) at the start of `range`.
+unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]) -> Result<usize, c_int> {
+    let [_, len, _, _, fd, off] = args;
+    let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+    if anonymous && prot & libc::PROT_EXEC == 0 {
+        let near = |part: Range| {
+            let args = [part.start, part.len(), prot as usize, flags as usize, fd, off];
+            // SAFETY: passed on from the caller, for a part that is not far.
+            unsafe { kernel(libc::SYS_mmap, args) }.map(drop)
+        };
+        split(range, near, |part| renew(part, prot))?;
+        return Ok(range.start);
+    }
+    let elsewhere = (flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE)) as usize;
+    // SAFETY: maps and unmaps at a place of the kernel's choice.
+    unsafe {
+        let trial = kernel(libc::SYS_mmap, [0, len, prot as usize, elsewhere, fd, off])?;
+        kernel(libc::SYS_munmap, [trial, len, 0, 0, 0, 0])?;
+    }
+    for (part, _) in range.pieces().filter(|(_, far)| *far) {
+        keeping_errno(|| far::make_hole(part.start, part.len()));
+    }
+    // SAFETY: passed on from the caller; nothing of the range is far any more.
+    unsafe { kernel(libc::SYS_mmap, args) }
+}
+
 /// Fresh zeroes with a new protection, where far memory already is. The protection first: it fails when part of the range
 /// is not allocated, and then nothing must be lost.
-fn renew(range: Range, prot: c_int) -> Result<usize, c_int> {
-    keeping_errno(|| {
-        far::protect(range.start, range.len(), prot)?;
-        far::discard(range.start, range.len());
-        Ok(range.start)
-    })
+fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
+    far::protect(range.start, range.len(), prot)?;
+    far::discard(range.start, range.len());
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -107,17 +142,16 @@ unsafe extern "C" fn mmap64(
     unsafe { map(addr, len, prot, flags, fd, off) }
 }
 
-/// Hands the near parts of a range to `near`, the far part to `far`; stops at the first error.
+/// Hands the near parts of a range to `near`, the far ones to `far`; stops at the first error.
 fn split(
-    parts: crate::range::Parts,
+    range: Range,
     near: impl Fn(Range) -> Result<(), c_int>,
-    far: impl FnOnce(Range) -> Result<(), c_int>,
+    far: impl Fn(Range) -> Result<(), c_int>,
 ) -> Result<(), c_int> {
-    if !parts.before.is_empty() {
-        near(parts.before)?;
+    for (part, is_far) in range.pieces() {
+        if is_far { keeping_errno(|| far(part)) } else { near(part) }?;
     }
-    keeping_errno(|| far(parts.far))?;
-    if parts.after.is_empty() { Ok(()) } else { near(parts.after) }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -127,14 +161,14 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
         unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
     };
     let whole = (addr as usize).is_multiple_of(PAGE) && len > 0;
-    status(match far_part(addr as usize, len).filter(|_| whole) {
-        None if whole || !far::active() || !far::contains(addr as usize) => unmap(addr as usize, len),
-        None => Err(libc::EINVAL),
-        Some(parts) => split(
-            parts,
+    status(match with_far(addr as usize, len.max(1)) {
+        None => unmap(addr as usize, len),
+        Some(_) if !whole => Err(libc::EINVAL),
+        Some(range) => split(
+            range,
             |near| unmap(near.start, near.len()),
-            |range| {
-                far::release(range.start, range.len());
+            |part| {
+                far::release(part.start, part.len());
                 Ok(())
             },
         ),
@@ -147,12 +181,20 @@ unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_i
         // SAFETY: the contract of mprotect(2), on a range that is not far.
         unsafe { kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) }.map(drop)
     };
-    status(match far_part(addr as usize, len) {
+    status(match with_far(addr as usize, len) {
         None => protect(addr as usize, len),
         Some(_) if !(addr as usize).is_multiple_of(PAGE) => Err(libc::EINVAL),
-        Some(parts) => {
-            split(parts, |near| protect(near.start, near.len()), |range| far::protect(range.start, range.len(), prot))
-        }
+        Some(range) => split(
+            range,
+            |near| protect(near.start, near.len()),
+            |part| {
+                if prot & libc::PROT_EXEC == 0 {
+                    return far::protect(part.start, part.len(), prot);
+                }
+                far::expel(part.start, part.len())?;
+                protect(part.start, part.len())
+            },
+        ),
     })
 }
 
@@ -162,13 +204,13 @@ unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_
         // SAFETY: the contract of madvise(2); what reaches the kernel on a far range leaves its pages alone.
         unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
     };
-    status(match far_part(addr as usize, len) {
+    status(match with_far(addr as usize, len) {
         None => advise(addr as usize, len),
         Some(_) if !(addr as usize).is_multiple_of(PAGE) => Err(libc::EINVAL),
-        Some(parts) => split(
-            parts,
+        Some(range) => split(
+            range,
             |near| advise(near.start, near.len()),
-            |range| advise_far(range, advice).unwrap_or_else(|| advise(range.start, range.len())),
+            |part| advise_far(part, advice).unwrap_or_else(|| advise(part.start, part.len())),
         ),
     })
 }
@@ -216,16 +258,15 @@ unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    if fixed && far_part(new as usize, new_len).is_some() {
+    if fixed && with_far(new as usize, new_len).is_some() {
         return address(Err(libc::EINVAL));
     }
-    let Some(parts) = far_part(old as usize, old_len.max(1)) else {
+    let Some(range) = with_far(old as usize, old_len.max(1)) else {
         let args = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
         // SAFETY: the contract of mremap(2), between ranges that are not far.
         return address(unsafe { kernel(libc::SYS_mremap, args) });
     };
-    let wholly = parts.before.is_empty() && parts.after.is_empty();
-    let valid = wholly && (old as usize).is_multiple_of(PAGE) && old_len > 0 && new_len > 0;
+    let valid = range.is_far() && (old as usize).is_multiple_of(PAGE) && old_len > 0 && new_len > 0;
     let known = flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) == 0;
     if !valid || !known {
         return address(Err(libc::EINVAL));
@@ -234,7 +275,7 @@ unsafe extern "C" fn mremap(
         return address(Err(libc::ENOMEM));
     };
     // SAFETY: the range is far and page-aligned, and the program gives it up as mremap(2) says.
-    address(unsafe { remap_far(parts.far, wanted, flags) })
+    address(unsafe { remap_far(range, wanted, flags) })
 }
 
 /// # Safety

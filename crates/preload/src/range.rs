@@ -1,16 +1,8 @@
-//! A range of the program's addresses, cut into what lies in the far reservation and what does not. It must not know
-//! what is done with either.
+//! A range of the program's addresses, cut into what is far and what is not. It must not know what is done with either.
 
 use hanare::far;
 
 pub(crate) const PAGE: usize = 4096;
-
-/// A page-granular range that was asked about, cut in three. Each part may be empty (`start == end`).
-pub(crate) struct Parts {
-    pub(crate) before: Range,
-    pub(crate) far: Range,
-    pub(crate) after: Range,
-}
 
 /// `[start, end)`, both multiples of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,38 +22,27 @@ impl Range {
         self.end - self.start
     }
 
-    pub(crate) fn is_empty(self) -> bool {
-        self.start == self.end
+    /// The pieces that are far or near as a whole, in order, each with whether it is far.
+    pub(crate) fn pieces(self) -> impl Iterator<Item = (Range, bool)> {
+        let mut start = self.start;
+        std::iter::from_fn(move || {
+            if start >= self.end {
+                return None;
+            }
+            let (far, end) = far::run(start, self.end);
+            let piece = Range { start, end };
+            start = end;
+            Some((piece, far))
+        })
     }
 
-    /// Cuts the range at the edges of the far reservation. A range around the whole reservation counts as near: no
-    /// program unmaps 256 GiB it never asked for.
-    pub(crate) fn cut(self) -> Parts {
-        let (mut from, mut to) = (self.start, self.start);
-        if !self.is_empty() {
-            let first = far::contains(self.start);
-            let last = far::contains(self.end - PAGE);
-            (from, to) = match (first, last) {
-                (true, true) => (self.start, self.end),
-                (true, false) => (self.start, edge(self, true)),
-                (false, true) => (edge(self, false), self.end),
-                (false, false) => (self.start, self.start),
-            };
-        }
-        Parts {
-            before: Range { start: self.start, end: from },
-            far: Range { start: from, end: to },
-            after: Range { start: to, end: self.end },
-        }
+    /// Whether any of it is far.
+    pub(crate) fn meets_far(self) -> bool {
+        self.pieces().any(|(_, far)| far)
     }
-}
 
-/// The one page boundary in `range` where being inside the reservation ends being `first`.
-fn edge(range: Range, first: bool) -> usize {
-    let (mut same, mut other) = (range.start, range.end - PAGE);
-    while other - same > PAGE {
-        let middle = same + (other - same) / 2 / PAGE * PAGE;
-        if far::contains(middle) == first { same = middle } else { other = middle }
+    /// Whether all of it is far, in one piece.
+    pub(crate) fn is_far(self) -> bool {
+        self.pieces().next() == Some((self, true))
     }
-    other
 }

@@ -122,9 +122,15 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
         }
     });
     let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
-    let args = [how as usize, given, old as usize, MASK_BYTES, 0, 0];
-    // SAFETY: null or a mask of our own, and a place of the caller's that holds at least the kernel's mask.
-    unsafe { kernel(libc::SYS_rt_sigprocmask, args) }.map(drop)
+    let mut before = 0u64;
+    let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
+    // SAFETY: null or a mask of our own, and a place of our own: the caller's may be far, where the kernel cannot write.
+    unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
+    if !old.is_null() {
+        // SAFETY: a place of the caller's that holds at least the kernel's mask, which lies first.
+        unsafe { old.cast::<u64>().write_unaligned(before) };
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -139,7 +139,7 @@ impl Engine {
     /// Resolves a fault of the calling thread, and returns when the touch may be tried again.
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
-        let unit = self.unit_of(addr);
+        let Some(unit) = self.unit_of(addr) else { return };
         // A machine that does not tell reads from writes still tells that a page in view was touched: then it was a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let bell = self.bell(unit);
@@ -150,10 +150,10 @@ impl Engine {
     }
 
     /// Brings a fault of another thread; the kernel lets that thread go on when its page is there. Returns the unit, and
-    /// whether the page only had to be opened for its first write.
-    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> (u32, bool) {
-        let unit = self.unit_of(addr);
-        (unit, self.submit_fault(unit, write))
+    /// whether the page only had to be opened for its first write; `None` for an address that is not far.
+    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> Option<(u32, bool)> {
+        let unit = self.unit_of(addr)?;
+        Some((unit, self.submit_fault(unit, write)))
     }
 
     /// Whether a touch of this unit would not trap.
@@ -163,7 +163,7 @@ impl Engine {
 
     /// Whether an address lies in a page that is copied, so that the way to the handler is most of a fault's time.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
-        !self.small_moves && self.core.lock().pager.page_of(self.unit_of(addr)).1 == 1
+        !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
 
     fn wait_for(&self, unit: u32, write: bool, heard: u32) {
@@ -216,8 +216,8 @@ impl Engine {
         }
     }
 
-    fn unit_of(&self, addr: usize) -> u32 {
-        ((addr - self.view.base()) / self.unit_bytes) as u32
+    fn unit_of(&self, addr: usize) -> Option<u32> {
+        Some((self.view.offset_of(addr)? / self.unit_bytes) as u32)
     }
 
     // ---- the program's wishes ---------------------------------------------------------------------------------------
@@ -251,6 +251,22 @@ impl Engine {
         let core = self.core.lock();
         let bytes = |units: u32| u64::from(units) * self.unit_bytes as u64;
         (bytes(core.pager.touched_units()), bytes(core.pager.budget_units()))
+    }
+
+    /// Waits until whatever was being done to this unit's page is done.
+    pub(crate) fn settle(&self, unit: u32) {
+        let moving = || {
+            let core = self.core.lock();
+            let state = core.pager.state_of(core.pager.page_of(unit).0.0);
+            !matches!(state, State::Untouched | State::Remote | State::Resident | State::Staged)
+        };
+        while moving() {
+            if let Store::Remote(remote) = &self.store {
+                remote.pump(self, Wait::Now);
+            }
+            let bell = self.bell(unit);
+            self.sleep_on(bell, bell.load(Acquire), 200);
+        }
     }
 
     pub(crate) fn will_need(&self, offset: usize, len: usize) {

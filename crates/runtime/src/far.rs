@@ -31,6 +31,11 @@ use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
+use crate::windows::Windows;
+
+mod places;
+
+pub use places::{adopt, expel, make_hole, run};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +86,8 @@ struct State {
     extents: LockCell<Extents>,
     /// What of the space is taken, in bytes: a copy that can be read without the lock.
     taken: AtomicU64,
-    /// The part of it that the heap took and has no block in.
+    /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
+    /// static array's last page.
     idle: AtomicU64,
     local: Local,
     overcommit: Overcommit,
@@ -93,6 +99,8 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 /// Kept apart from the state, for they answer in a forked child too.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
+/// Where far memory is, once that is more than the reservation: null until there is a window or a hole.
+static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -108,9 +116,10 @@ fn state() -> Option<&'static State> {
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
-/// The engine, if this address is its to serve.
-pub(crate) fn engine_at(addr: usize) -> Option<&'static Engine> {
-    if contains(addr) { state().map(|state| &state.engine) } else { None }
+/// The engine and the offset, if this address is its to serve.
+pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
+    let engine = &state()?.engine;
+    Some((engine, engine.view().offset_of(addr)?))
 }
 
 // ---- starting -------------------------------------------------------------------------------------------------------
@@ -294,12 +303,16 @@ fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), St
     is_known.recv_timeout(THREAD_START_MAX).map_err(late)
 }
 
+/// Whether a single thread of the program exists.
+pub fn is_alone() -> bool {
+    thread::count() <= OWN_THREADS.load(Relaxed) + 1
+}
+
 /// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
 /// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
 /// waiting thread.
 fn only_one_thread_runs() -> bool {
-    let others = OWN_THREADS.load(Relaxed);
-    thread::count() <= others + 1 && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
+    is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
 }
 
 // ---- asking ---------------------------------------------------------------------------------------------------------
@@ -315,9 +328,18 @@ pub fn is_started() -> bool {
     LEN.load(Relaxed) != 0
 }
 
-/// Whether an address lies in the far reservation (also in a forked child, where it leads nowhere).
+/// Whether an address is far (also in a forked child, where it leads nowhere).
 #[inline]
 pub fn contains(addr: usize) -> bool {
+    // SAFETY: null, or leaked.
+    match unsafe { WINDOWS.load(Acquire).as_ref() } {
+        None => is_reserved(addr),
+        Some(windows) => windows.offset_of(addr).is_some(),
+    }
+}
+
+/// Whether an address lies in the reservation, where allocations are.
+fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
@@ -346,7 +368,7 @@ pub fn program_handles_signals() {
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = state()?;
     let _mask = SignalMask::block_all();
-    state.extents.lock().allocation(offset_of(addr)? as u64).map(|len| len as usize)
+    state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize)
 }
 
 /// The counters at this instant.
@@ -358,7 +380,12 @@ pub fn snapshot() -> Option<Snapshot> {
 }
 
 fn offset_of(addr: usize) -> Option<usize> {
-    contains(addr).then(|| addr - BASE.load(Relaxed))
+    state()?.engine.view().offset_of(addr)
+}
+
+/// The offset of an allocation of [`alloc`]; `None` elsewhere, also in static arrays.
+fn allocated_offset(addr: usize) -> Option<usize> {
+    offset_of(addr).filter(|_| is_reserved(addr))
 }
 
 // ---- allocating -----------------------------------------------------------------------------------------------------
@@ -376,6 +403,16 @@ pub fn alloc_unpromised(len: usize, align: usize) -> *mut u8 {
 }
 
 fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
+    let start = take(len, align, overcommit);
+    if let Some(state) = state().filter(|_| !start.is_null()) {
+        let _mask = SignalMask::block_all();
+        state.far_changed();
+    }
+    start
+}
+
+/// Takes a range, and leaves it to the caller to account for it.
+fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = state().filter(|_| active()) else { return std::ptr::null_mut() };
     let _mask = SignalMask::block_all();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
@@ -383,17 +420,16 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
-    state.far_changed();
     (BASE.load(Relaxed) + offset as usize) as *mut u8
 }
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 pub fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     state.forget_whole(offset, len as usize);
-    state.extents.lock().free(offset as u64);
+    state.give_back(offset, len as usize);
     state.far_changed();
     true
 }
@@ -439,6 +475,12 @@ pub(crate) fn heap_discards(addr: usize, len: usize) {
 /// Gives back any page-aligned part of far allocations, as munmap does.
 pub fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    if !is_reserved(addr) {
+        // Of a static array the pages go, and its place stays taken.
+        discard(addr, len);
+        let _ = protect(addr, len, libc::PROT_NONE);
+        return;
+    }
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
     state.forget_whole(offset, len);
@@ -456,14 +498,14 @@ pub fn discard(addr: usize, len: usize) {
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
 pub fn resize(addr: usize, new_len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
     let new_len = new_len.max(1).next_multiple_of(state.granularity);
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     let len = len as usize;
     if new_len < len {
         state.forget_whole(offset + new_len, len - new_len);
-        state.extents.lock().shrink(offset as u64, new_len as u64);
+        state.give_back(offset + new_len, len - new_len);
     } else if new_len > len {
         let grown = state.promises(new_len - len, state.overcommit)
             && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
@@ -485,7 +527,40 @@ pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     if !state.extents.lock().covers(offset as u64, len as u64) {
         return Err(libc::ENOMEM);
     }
-    state.engine.view().restrict(Span { offset, len }, prot)
+    let answer = state.engine.view().restrict(Span { offset, len }, prot);
+    state.far_changed();
+    answer
+}
+
+/// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
+/// Null also for more than a quarter of what is left.
+pub fn reserve(len: usize, align: usize) -> *mut u8 {
+    let left = state().map_or(0, |state| {
+        let _mask = SignalMask::block_all();
+        LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
+    });
+    let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
+    if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
+        return start;
+    }
+    free(start as usize);
+    std::ptr::null_mut()
+}
+
+/// Whether the program left itself write access to a far address.
+pub fn is_writable(addr: usize) -> bool {
+    permits(addr, true)
+}
+
+/// Whether the program left itself read access to a far address.
+pub fn is_readable(addr: usize) -> bool {
+    permits(addr, false)
+}
+
+fn permits(addr: usize, write: bool) -> bool {
+    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let _mask = SignalMask::block_all();
+    state.engine.view().permits(offset, write)
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
@@ -548,11 +623,19 @@ impl State {
                 let _ = view.restrict(page, Prot::READ_WRITE.0);
             }
             // SAFETY: far memory of the caller's, who gives these bytes up.
-            unsafe { copy::zero((BASE.load(Relaxed) + offset) as *mut u8, OS_PAGE) };
+            view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
                 let _ = view.restrict(page, left.0);
             }
         }
+    }
+
+    /// Makes a range free to be allocated again, save for holes in it, which are no longer ours to give.
+    fn give_back(&self, offset: usize, len: usize) {
+        let windows = self.engine.view().windows();
+        windows.runs(Span { offset, len }, |_, part| {
+            self.extents.lock().release(part.offset as u64, part.len as u64);
+        });
     }
 
     /// After the extents changed.
@@ -564,7 +647,8 @@ impl State {
 
     /// After the far bytes changed: counters, and a budget that is a share of them.
     fn count_far(&self, taken: u64) {
-        let far = taken.saturating_sub(self.idle.load(Relaxed));
+        let idle = self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64;
+        let far = taken.saturating_sub(idle);
         self.engine.counters.far_bytes.store(far, Relaxed);
         raise(&self.engine.counters.far_bytes_peak, far);
         if let Local::Percent(percent) = self.local {

@@ -23,9 +23,8 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
-    let Some(engine) = far::engine_at(info.addr) else { return Verdict::NotOurs };
+    let Some((engine, offset)) = far::engine_at(info.addr) else { return Verdict::NotOurs };
     // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.
-    let offset = info.addr - engine.view().base();
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
     }
@@ -81,7 +80,7 @@ impl Handler {
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
-            let (unit, opened) = self.engine.fault_there(addr, write);
+            let Some((unit, opened)) = self.engine.fault_there(addr, write) else { continue };
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
                 let now = now_ns();
                 accounts::fault(self.engine.counters, opened, now - since_ns);

@@ -5,6 +5,7 @@
 //! `hostfile` and `stats` carry what goes in and comes out.
 
 mod accounts;
+pub mod adopt;
 pub mod capi;
 pub mod choose;
 mod engine;
@@ -26,6 +27,7 @@ mod together;
 mod tracing;
 mod view;
 pub mod warm;
+mod windows;
 
 #[global_allocator]
 static NEAR: near::Near = near::Near;

@@ -12,6 +12,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use hanare_sys::syscall;
+
 /// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
@@ -220,22 +222,23 @@ fn map_pages(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
     // by number because `mmap` may be interposed.
-    let addr = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, prot, flags, -1, 0usize) };
-    if addr == -1 { null_mut() } else { addr as usize as *mut u8 }
+    let addr = unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
+    addr.map_or(null_mut(), |addr| addr as *mut u8)
 }
 
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
-    let addr = unsafe { libc::syscall(libc::SYS_mremap, block, old_len, new_len, libc::MREMAP_MAYMOVE) };
-    if addr == -1 { null_mut() } else { addr as usize as *mut u8 }
+    let addr =
+        unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, libc::MREMAP_MAYMOVE as usize, 0, 0]) };
+    addr.map_or(null_mut(), |addr| addr as *mut u8)
 }
 
 fn unmap(addr: usize, len: usize) {
     if len > 0 {
         // SAFETY: callers pass (part of) a mapping made here that nobody uses any more. Unmapping the end or the start
         // of a mapping splits nothing, so it cannot fail for want of memory areas.
-        unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+        let _ = unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
     }
 }
 

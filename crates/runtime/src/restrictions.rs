@@ -1,6 +1,7 @@
 //! What access the program itself left to its far memory (mprotect), a page of the operating system at a time.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::Prot;
@@ -11,6 +12,8 @@ use crate::view::{OS_PAGE, Span};
 pub(crate) struct Restrictions {
     any: AtomicBool,
     bits: LockCell<Bits>,
+    /// Pages the program may not even read.
+    closed_pages: AtomicUsize,
 }
 
 struct Bits {
@@ -24,6 +27,7 @@ impl Restrictions {
         Self {
             any: AtomicBool::new(false),
             bits: LockCell::new(Bits { no_read: vec![0; words], no_write: vec![0; words] }),
+            closed_pages: AtomicUsize::new(0),
         }
     }
 
@@ -36,17 +40,23 @@ impl Restrictions {
             return;
         }
         let mut bits = self.bits.lock();
-        for page in pages(span) {
-            put(&mut bits.no_read, page, no_read);
-            put(&mut bits.no_write, page, no_write);
-        }
+        let before = put(&mut bits.no_read, pages(span), no_read);
+        put(&mut bits.no_write, pages(span), no_write);
+        let after = if no_read { pages(span).len() } else { 0 };
+        // The lock makes one change of the two.
+        self.closed_pages.store(self.closed_pages.load(Relaxed) + after - before, Relaxed);
+    }
+
+    /// Bytes the program may not even read.
+    pub(crate) fn closed_bytes(&self) -> usize {
+        self.closed_pages.load(Relaxed) * OS_PAGE
     }
 
     /// Whether any page of a range is not open for reading and writing.
     pub(crate) fn touch(&self, span: Span) -> bool {
         self.any.load(Relaxed) && {
             let bits = self.bits.lock();
-            pages(span).any(|page| get(&bits.no_read, page) || get(&bits.no_write, page))
+            words(pages(span)).any(|(word, mask)| (bits.no_read[word] | bits.no_write[word]) & mask != 0)
         }
     }
 
@@ -83,7 +93,7 @@ impl Restrictions {
     }
 }
 
-fn pages(span: Span) -> std::ops::Range<usize> {
+fn pages(span: Span) -> Range<usize> {
     span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE)
 }
 
@@ -91,9 +101,22 @@ fn get(bits: &[u64], page: usize) -> bool {
     bits[page / 64] & (1 << (page % 64)) != 0
 }
 
-fn put(bits: &mut [u64], page: usize, on: bool) {
-    let bit = 1 << (page % 64);
-    if on { bits[page / 64] |= bit } else { bits[page / 64] &= !bit }
+/// The words that hold these bits, each with a mask of them.
+fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    (range.start / 64..range.end.div_ceil(64)).map(move |word| {
+        let (from, to) = (range.start.max(word * 64) - word * 64, range.end.min(word * 64 + 64) - word * 64);
+        (word, (u64::MAX >> (64 - (to - from))) << from)
+    })
+}
+
+/// Sets or clears bits, and returns how many were set before.
+fn put(bits: &mut [u64], range: Range<usize>, on: bool) -> usize {
+    let mut before = 0;
+    for (word, mask) in words(range) {
+        before += (bits[word] & mask).count_ones() as usize;
+        if on { bits[word] |= mask } else { bits[word] &= !mask }
+    }
+    before
 }
 
 #[cfg(test)]
@@ -120,7 +143,14 @@ mod tests {
             (68, 2, Prot::READ_WRITE),
         ];
         assert_eq!(seen, expected);
-        restrictions.set(span(60, 8), libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(restrictions.closed_bytes(), 2 * OS_PAGE);
+        restrictions.set(span(1, 190), libc::PROT_NONE);
+        assert_eq!(restrictions.closed_bytes(), 190 * OS_PAGE);
+        assert!(
+            restrictions.touch(span(190, 5)) && !restrictions.touch(span(191, 65)) && !restrictions.touch(span(0, 1))
+        );
+        restrictions.set(span(1, 190), libc::PROT_READ | libc::PROT_WRITE);
         assert!(!restrictions.touch(span(0, 256)));
+        assert_eq!(restrictions.closed_bytes(), 0);
     }
 }

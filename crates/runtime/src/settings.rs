@@ -99,6 +99,8 @@ pub struct Settings {
     pub disable: String,
     /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
     pub far: usize,
+    /// `HANARE_STATIC`: whether large static arrays are far.
+    pub statics: bool,
     /// `HANARE_OVERCOMMIT`: when an allocation is refused for want of room on the servers.
     pub overcommit: Overcommit,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
@@ -130,6 +132,7 @@ impl Settings {
             mode: Mode::Auto,
             disable: String::new(),
             far: DEFAULT_FAR,
+            statics: true,
             overcommit: Overcommit::Heuristic,
             reserve: DEFAULT_RESERVE,
             stats_fd: None,
@@ -171,6 +174,7 @@ impl Settings {
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
         set(&mut settings.far, vars.value("HANARE_FAR", parse_far)?);
+        set(&mut settings.statics, vars.value("HANARE_STATIC", values::parse_switch)?);
         set(&mut settings.overcommit, vars.value("HANARE_OVERCOMMIT", Overcommit::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
@@ -229,6 +233,7 @@ impl Settings {
             ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
             ("HANARE_FAR", format_far(self.far)),
+            ("HANARE_STATIC", if self.statics { "on" } else { "off" }.to_owned()),
             ("HANARE_OVERCOMMIT", self.overcommit.to_string()),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
@@ -255,7 +260,7 @@ impl Settings {
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
-    pub const VARIABLES: [&'static str; 17] = [
+    pub const VARIABLES: [&'static str; 18] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -265,6 +270,7 @@ impl Settings {
         "HANARE_MODE",
         "HANARE_DISABLE",
         "HANARE_FAR",
+        "HANARE_STATIC",
         "HANARE_OVERCOMMIT",
         "HANARE_RESERVE",
         "HANARE_STATS_FD",

@@ -12,6 +12,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
 
 use crate::restrictions::Restrictions;
+use crate::windows::{WINDOWS_MAX, Windows};
 
 /// The page of the operating system: the least that can be copied or woken.
 pub(crate) const OS_PAGE: usize = 4096;
@@ -25,7 +26,13 @@ pub enum ViewError {
     /// The kernel refused to register it.
     #[error("cannot set up far memory: {0}; 'hanare doctor' tells what this machine allows")]
     Uffd(#[from] UffdError),
+    /// There are too many places of the program's own that are to be far.
+    #[error("more than {WINDOWS_MAX} programs and libraries have large arrays; set HANARE_STATIC=off")]
+    Windows,
 }
+
+/// How memory of the program's is registered.
+const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
 
 /// How the view is made.
 pub(crate) enum Mechanism {
@@ -48,6 +55,9 @@ pub(crate) struct Sizes {
 pub(crate) struct View {
     base: usize,
     sizes: Sizes,
+    /// Where each offset is: in the reservation, save for windows and holes.
+    windows: &'static Windows,
+    huge: bool,
     uffd: Option<Uffd>,
     /// Start of the second mapping in sigsegv mode, and the file beneath both.
     io_base: usize,
@@ -75,36 +85,39 @@ impl View {
             Mechanism::Uffd(uffd) => (Some(uffd), None),
             Mechanism::Protection => (None, Some(map::memfd("hanare-view", sizes.reserve as u64)?)),
         };
-        let mut view = Self {
-            base: 0,
+        let (base, io_base) = match &file {
+            Some(file) => (
+                Mapping::shared_aligned(file, sizes.reserve, align)?.leak(),
+                Mapping::shared_aligned(file, sizes.reserve, align)?.leak(),
+            ),
+            None => (Mapping::reserve(sizes.reserve, align)?.leak(), 0),
+        };
+        let view = Self {
+            base,
             sizes,
+            windows: Box::leak(Box::new(Windows::new(base, sizes.reserve))),
+            huge,
             uffd,
-            io_base: 0,
-            file: None,
+            io_base,
+            file,
             small_pool: pool(sizes.small_frames * sizes.unit, align)?,
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
             restrictions: Restrictions::new(sizes.reserve),
             single,
         };
-        match file {
-            Some(file) => {
-                view.base = Mapping::shared_aligned(&file, sizes.reserve, align)?.leak();
-                view.io_base = Mapping::shared_aligned(&file, sizes.reserve, align)?.leak();
-                view.file = Some(file);
-                // SAFETY: the range was mapped just now and nothing points into it.
-                unsafe { map::protect(view.base, sizes.reserve, Prot::NONE) }.map_err(|errno| refused(&view, errno))?;
-            }
-            None => view.base = Mapping::reserve(sizes.reserve, align)?.leak(),
+        if view.file.is_some() {
+            // SAFETY: the range was mapped just now and nothing points into it.
+            unsafe { map::protect(base, sizes.reserve, Prot::NONE) }.map_err(|errno| refused(&view, errno))?;
         }
-        view.advise_all(huge);
+        view.advise_all();
         view.register()?;
         Ok(view)
     }
 
     fn register(&self) -> Result<(), ViewError> {
         let Some(uffd) = &self.uffd else { return Ok(()) };
-        uffd.register(self.base, self.sizes.reserve, RegisterMode { missing: true, wp: true, minor: false })?;
+        uffd.register(self.base, self.sizes.reserve, TRAPPING)?;
         // MOVE wants its destination registered; with write-protect mode alone the frames themselves never trap.
         for (addr, len) in self.pools() {
             uffd.register(addr, len, RegisterMode { missing: false, wp: true, minor: false })?;
@@ -119,19 +132,56 @@ impl View {
     }
 
     /// Advice is best effort: a kernel that refuses it loses speed, or writes larger cores, and nothing else.
-    fn advise_all(&self, huge: bool) {
+    fn advise_all(&self) {
         let ranges = [(self.base, self.sizes.reserve), (self.io_base, self.sizes.reserve)];
         for (addr, len) in ranges.into_iter().chain(self.pools()).filter(|&(addr, _)| addr != 0) {
-            let size = if huge { Advice::HugePage } else { Advice::NoHugePage };
-            for advice in [size, Advice::DontFork, Advice::DontDump] {
-                // SAFETY: the range is our own mapping; none of the three changes its contents.
-                let _ = unsafe { map::advise(addr, len, advice) };
-            }
+            self.advise(addr, len);
+        }
+    }
+
+    fn advise(&self, addr: usize, len: usize) {
+        let size = if self.huge { Advice::HugePage } else { Advice::NoHugePage };
+        for advice in [size, Advice::DontFork, Advice::DontDump] {
+            // SAFETY: the range is our own mapping; none of the three changes its contents.
+            let _ = unsafe { map::advise(addr, len, advice) };
+        }
+    }
+
+    /// Shows `span`, so far untouched, at `addr` instead of in the reservation. Whatever is mapped at `addr` is replaced.
+    /// On an error the range reads as plain zeroes, or nothing is mapped there.
+    ///
+    /// # Safety
+    /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nobody touches it meanwhile.
+    pub(crate) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
+        if !self.windows.add(addr, span) {
+            return Err(ViewError::Windows);
+        }
+        match &self.file {
+            // SAFETY: passed on from the caller.
+            Some(file) => unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) },
+            // SAFETY: passed on from the caller.
+            None => unsafe { map::replace_with_anonymous(addr, span.len) },
+        }
+        .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
+        self.advise(addr, span.len);
+        match &self.uffd {
+            Some(uffd) => Ok(uffd.register(addr, span.len, TRAPPING)?),
+            None => Ok(()),
         }
     }
 
     pub(crate) fn base(&self) -> usize {
         self.base
+    }
+
+    pub(crate) fn windows(&self) -> &'static Windows {
+        self.windows
+    }
+
+    /// The offset of a far address; `None` for one that is not far.
+    #[inline]
+    pub(crate) fn offset_of(&self, addr: usize) -> Option<usize> {
+        self.windows.offset_of(addr)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -173,8 +223,11 @@ impl View {
     /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
     pub(crate) unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) {
         match &self.uffd {
-            // SAFETY: passed on from the caller.
-            Some(uffd) => unsafe { copy_in(uffd, self.base + span.offset, from as usize, span.len, !writable) },
+            Some(uffd) => self.windows.runs(span, |addr, part| {
+                let from = from as usize + (part.offset - span.offset);
+                // SAFETY: passed on from the caller; the part lies in the span.
+                unsafe { copy_in(uffd, addr, from, part.len, !writable) };
+            }),
             None => {
                 // SAFETY: the second mapping is ours alone, and the caller owns these pages.
                 unsafe { copy::copy(from, (self.io_base + span.offset) as *mut u8, span.len) };
@@ -195,7 +248,13 @@ impl View {
     /// The page is in transit and the frame filled, both this call's to handle.
     pub(crate) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
         let Some(uffd) = &self.uffd else { return true };
-        let (to, from) = (self.base + span.offset, self.frame(frame) as usize);
+        let Some(to) = self.windows.whole(span) else {
+            // SAFETY: the frame has the span's bytes; passed on from the caller.
+            unsafe { self.copy_in(span, self.frame(frame), writable) };
+            self.empty_frame(frame);
+            return true;
+        };
+        let from = self.frame(frame) as usize;
         // Between the move and its protection another thread could write unseen. Where none can be running the window is
         // empty; elsewhere the page is left open, and reported so that it counts as dirty.
         let protect = !writable && (self.single)();
@@ -218,7 +277,7 @@ impl View {
     /// Opens a protected page for writing and lets its writers go on.
     pub(crate) fn open(&self, span: Span) {
         match &self.uffd {
-            Some(uffd) => drop(uffd.write_protect(self.base + span.offset, span.len, false, false)),
+            Some(uffd) => self.windows.runs(span, |addr, part| _ = uffd.write_protect(addr, part.len, false, false)),
             None => self.protect_own(span, Prot::READ_WRITE),
         }
     }
@@ -226,7 +285,7 @@ impl View {
     /// Lets threads that wait for a page look again.
     pub(crate) fn wake(&self, span: Span) {
         if let Some(uffd) = &self.uffd {
-            let _ = uffd.wake(self.base + span.offset, span.len);
+            self.windows.runs(span, |addr, part| _ = uffd.wake(addr, part.len));
         }
     }
 
@@ -238,24 +297,24 @@ impl View {
     /// The page is in transit and the frame empty, both this call's to handle.
     pub(crate) unsafe fn move_out(&self, span: Span, frame: FrameId) {
         let Some(uffd) = &self.uffd else { return };
-        let (from, to) = (self.base + span.offset, self.frame(frame) as usize);
         let mode = MoveMode { dontwake: true, allow_src_holes: true };
         // SAFETY: the caller owns both ranges.
-        if unsafe { move_all(uffd, to, from, span.len, mode) } {
+        let moved = |from| unsafe { move_all(uffd, self.frame(frame) as usize, from, span.len, mode) };
+        if self.windows.whole(span).is_some_and(moved) {
             return;
         }
-        // A pinned page, or one under restricted access, cannot be moved: freeze, copy, drop.
+        // A pinned page, one under restricted access or in several pieces cannot be moved: freeze, copy, drop.
         self.freeze(span);
         // SAFETY: the page is frozen, the frame is the caller's.
         unsafe { self.read(span, self.frame(frame)) };
         // SAFETY: the bytes are in the frame now.
-        let _ = unsafe { map::advise(from, span.len, Advice::DontNeed) };
+        self.windows.runs(span, |addr, part| _ = unsafe { map::advise(addr, part.len, Advice::DontNeed) });
     }
 
     /// Stops writes to pages in view: later ones trap and wait.
     pub(crate) fn freeze(&self, span: Span) {
         match &self.uffd {
-            Some(uffd) => drop(uffd.write_protect(self.base + span.offset, span.len, true, false)),
+            Some(uffd) => self.windows.runs(span, |addr, part| _ = uffd.write_protect(addr, part.len, true, false)),
             None => self.protect_own(span, Prot::NONE),
         }
     }
@@ -264,7 +323,7 @@ impl View {
     pub(crate) fn frozen(&self, span: Span) -> Option<*const u8> {
         match self.io_base {
             0 if self.restrictions.touch(span) => None,
-            0 => Some((self.base + span.offset) as *const u8),
+            0 => self.windows.whole(span).map(|addr| addr as *const u8),
             io_base => Some((io_base + span.offset) as *const u8),
         }
     }
@@ -275,10 +334,11 @@ impl View {
     /// The page is frozen and present; `to` has room for it and is the caller's.
     pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
         let Some(from) = self.frozen(span) else {
-            // SAFETY: the caller's buffer; the kernel reads the page whatever its protection.
-            let into = unsafe { std::slice::from_raw_parts_mut(to, span.len) };
-            let _ = copy::read_foreign(self.base + span.offset, into);
-            return;
+            return self.windows.runs(span, |addr, part| {
+                // SAFETY: the caller's buffer, of which this is a part; the kernel reads the page whatever its protection.
+                let into = unsafe { std::slice::from_raw_parts_mut(to.add(part.offset - span.offset), part.len) };
+                let _ = copy::read_foreign(addr, into);
+            });
         };
         // SAFETY: the page is present and readable, and nothing writes to it.
         unsafe { copy::copy(from, to, span.len) };
@@ -293,10 +353,12 @@ impl View {
             }
             return;
         }
-        if !batch.push(self.base + span.offset, span.len) {
-            self.flush(batch);
-            let _ = batch.push(self.base + span.offset, span.len);
-        }
+        self.windows.runs(span, |addr, part| {
+            if !batch.push(addr, part.len) {
+                self.flush(batch);
+                let _ = batch.push(addr, part.len);
+            }
+        });
     }
 
     /// Carries out the drops collected in a batch.
@@ -322,12 +384,24 @@ impl View {
             self.restrictions.set(span, prot);
         }
         let prot = if self.uffd.is_some() { Prot(prot) } else { Prot::NONE };
-        // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
-        unsafe { map::protect(self.base + span.offset, span.len, prot) }.map_err(|errno| errno.0)?;
+        let mut refused = None;
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
+            let answer = unsafe { map::protect(addr, part.len, prot) };
+            refused = refused.or(answer.err());
+        });
+        if let Some(errno) = refused {
+            return Err(errno.0);
+        }
         if is_usual {
             self.restrictions.set(span, prot_usual());
         }
         Ok(())
+    }
+
+    /// Taken bytes that the program has made inaccessible, or mapped something else over.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        self.restrictions.closed_bytes() + self.windows.hole_bytes()
     }
 
     /// Gives freed memory its usual access back.
@@ -356,22 +430,24 @@ impl View {
     }
 
     fn protect_run(&self, span: Span, prot: Prot) {
-        // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
-        if unsafe { map::protect(self.base + span.offset, span.len, prot) }.is_err() {
-            crate::fatal::die(
-                crate::fatal::EXIT_LOST,
-                format_args!(
-                    "the kernel has no more mappings for sigsegv mode (vm.max_map_count); give a larger --page-size"
-                ),
-            );
-        }
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+            if unsafe { map::protect(addr, part.len, prot) }.is_err() {
+                crate::fatal::die(
+                    crate::fatal::EXIT_LOST,
+                    format_args!(
+                        "the kernel has no more mappings for sigsegv mode (vm.max_map_count); give a larger --page-size"
+                    ),
+                );
+            }
+        });
     }
 
     /// In a forked child: the parent's far memory is not there, and nothing else may come to lie in its place.
     pub(crate) fn forbid(&self) {
-        // SAFETY: the ranges were left out of the child (DONTFORK), so this only occupies empty address space.
-        unsafe {
-            let _ = map::replace_with_none(self.base, self.sizes.reserve);
+        for (addr, len) in self.windows.ranges().chain([(self.base, self.sizes.reserve)]) {
+            // SAFETY: the ranges were left out of the child (DONTFORK), so this only occupies empty address space.
+            let _ = unsafe { map::replace_with_none(addr, len) };
         }
     }
 }

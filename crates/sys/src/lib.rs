@@ -28,4 +28,4 @@ pub mod stack;
 pub mod thread;
 pub mod uffd;
 
-pub use raw::Errno;
+pub use raw::{Errno, syscall};

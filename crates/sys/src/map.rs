@@ -299,6 +299,67 @@ pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Reserves a range of whole pages where nothing is mapped; every touch traps.
+///
+/// # Errors
+/// `EEXIST` when something is mapped there.
+pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    // SAFETY: replaces nothing.
+    unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
+    Ok(())
+}
+
+/// Replaces whatever is mapped in a range of whole pages by private anonymous memory, readable and writable, zeroes,
+/// charged as it is touched.
+///
+/// # Errors
+/// `ENOMEM` when it would pass vm.max_map_count.
+///
+/// # Safety
+/// The caller must own the range and its contents.
+pub unsafe fn replace_with_anonymous(addr: usize, len: usize) -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+    Ok(())
+}
+
+/// Replaces whatever is mapped in a range of whole pages by a shared mapping of a memfd from `offset` (page-aligned).
+///
+/// # Errors
+/// `ENOMEM` when it would pass vm.max_map_count.
+///
+/// # Safety
+/// The caller must own the range and its contents.
+pub unsafe fn replace_with_shared(
+    addr: usize,
+    len: usize,
+    fd: impl AsFd,
+    offset: u64,
+    prot: Prot,
+) -> Result<(), Errno> {
+    let prot = ProtFlags::from_bits_retain(prot.0 as u32);
+    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    unsafe { rustix::mm::mmap(pointer(addr), len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset) }?;
+    Ok(())
+}
+
+/// Moves the mapping of a range of whole pages, pages and all, to `to`, replacing what is mapped there; nothing is mapped
+/// at `from` afterwards.
+///
+/// # Errors
+/// `EFAULT` when the range is not one mapping, `ENOMEM` when it would pass vm.max_map_count; nothing is moved.
+///
+/// # Safety
+/// The caller must own both ranges, which do not overlap.
+pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    let flags = rustix::mm::MremapFlags::MAYMOVE;
+    // SAFETY: the caller owns both ranges.
+    unsafe { rustix::mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }?;
+    Ok(())
+}
+
 /// Frees a range of a memfd or file; it reads as zeroes afterwards and the size stays.
 ///
 /// # Errors

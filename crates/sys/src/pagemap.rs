@@ -94,6 +94,31 @@ impl Pagemap {
             .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
+    /// Tells for each page from `addr` on whether it has memory (or swap) of its own; pages that were never touched have
+    /// not. One element of `held` a page.
+    ///
+    /// # Errors
+    /// [`PagemapError::Open`].
+    pub fn held(&self, addr: usize, held: &mut [bool]) -> Result<(), PagemapError> {
+        const AT_ONCE: usize = 512;
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        let first = addr / page_size();
+        for (index, part) in held.chunks_mut(AT_ONCE).enumerate() {
+            let mut entries = [0u8; AT_ONCE * 8];
+            let entries = &mut entries[..part.len() * 8];
+            let at = (first + index * AT_ONCE) as u64 * 8;
+            let read =
+                rustix::io::pread(&self.fd, &mut *entries, at).map_err(|errno| PagemapError::Open(errno.into()))?;
+            if read < entries.len() {
+                return Err(PagemapError::Open(Errno(libc::EIO)));
+            }
+            for (held, entry) in part.iter_mut().zip(entries.as_chunks::<8>().0) {
+                *held = u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0;
+            }
+        }
+        Ok(())
+    }
+
     /// Finds the pages of `start..end` (page-aligned, registered with
     /// [`crate::uffd::feature::WP_ASYNC`]) written since they were last protected, and with
     /// `wp_matching` protects them again in the same pass. Pages that are not there are neither

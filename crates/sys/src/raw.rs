@@ -36,12 +36,15 @@ impl From<rustix::io::Errno> for Errno {
 
 /// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
 ///
+/// # Errors
+/// The kernel's.
+///
 /// # Safety
 /// The call must be sound with these arguments: every pointer among them valid for what the kernel
 /// does with it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the x86-64 Linux convention: number in rax, arguments in these registers, rcx and r11
     // destroyed. What the call itself does to memory is the caller's promise.
@@ -65,12 +68,15 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<u
 
 /// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
 ///
+/// # Errors
+/// The kernel's.
+///
 /// # Safety
 /// The call must be sound with these arguments: every pointer among them valid for what the kernel
 /// does with it.
 #[cfg(target_arch = "aarch64")]
 #[inline]
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the AArch64 Linux convention: number in x8, arguments in x0 to x5, only x0 changed.
     // What the call itself does to memory is the caller's promise.

@@ -38,6 +38,9 @@ pub enum ValueError {
     /// Not a way to overcommit.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
     NotAnOvercommit(String),
+    /// Not a switch.
+    #[error("'{0}' is neither on nor off")]
+    NotASwitch(String),
     /// Not a name.
     #[error("'{0}' is not a name; give up to 31 lower-case letters, digits, '-' or '_'")]
     NotAName(String),
@@ -364,6 +367,14 @@ pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
 
 pub(super) fn parse_trace_bytes(text: &str) -> Result<u64, ValueError> {
     bounded_size(text, hanare_paging::trace::BYTES_MIN, RESERVE_MAX)
+}
+
+pub(super) fn parse_switch(text: &str) -> Result<bool, ValueError> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ValueError::NotASwitch(text.to_owned())),
+    }
 }
 
 fn bounded_size(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {

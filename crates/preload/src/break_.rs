@@ -1,0 +1,107 @@
+//! `brk` and `sbrk`, for programs with an allocator of their own on them: the program gets a break of its own in far
+//! memory. The C library's `malloc` moves the kernel's break by a call of its own that nothing here sees, so the two never
+//! meet: what it allocates is told apart by `heap`.
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use hanare::far;
+
+use crate::answer::{keeping_errno, set_errno, status};
+use crate::range::PAGE;
+
+/// Address space set aside for the break, halved until there is as much.
+const ROOM: usize = 32 << 30;
+const ROOM_MIN: usize = 64 << 20;
+
+/// What a failed `sbrk` returns.
+const FAILED: *mut c_void = usize::MAX as *mut c_void;
+
+/// The program's break; what is set aside for it is `START..END`. Zero until there is one.
+static START: AtomicUsize = AtomicUsize::new(0);
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+static REAL_SBRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static REAL_BRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Looks the C library's calls up while nothing else runs.
+pub(crate) fn resolve() {
+    // SAFETY: plain symbol lookups with terminated names.
+    unsafe {
+        REAL_SBRK.store(libc::dlsym(libc::RTLD_NEXT, c"sbrk".as_ptr()), Ordering::Release);
+        REAL_BRK.store(libc::dlsym(libc::RTLD_NEXT, c"brk".as_ptr()), Ordering::Release);
+    }
+}
+
+/// Whether the caller's break is far: set up now if it is the first call. Like the C library's, it is one thread's business
+/// at a time.
+fn is_far() -> bool {
+    if far::is_own_thread() {
+        return false;
+    }
+    let mut room = if far::active() { ROOM } else { 0 };
+    while START.load(Ordering::Acquire) == 0 && room >= ROOM_MIN {
+        let start = keeping_errno(|| far::reserve(room, PAGE)) as usize;
+        if start != 0 {
+            END.store(start + room, Ordering::Release);
+            NOW.store(start, Ordering::Release);
+            START.store(start, Ordering::Release);
+        }
+        room /= 2;
+    }
+    START.load(Ordering::Acquire) != 0
+}
+
+/// Moves the break and returns where it was.
+fn move_to(wanted: usize) -> Result<usize, c_int> {
+    let (start, now, end) = (START.load(Ordering::Acquire), NOW.load(Ordering::Acquire), END.load(Ordering::Acquire));
+    if !(start..=end).contains(&wanted) {
+        return Err(libc::ENOMEM);
+    }
+    let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
+    if new > old {
+        far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE)?;
+    } else if new < old {
+        far::discard(new, old - new);
+        far::protect(new, old - new, libc::PROT_NONE)?;
+    }
+    NOW.store(wanted, Ordering::Release);
+    Ok(now)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
+    if is_far() {
+        let wanted = NOW.load(Ordering::Acquire).checked_add_signed(increment).unwrap_or(usize::MAX);
+        return match keeping_errno(|| move_to(wanted)) {
+            Ok(before) => before as *mut c_void,
+            Err(error) => {
+                set_errno(error);
+                FAILED
+            }
+        };
+    }
+    let real = REAL_SBRK.load(Ordering::Acquire);
+    if real.is_null() {
+        set_errno(libc::ENOMEM);
+        return FAILED;
+    }
+    // SAFETY: the symbol is the C library's function of this type; the contract of sbrk(2).
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(libc::intptr_t) -> *mut c_void>(real)(increment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
+    if is_far() {
+        return status(keeping_errno(|| move_to(addr as usize)).map(drop));
+    }
+    let real = REAL_BRK.load(Ordering::Acquire);
+    if real.is_null() {
+        return status(Err(libc::ENOMEM));
+    }
+    // SAFETY: the symbol is the C library's function of this type; the contract of brk(2).
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(addr) }
+}

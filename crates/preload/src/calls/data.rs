@@ -1,0 +1,509 @@
+//! Calls that move bytes. Far bytes go by way of a near buffer, a piece at a time where the descriptor is a stream of
+//! bytes, and whole where it keeps the borders of messages. What a call has done before it failed counts, as in the kernel.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::{transmute, zeroed};
+
+use libc::{iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::near::{Buffer, PIECE, filled, filled_bytes, given_bytes, is_far};
+use super::real;
+use super::vectors::Vectors;
+use crate::answer::set_errno;
+
+/// Whether a descriptor keeps the borders of messages: then a call must not be made in pieces.
+fn keeps_borders(fd: c_int) -> bool {
+    let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
+    let before = crate::answer::errno();
+    // SAFETY: two variables of ours.
+    let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len) };
+    set_errno(before);
+    answer == 0 && kind != libc::SOCK_STREAM
+}
+
+/// Whether a read of many bytes gives them all: from a file, not from a pipe or a terminal.
+fn is_storage(fd: c_int) -> bool {
+    let before = crate::answer::errno();
+    // SAFETY: zeroes are a valid value, and a variable of ours.
+    let (status, answer) = unsafe {
+        let mut status: libc::stat = zeroed();
+        let answer = libc::fstat(fd, &raw mut status);
+        (status, answer)
+    };
+    set_errno(before);
+    answer == 0 && matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
+}
+
+fn refused(error: c_int) -> ssize_t {
+    set_errno(error);
+    -1
+}
+
+/// What to do with the rest after a full piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pieces {
+    /// There is one piece: all of it.
+    Whole,
+    /// Go on until there is nothing left or a piece is cut short.
+    On,
+    /// Stop: what is left could be waited for in vain.
+    Stop,
+}
+
+impl Pieces {
+    /// For `total` bytes.
+    fn most(self, total: usize) -> usize {
+        if self == Pieces::Whole { total } else { total.min(PIECE) }
+    }
+}
+
+/// Hands a row to `call(near, bytes, done before)`.
+///
+/// # Safety
+/// The row is valid and `total` bytes long.
+unsafe fn give(
+    mut row: Vectors,
+    total: usize,
+    pieces: Pieces,
+    call: impl Fn(*mut c_void, usize, usize) -> ssize_t,
+) -> ssize_t {
+    let most = pieces.most(total);
+    let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
+    let mut done = 0;
+    loop {
+        let piece = most.min(total - done);
+        // SAFETY: the row has `total - done` bytes left.
+        unsafe { row.gather(buffer.pointer(), piece) };
+        let answer = call(buffer.pointer().cast(), piece, done);
+        if answer < 0 {
+            return if done > 0 { done as ssize_t } else { answer };
+        }
+        done += answer as usize;
+        if answer as usize != piece || done >= total || pieces != Pieces::On {
+            return done as ssize_t;
+        }
+    }
+}
+
+/// Fills a row from `call(near, bytes, done before)`.
+///
+/// # Safety
+/// The row is valid and `total` bytes long.
+unsafe fn take(
+    mut row: Vectors,
+    total: usize,
+    pieces: Pieces,
+    call: impl Fn(*mut c_void, usize, usize) -> ssize_t,
+) -> ssize_t {
+    let most = pieces.most(total);
+    let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
+    let mut done = 0;
+    loop {
+        let piece = most.min(total - done);
+        let answer = call(buffer.pointer().cast(), piece, done);
+        if answer < 0 {
+            return if done > 0 { done as ssize_t } else { answer };
+        }
+        // More than there was room for is the length of a message that was cut.
+        let came = (answer as usize).min(piece);
+        // SAFETY: the row has room for `total - done` bytes.
+        unsafe { row.scatter(buffer.pointer(), came) };
+        done += answer as usize;
+        if came != piece || answer as usize != piece || done >= total || pieces != Pieces::On {
+            return done as ssize_t;
+        }
+    }
+}
+
+fn pieces_of_write(fd: c_int, total: usize) -> Pieces {
+    if total > PIECE && keeps_borders(fd) { Pieces::Whole } else { Pieces::On }
+}
+
+fn pieces_of_read(fd: c_int, total: usize) -> Pieces {
+    match total > PIECE {
+        true if is_storage(fd) => Pieces::On,
+        true if keeps_borders(fd) => Pieces::Whole,
+        _ => Pieces::Stop,
+    }
+}
+
+fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
+    if flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) != 0 || total > PIECE && keeps_borders(fd) {
+        return Pieces::Whole;
+    }
+    if flags & libc::MSG_WAITALL != 0 { Pieces::On } else { Pieces::Stop }
+}
+
+/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `done` is what was done by earlier pieces, `room` the
+/// length that a call with a checked length gives.
+macro_rules! one_buffer {
+    ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int, buffer: *mut c_void, len: size_t, $($more: $type,)* $($room: size_t)?
+        ) -> ssize_t {
+            type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t $(, $type)* $(, one_buffer!(@ $room))?) -> ssize_t;
+            let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
+            // SAFETY: the C library's function of this name, which has this type.
+            let call = unsafe { transmute::<*mut c_void, Call>(call) };
+            if !is_far(buffer, len) $(|| len > $room)? {
+                // SAFETY: the caller's arguments, under the contract of the call.
+                return unsafe { call(fd, buffer, len $(, $more)* $(, $room)?) };
+            }
+            let one = iovec { iov_base: buffer, iov_len: len };
+            // SAFETY: the contract of the call makes the buffer valid for `len` bytes.
+            unsafe {
+                $move(Vectors::new(&raw const one, 1), len, $pieces(fd, len), |near, len, done| {
+                    let _ = done;
+                    $(let $more = $next(($more, done));)*
+                    call(fd, near, len $(, $more)* $(, one_buffer!(@len $room len))?)
+                })
+            }
+        }
+    )* };
+    (@ $room:ident) => { size_t };
+    (@len $room:ident $len:ident) => { $len };
+}
+
+/// Where a piece begins in the file.
+fn forward((offset, done): (off_t, usize)) -> off_t {
+    offset + done as off_t
+}
+
+one_buffer! { take, pieces_of_read:
+    read()
+    __read_chk() [room]
+    pread(offset: off_t = forward)
+    pread64(offset: off64_t = forward)
+    __pread_chk(offset: off_t = forward) [room]
+    __pread64_chk(offset: off64_t = forward) [room]
+}
+
+one_buffer! { give, pieces_of_write:
+    write()
+    pwrite(offset: off_t = forward)
+    pwrite64(offset: off64_t = forward)
+}
+
+/// Interposes calls on several buffers: `call(fd, buffers, count, more...)`.
+macro_rules! many_buffers {
+    ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*))*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, buffers: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
+            type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t;
+            let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
+            // SAFETY: the C library's function of this name, which has this type.
+            let call = unsafe { transmute::<*mut c_void, Call>(call) };
+            // SAFETY: the contract of the call makes buffers and table valid; only signal-trapped far memory is looked at.
+            let far = match super::near::kernel_is_blind() && count > 0 {
+                true => unsafe { Vectors::new(buffers, count as usize) }.far_bytes(),
+                false => None,
+            };
+            let Some(total) = far else {
+                // SAFETY: the caller's arguments, under the contract of the call.
+                return unsafe { call(fd, buffers, count $(, $more)*) };
+            };
+            // SAFETY: as above.
+            unsafe {
+                $move(Vectors::new(buffers, count as usize), total, $pieces(fd, total), |near, len, done| {
+                    let _ = done;
+                    $(let $more = $next(($more, done));)*
+                    let one = iovec { iov_base: near, iov_len: len };
+                    call(fd, &raw const one, 1 $(, $more)*)
+                })
+            }
+        }
+    )* };
+}
+
+/// As [`forward`]; -1 stands for the file's own position, which moves by itself.
+fn forward_unless_own((offset, done): (off_t, usize)) -> off_t {
+    if offset == -1 { -1 } else { offset + done as off_t }
+}
+
+fn same((flags, _done): (c_int, usize)) -> c_int {
+    flags
+}
+
+many_buffers! { take, pieces_of_read:
+    readv()
+    preadv(offset: off_t = forward)
+    preadv64(offset: off64_t = forward)
+    preadv2(offset: off_t = forward_unless_own, flags: c_int = same)
+    preadv64v2(offset: off64_t = forward_unless_own, flags: c_int = same)
+}
+
+many_buffers! { give, pieces_of_write:
+    writev()
+    pwritev(offset: off_t = forward)
+    pwritev64(offset: off64_t = forward)
+    pwritev2(offset: off_t = forward_unless_own, flags: c_int = same)
+    pwritev64v2(offset: off64_t = forward_unless_own, flags: c_int = same)
+}
+
+type Transfer = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int) -> ssize_t;
+type Addressed<A, L> = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int, A, L) -> ssize_t;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let Some(call) = real::recv.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
+    if !is_far(buffer, len) {
+        // SAFETY: the contract of recv(2).
+        return unsafe { call(fd, buffer, len, flags) };
+    }
+    let one = iovec { iov_base: buffer, iov_len: len };
+    let pieces = pieces_of_receive(fd, len, flags);
+    // SAFETY: the contract of recv(2) makes the buffer valid for `len` bytes.
+    unsafe { take(Vectors::new(&raw const one, 1), len, pieces, |near, len, _| call(fd, near, len, flags)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, size_t, c_int) -> ssize_t;
+    if len <= room {
+        // SAFETY: the contract of recv(2).
+        return unsafe { recv(fd, buffer, len, flags) };
+    }
+    let Some(call) = real::__recv_chk.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type, which ends the program.
+    unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let Some(call) = real::send.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
+    if !is_far(buffer, len) {
+        // SAFETY: the contract of send(2).
+        return unsafe { call(fd, buffer, len, flags) };
+    }
+    let one = iovec { iov_base: buffer, iov_len: len };
+    let pieces = pieces_of_write(fd, len);
+    // SAFETY: the contract of send(2) makes the buffer valid for `len` bytes.
+    unsafe { give(Vectors::new(&raw const one, 1), len, pieces, |near, len, _| call(fd, near, len, flags)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    let Some(call) = real::recvfrom.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Addressed<*mut sockaddr, *mut socklen_t>>(call) };
+    // SAFETY: the contract of recvfrom(2) for address and length.
+    let (near_address, near_len) = unsafe {
+        let room = if address_len.is_null() { 0 } else { address_len.read() as usize };
+        (filled_bytes(address, room), filled(address_len))
+    };
+    let (address, address_len) = (near_address.pointer().cast(), near_len.pointer().cast());
+    if !is_far(buffer, len) {
+        // SAFETY: the contract of recvfrom(2).
+        return unsafe { call(fd, buffer, len, flags, address, address_len) };
+    }
+    let one = iovec { iov_base: buffer, iov_len: len };
+    let pieces = pieces_of_receive(fd, len, flags);
+    let receive = |near, len, _| {
+        // SAFETY: the contract of recvfrom(2), with near copies.
+        unsafe { call(fd, near, len, flags, address, address_len) }
+    };
+    // SAFETY: the contract of recvfrom(2) makes the buffer valid for `len` bytes.
+    unsafe { take(Vectors::new(&raw const one, 1), len, pieces, receive) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    type Call = unsafe extern "C-unwind" fn(
+        c_int,
+        *mut c_void,
+        size_t,
+        size_t,
+        c_int,
+        *mut sockaddr,
+        *mut socklen_t,
+    ) -> ssize_t;
+    if len <= room {
+        // SAFETY: the contract of recvfrom(2).
+        return unsafe { recvfrom(fd, buffer, len, flags, address, address_len) };
+    }
+    let Some(call) = real::__recvfrom_chk.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type, which ends the program.
+    unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags, address, address_len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> ssize_t {
+    let Some(call) = real::sendto.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Addressed<*const sockaddr, socklen_t>>(call) };
+    // SAFETY: the contract of sendto(2) for the address.
+    let near_address = unsafe { given_bytes(address, address_len as usize) };
+    let address = near_address.pointer().cast_const().cast();
+    if !is_far(buffer, len) {
+        // SAFETY: the contract of sendto(2).
+        return unsafe { call(fd, buffer, len, flags, address, address_len) };
+    }
+    let one = iovec { iov_base: buffer, iov_len: len };
+    let pieces = pieces_of_write(fd, len);
+    let send = |near, len, _| {
+        // SAFETY: the contract of sendto(2), with near copies.
+        unsafe { call(fd, near, len, flags, address, address_len) }
+    };
+    // SAFETY: the contract of sendto(2) makes the buffer valid for `len` bytes.
+    unsafe { give(Vectors::new(&raw const one, 1), len, pieces, send) }
+}
+
+type OnMessage = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize_t;
+
+/// The row of a message, and its bytes, when any of it is far.
+///
+/// # Safety
+/// The contract of recvmsg(2): null or a valid message.
+unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
+    if message.is_null() || !super::near::kernel_is_blind() {
+        return None;
+    }
+    // SAFETY: passed on from the caller.
+    let header = unsafe { message.read() };
+    // SAFETY: a valid message's buffers are valid.
+    let row = unsafe { Vectors::new(header.msg_iov, header.msg_iovlen) };
+    let rest = is_far(message.cast(), size_of::<msghdr>())
+        || is_far(header.msg_name, header.msg_namelen as usize)
+        || is_far(header.msg_control, header.msg_controllen);
+    match row.far_bytes() {
+        Some(total) => Some((header, total)),
+        // SAFETY: the buffers are near and at most as many as the kernel takes, or it refuses them all the same.
+        None if rest => Some((header, unsafe { length(&header) })),
+        None => None,
+    }
+}
+
+/// Bytes in a message's buffers.
+///
+/// # Safety
+/// The message is valid.
+unsafe fn length(header: &msghdr) -> usize {
+    // SAFETY: `index` is below the number of buffers.
+    (0..header.msg_iovlen).map(|index| unsafe { (*header.msg_iov.add(index)).iov_len }).fold(0, usize::saturating_add)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let Some(call) = real::sendmsg.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
+    // SAFETY: the contract of sendmsg(2).
+    let Some((header, total)) = (unsafe { far_message(message) }) else {
+        // SAFETY: as above.
+        return unsafe { call(fd, message.cast_mut(), flags) };
+    };
+    // SAFETY: the contract of sendmsg(2) makes name and control valid for their lengths.
+    let (name, control) = unsafe {
+        (
+            given_bytes(header.msg_name, header.msg_namelen as usize),
+            given_bytes(header.msg_control, header.msg_controllen),
+        )
+    };
+    let send = |near, len, done| {
+        let mut one = iovec { iov_base: near, iov_len: len };
+        let mut header = header;
+        (header.msg_name, header.msg_iov, header.msg_iovlen) = (name.pointer(), &raw mut one, 1);
+        // What comes beside the bytes goes with the first of them.
+        (header.msg_control, header.msg_controllen) =
+            if done == 0 { (control.pointer(), header.msg_controllen) } else { (std::ptr::null_mut(), 0) };
+        // SAFETY: a message of near parts.
+        unsafe { call(fd, &raw mut header, flags) }
+    };
+    // SAFETY: the message's own buffers.
+    unsafe { give(Vectors::new(header.msg_iov, header.msg_iovlen), total, pieces_of_write(fd, total), send) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(call) = real::recvmsg.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
+    // SAFETY: the contract of recvmsg(2).
+    let Some((header, total)) = (unsafe { far_message(message) }) else {
+        // SAFETY: as above.
+        return unsafe { call(fd, message, flags) };
+    };
+    // SAFETY: the contract of recvmsg(2) makes name and control valid for their lengths.
+    let (name, control) = unsafe {
+        (
+            filled_bytes(header.msg_name.cast::<u8>(), header.msg_namelen as usize),
+            filled_bytes(header.msg_control.cast::<u8>(), header.msg_controllen),
+        )
+    };
+    // One call, whatever comes: what is told beside the bytes belongs to them.
+    let pieces = match pieces_of_receive(fd, total, flags) {
+        Pieces::On => Pieces::Whole,
+        other => other,
+    };
+    let told = std::cell::Cell::new(header);
+    let receive = |near, len, _| {
+        let mut one = iovec { iov_base: near, iov_len: len };
+        let mut header = header;
+        (header.msg_name, header.msg_control) = (name.pointer(), control.pointer());
+        (header.msg_iov, header.msg_iovlen) = (&raw mut one, 1);
+        // SAFETY: a message of near parts.
+        let answer = unsafe { call(fd, &raw mut header, flags) };
+        told.set(header);
+        answer
+    };
+    // SAFETY: the message's own buffers.
+    let answer = unsafe { take(Vectors::new(header.msg_iov, header.msg_iovlen), total, pieces, receive) };
+    if answer >= 0 {
+        let told = told.get();
+        // SAFETY: the program's message, whose lengths and flags the call fills.
+        unsafe {
+            (*message).msg_namelen = told.msg_namelen;
+            (*message).msg_controllen = told.msg_controllen;
+            (*message).msg_flags = told.msg_flags;
+        }
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
+    type Call = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_uint) -> ssize_t;
+    let Some(call) = real::getrandom.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Call>(call) };
+    if !is_far(buffer, len) {
+        // SAFETY: the contract of getrandom(2).
+        return unsafe { call(buffer, len, flags) };
+    }
+    let one = iovec { iov_base: buffer, iov_len: len };
+    // SAFETY: the contract of getrandom(2) makes the buffer valid for `len` bytes.
+    unsafe { take(Vectors::new(&raw const one, 1), len, Pieces::On, |near, len, _| call(near, len, flags)) }
+}

@@ -1,0 +1,174 @@
+//! Paths, and what the kernel tells of files.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{gid_t, mode_t, off_t, off64_t, size_t, ssize_t, timespec, uid_t};
+
+use super::near::{changed_text, filled, filled_bytes, given_bytes, kernel_is_blind, text};
+use super::wrap;
+use crate::answer::{errno, set_errno};
+
+// The prototypes of the four that open are variadic; the mode comes in the same register.
+wrap! {
+    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
+    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
+    creat(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    creat64(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+
+    stat(path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
+    stat64(path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
+    lstat(path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
+    lstat64(path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
+    fstat(fd: c_int, to: *mut libc::stat) -> c_int { to = filled(to) }
+    fstat64(fd: c_int, to: *mut libc::stat64) -> c_int { to = filled(to) }
+    fstatat(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
+        path = text(path), to = filled(to)
+    }
+    fstatat64(dir: c_int, path: *const c_char, to: *mut libc::stat64, flags: c_int) -> c_int {
+        path = text(path), to = filled(to)
+    }
+    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) -> c_int {
+        path = text(path), to = filled(to)
+    }
+    // What programs linked with an older C library call.
+    __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
+    __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
+    __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
+    __lxstat64(version: c_int, path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
+    __fxstat(version: c_int, fd: c_int, to: *mut libc::stat) -> c_int { to = filled(to) }
+    __fxstat64(version: c_int, fd: c_int, to: *mut libc::stat64) -> c_int { to = filled(to) }
+    __fxstatat(version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
+        path = text(path), to = filled(to)
+    }
+    __fxstatat64(version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat64, flags: c_int) -> c_int {
+        path = text(path), to = filled(to)
+    }
+    statfs(path: *const c_char, to: *mut libc::statfs) -> c_int { path = text(path), to = filled(to) }
+    statfs64(path: *const c_char, to: *mut libc::statfs64) -> c_int { path = text(path), to = filled(to) }
+    fstatfs(fd: c_int, to: *mut libc::statfs) -> c_int { to = filled(to) }
+    fstatfs64(fd: c_int, to: *mut libc::statfs64) -> c_int { to = filled(to) }
+    statvfs(path: *const c_char, to: *mut libc::statvfs) -> c_int { path = text(path) }
+    statvfs64(path: *const c_char, to: *mut libc::statvfs64) -> c_int { path = text(path) }
+
+    access(path: *const c_char, mode: c_int) -> c_int { path = text(path) }
+    faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int { path = text(path) }
+    readlink(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+        path = text(path), to = filled_bytes(to, len)
+    }
+    __readlink_chk(path: *const c_char, to: *mut c_char, len: size_t, room: size_t) -> ssize_t {
+        path = text(path), to = filled_bytes(to, len.min(room))
+    }
+    readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+        path = text(path), to = filled_bytes(to, len)
+    }
+    __readlinkat_chk(dir: c_int, path: *const c_char, to: *mut c_char, len: size_t, room: size_t) -> ssize_t {
+        path = text(path), to = filled_bytes(to, len.min(room))
+    }
+    chdir(path: *const c_char) -> c_int { path = text(path) }
+    unlink(path: *const c_char) -> c_int { path = text(path) }
+    unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int { path = text(path) }
+    remove(path: *const c_char) -> c_int { path = text(path) }
+    rmdir(path: *const c_char) -> c_int { path = text(path) }
+    mkdir(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    rename(from: *const c_char, to: *const c_char) -> c_int { from = text(from), to = text(to) }
+    renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        from = text(from), to = text(to)
+    }
+    link(from: *const c_char, to: *const c_char) -> c_int { from = text(from), to = text(to) }
+    linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+        from = text(from), to = text(to)
+    }
+    symlink(from: *const c_char, to: *const c_char) -> c_int { from = text(from), to = text(to) }
+    symlinkat(from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int { from = text(from), to = text(to) }
+    chmod(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int { path = text(path) }
+    chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int { path = text(path) }
+    truncate(path: *const c_char, len: off_t) -> c_int { path = text(path) }
+    truncate64(path: *const c_char, len: off64_t) -> c_int { path = text(path) }
+    utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        path = text(path), times = given_bytes(times, 2 * size_of::<timespec>())
+    }
+    mkstemp(template: *mut c_char) -> c_int { template = changed_text(template) }
+    mkstemp64(template: *mut c_char) -> c_int { template = changed_text(template) }
+}
+
+/// Interposes a call that opens a path and answers with a pointer.
+macro_rules! open_text {
+    ($($name:ident($path:ident: *const c_char $(, $more:ident: $type:ty)*))*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($path: *const c_char $(, $more: $type)*) -> *mut c_void {
+            type Call = unsafe extern "C-unwind" fn(*const c_char $(, $type)*) -> *mut c_void;
+            let Some(call) = super::real::$name.get() else {
+                set_errno(libc::ENOSYS);
+                return std::ptr::null_mut();
+            };
+            // SAFETY: the contract of the call makes the path null or a terminated string.
+            let near = unsafe { text($path) };
+            // SAFETY: the C library's function of this type, with the caller's arguments.
+            unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
+        }
+    )* };
+}
+
+open_text! {
+    opendir(path: *const c_char)
+    fopen(path: *const c_char, mode: *const c_char)
+    fopen64(path: *const c_char, mode: *const c_char)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    type Call = unsafe extern "C-unwind" fn(*mut c_char) -> *mut c_char;
+    let Some(call) = super::real::mkdtemp.get() else {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the contract of mkdtemp(3) makes the template a terminated string.
+    let near = unsafe { changed_text(template) };
+    // SAFETY: the C library's function of this type.
+    let made = unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast()) };
+    if made.is_null() { made } else { template }
+}
+
+/// # Safety
+/// `call` asks for the working directory; `to` is null or has room for `len` bytes.
+unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
+    if to.is_null() || !kernel_is_blind() {
+        return call(to);
+    }
+    let before = errno();
+    // SAFETY: passed on from the caller.
+    let near = unsafe { filled_bytes(to, len) };
+    let answer = call(near.pointer().cast());
+    if answer.is_null() {
+        return answer;
+    }
+    set_errno(before);
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getcwd(to: *mut c_char, len: size_t) -> *mut c_char {
+    type Call = unsafe extern "C-unwind" fn(*mut c_char, size_t) -> *mut c_char;
+    let Some(call) = super::real::getcwd.get() else {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the contract of getcwd(3), and the C library's function of this type.
+    unsafe { working_directory(to, len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __getcwd_chk(to: *mut c_char, len: size_t, room: size_t) -> *mut c_char {
+    type Call = unsafe extern "C-unwind" fn(*mut c_char, size_t, size_t) -> *mut c_char;
+    let Some(call) = super::real::__getcwd_chk.get() else {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    let near_len = len.min(room);
+    // SAFETY: as above.
+    unsafe { working_directory(to, near_len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len, room)) }
+}

@@ -1,0 +1,214 @@
+//! What the kernel tells of the system and of processes, and the programs that are started: their arguments and
+//! environment are copied whole.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+
+use libc::{pid_t, rlimit, rlimit64, rusage, sysinfo as SystemInformation, tms, utsname};
+
+use super::near::{Buffer, Near, filled, given, is_far, kernel_is_blind, text};
+use super::{real, wrap};
+use crate::answer::set_errno;
+
+wrap! {
+    uname(to: *mut utsname) -> c_int { to = filled(to) }
+    sysinfo(to: *mut SystemInformation) -> c_int { to = filled(to) }
+    times(to: *mut tms) -> libc::clock_t { to = filled(to) }
+    getrusage(who: c_int, to: *mut rusage) -> c_int { to = filled(to) }
+    getrlimit(resource: c_int, to: *mut rlimit) -> c_int { to = filled(to) }
+    getrlimit64(resource: c_int, to: *mut rlimit64) -> c_int { to = filled(to) }
+    setrlimit(resource: c_int, from: *const rlimit) -> c_int { from = given(from) }
+    setrlimit64(resource: c_int, from: *const rlimit64) -> c_int { from = given(from) }
+    prlimit(process: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
+        new = given(new), old = filled(old)
+    }
+    prlimit64(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
+        new = given(new), old = filled(old)
+    }
+}
+
+/// Strings in a list of pointers that ends with null.
+type List = *const *const c_char;
+
+/// A list of strings, near: as it is, or a copy of all of it. After a successful exec nobody gives the copy up, nor is
+/// there anything to give up.
+struct Strings {
+    original: List,
+    copy: Option<Buffer>,
+}
+
+impl Strings {
+    /// # Safety
+    /// Null or a valid list.
+    unsafe fn new(list: List) -> Strings {
+        let mut strings = Strings { original: list, copy: None };
+        if list.is_null() || !kernel_is_blind() {
+            return strings;
+        }
+        // SAFETY: passed on from the caller.
+        let (count, bytes, far) = unsafe { measure(list) };
+        let table = (count + 1) * size_of::<usize>();
+        if !far {
+            return strings;
+        }
+        strings.copy = Buffer::new(table + bytes);
+        if let Some(buffer) = &strings.copy {
+            // SAFETY: the buffer has room for the table and the strings.
+            unsafe { copy_list(list, count, buffer.pointer().cast(), buffer.pointer().add(table)) };
+        }
+        strings
+    }
+
+    fn pointer(&self) -> List {
+        self.copy.as_ref().map_or(self.original, |buffer| buffer.pointer().cast_const().cast())
+    }
+}
+
+/// Number of strings, their bytes with their ends, and whether any of it is far.
+///
+/// # Safety
+/// A valid list.
+unsafe fn measure(list: List) -> (usize, usize, bool) {
+    let (mut count, mut bytes, mut far) = (0, 0, false);
+    loop {
+        // SAFETY: up to its end the list is valid.
+        let place = unsafe { list.add(count) };
+        far |= is_far(place.cast(), size_of::<usize>());
+        // SAFETY: as above.
+        let string = unsafe { place.read() };
+        if string.is_null() {
+            return (count, bytes, far);
+        }
+        // SAFETY: a string of a valid list.
+        let len = unsafe { libc::strlen(string) } + 1;
+        far |= is_far(string.cast(), len);
+        (count, bytes) = (count + 1, bytes + len);
+    }
+}
+
+/// # Safety
+/// `list` has `count` strings, `table` room for one pointer more, `bytes` for all strings.
+unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
+    for index in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let string = list.add(index).read();
+            let len = libc::strlen(string) + 1;
+            hanare_sys::copy::copy(string.cast(), bytes, len);
+            table.add(index).write(bytes.cast());
+            bytes = bytes.add(len);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { table.add(count).write(std::ptr::null()) };
+}
+
+fn refused() -> c_int {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
+    let Some(call) = real::execve.get() else { return refused() };
+    // SAFETY: the contract of execve(2), and the C library's function of this type.
+    unsafe {
+        let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
+        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer(), environment.pointer())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
+    let Some(call) = real::execvpe.get() else { return refused() };
+    // SAFETY: the contract of execvpe(3), and the C library's function of this type.
+    unsafe {
+        let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
+        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer(), environment.pointer())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(*const c_char, List) -> c_int;
+    let Some(call) = real::execv.get() else { return refused() };
+    // SAFETY: the contract of execv(3), and the C library's function of this type.
+    unsafe {
+        let (path, arguments) = (text(path), Strings::new(arguments));
+        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(*const c_char, List) -> c_int;
+    let Some(call) = real::execvp.get() else { return refused() };
+    // SAFETY: the contract of execvp(3), and the C library's function of this type.
+    unsafe {
+        let (path, arguments) = (text(path), Strings::new(arguments));
+        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer())
+    }
+}
+
+type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+
+/// The child shares this memory until it executes, with every signal blocked, so that it cannot trap: what it reads must
+/// be near, the attributes too.
+///
+/// # Safety
+/// The contract of posix_spawn(3).
+unsafe fn spawn(
+    real: &real::Real,
+    process: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    let Some(call) = real.get() else { return libc::ENOSYS };
+    // SAFETY: the caller's promise, and the C library's function of this type.
+    unsafe {
+        let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
+        // The C library writes this with signals blocked.
+        let process: Near<'_> = filled(process);
+        let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
+        let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
+        transmute::<*mut c_void, Spawn>(call)(
+            process.pointer().cast(),
+            path.pointer().cast(),
+            actions.pointer(),
+            attributes.pointer(),
+            arguments.pointer(),
+            environment.pointer(),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn(
+    process: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawnp(
+    process: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
+}

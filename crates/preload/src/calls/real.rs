@@ -1,0 +1,73 @@
+//! The C library's own functions behind the interposed ones.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the C library (or of whoever interposes it behind us).
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    const fn new(name: &'static CStr) -> Real {
+        Real { name, found: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Its address; `None` when this C library has none.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<*mut c_void> {
+        let found = self.found.load(Ordering::Acquire);
+        if found.is_null() { self.look_up() } else { Some(found) }
+    }
+
+    #[cold]
+    fn look_up(&self) -> Option<*mut c_void> {
+        // SAFETY: a plain symbol lookup with a terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Release);
+        (!found.is_null()).then_some(found)
+    }
+}
+
+macro_rules! reals {
+    ($($name:ident)*) => {
+        $(
+            #[allow(non_upper_case_globals)] // each has its function's name
+            pub(crate) static $name: Real = {
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => Real::new(name),
+                    Err(_) => panic!("a name holds no zero"),
+                }
+            };
+        )*
+
+        /// Looks all of them up. Before the engine starts: a fault must not be resolved with a symbol lookup.
+        pub(crate) fn resolve() {
+            $( $name.look_up(); )*
+        }
+    };
+}
+
+reals! {
+    read __read_chk pread pread64 __pread_chk __pread64_chk readv preadv preadv64 preadv2 preadv64v2
+    write pwrite pwrite64 writev pwritev pwritev64 pwritev2 pwritev64v2
+    recv __recv_chk recvfrom __recvfrom_chk recvmsg send sendto sendmsg getrandom getentropy
+    open open64 openat openat64 creat creat64 opendir fopen fopen64
+    stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
+    __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
+    statfs statfs64 fstatfs fstatfs64 statvfs statvfs64
+    access faccessat readlink __readlink_chk readlinkat __readlinkat_chk getcwd __getcwd_chk chdir
+    unlink unlinkat remove rmdir mkdir mkdirat rename renameat link linkat symlink symlinkat chmod fchmodat chown
+    truncate truncate64 utimensat mkstemp mkstemp64 mkdtemp
+    bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
+    poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
+    nanosleep clock_nanosleep clock_gettime clock_getres
+    wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
+    uname sysinfo times getrusage getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64
+    getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
+    execve execv execvp execvpe posix_spawn posix_spawnp
+    fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
+    sigaltstack ioctl fcntl fcntl64 syscall
+}

@@ -1,0 +1,45 @@
+//! Addresses and options of sockets, and descriptors in pairs.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{sockaddr, socklen_t};
+
+use super::near::{Near, filled, filled_bytes, given_bytes};
+use super::wrap;
+
+/// The address that a call fills: as much as `len` points to says there is room for.
+///
+/// # Safety
+/// `len` is null or valid, and `address` null or valid for so many bytes.
+unsafe fn filled_address<'a, T>(address: *mut T, len: *const socklen_t) -> Near<'a> {
+    // SAFETY: passed on from the caller.
+    unsafe { filled_bytes(address, if len.is_null() { 0 } else { len.read() as usize }) }
+}
+
+wrap! {
+    bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int { address = given_bytes(address, len as usize) }
+    connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int { address = given_bytes(address, len as usize) }
+    accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        address = filled_address(address, len), len = filled(len)
+    }
+    accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        address = filled_address(address, len), len = filled(len)
+    }
+    getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        address = filled_address(address, len), len = filled(len)
+    }
+    getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        address = filled_address(address, len), len = filled(len)
+    }
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        value = filled_address(value, len), len = filled(len)
+    }
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        value = given_bytes(value, len as usize)
+    }
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
+        fds = filled_bytes(fds, 2 * size_of::<c_int>())
+    }
+    pipe(fds: *mut c_int) -> c_int { fds = filled_bytes(fds, 2 * size_of::<c_int>()) }
+    pipe2(fds: *mut c_int, flags: c_int) -> c_int { fds = filled_bytes(fds, 2 * size_of::<c_int>()) }
+}

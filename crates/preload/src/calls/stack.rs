@@ -1,0 +1,84 @@
+//! Alternate signal stacks: the kernel writes a trap's frame there before any handler runs, so a far one is replaced by
+//! near memory of the same size for good. The program is told of the one it gave.
+
+use std::ffi::c_int;
+use std::mem::transmute;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::stack_t;
+
+use super::near::{filled, is_far, kernel_is_blind};
+use super::real;
+use crate::answer::{kernel, set_errno};
+
+/// Most stacks replaced; the ones after fail with `ENOMEM`.
+const STACKS_MAX: usize = 256;
+
+struct Replaced {
+    /// Where the program thinks it is; 0 for a free entry.
+    far: AtomicUsize,
+    near: AtomicUsize,
+    len: AtomicUsize,
+}
+
+static REPLACED: [Replaced; STACKS_MAX] =
+    [const { Replaced { far: AtomicUsize::new(0), near: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; STACKS_MAX];
+
+/// The near memory for a far stack, the same each time it is given. A thread's stack is that thread's alone, so no two
+/// threads come here with the same.
+fn near_stack(far: usize, len: usize) -> Option<usize> {
+    let known =
+        |entry: &&Replaced| entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len;
+    if let Some(entry) = REPLACED.iter().find(known) {
+        return Some(entry.near.load(Ordering::Acquire)).filter(|&near| near != 0);
+    }
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
+    // SAFETY: a fresh mapping at a place of the kernel's choice.
+    let near = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
+    let free = |entry: &&Replaced| entry.far.compare_exchange(0, far, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let Some(entry) = REPLACED.iter().find(free) else {
+        // SAFETY: mapped just now.
+        let _ = unsafe { kernel(libc::SYS_munmap, [near, len, 0, 0, 0, 0]) };
+        return None;
+    };
+    entry.near.store(near, Ordering::Release);
+    entry.len.store(len, Ordering::Release);
+    Some(near)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(*const stack_t, *mut stack_t) -> c_int;
+    let Some(call) = real::sigaltstack.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
+    if !kernel_is_blind() {
+        // SAFETY: the caller's arguments.
+        return unsafe { call(new, old) };
+    }
+    // SAFETY: the contract of sigaltstack(2).
+    let (mut wanted, told) = unsafe { (new.as_ref().copied(), filled(old)) };
+    if let Some(stack) = wanted.as_mut().filter(|stack| is_far(stack.ss_sp, stack.ss_size)) {
+        let Some(near) = near_stack(stack.ss_sp as usize, stack.ss_size) else {
+            set_errno(libc::ENOMEM);
+            return -1;
+        };
+        stack.ss_sp = near as *mut _;
+    }
+    let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let told = told.pointer().cast::<stack_t>();
+    // SAFETY: null or a stack that is near, null or a place that is near.
+    let answer = unsafe { call(new, told) };
+    if answer == 0 && !told.is_null() {
+        // SAFETY: filled by the call.
+        let stack = unsafe { &mut *told };
+        let same = |entry: &&Replaced| entry.near.load(Ordering::Acquire) == stack.ss_sp as usize;
+        if let Some(entry) = REPLACED.iter().find(same).filter(|_| !stack.ss_sp.is_null()) {
+            stack.ss_sp = entry.far.load(Ordering::Acquire) as *mut _;
+        }
+    }
+    answer
+}

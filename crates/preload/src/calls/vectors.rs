@@ -1,0 +1,85 @@
+//! The buffers of a vectored call as one row of bytes.
+
+use libc::iovec;
+
+use hanare_sys::copy;
+
+use super::near::is_far;
+
+/// The kernel's limit on the number of buffers.
+const BUFFERS_MAX: usize = 1024;
+
+/// A place in the row.
+pub(crate) struct Vectors {
+    next: *const iovec,
+    left: usize,
+    /// Bytes already passed in the buffer at `next`.
+    passed: usize,
+}
+
+impl Vectors {
+    /// # Safety
+    /// `vectors` is valid for `count` buffers that are valid while this lives.
+    pub(crate) unsafe fn new(vectors: *const iovec, count: usize) -> Vectors {
+        Vectors { next: vectors, left: count, passed: 0 }
+    }
+
+    /// Bytes in all buffers, if the buffers or their table are (partly) far; `None` when they are near, or so that the
+    /// kernel refuses them.
+    pub(crate) fn far_bytes(&self) -> Option<usize> {
+        if self.left > BUFFERS_MAX {
+            return None;
+        }
+        let mut any = is_far(self.next.cast(), self.left * size_of::<iovec>());
+        let mut total = 0usize;
+        for index in 0..self.left {
+            // SAFETY: `index` is below the number of buffers.
+            let buffer = unsafe { self.next.add(index).read() };
+            any |= is_far(buffer.iov_base, buffer.iov_len);
+            total = total.checked_add(buffer.iov_len).filter(|&total| total <= isize::MAX as usize)?;
+        }
+        any.then_some(total)
+    }
+
+    /// Moves the next `len` bytes to or from near memory: `transfer(of the row, near, bytes)`.
+    ///
+    /// # Safety
+    /// The row has so many bytes left, and `near` as many.
+    unsafe fn each(&mut self, near: *mut u8, len: usize, transfer: impl Fn(*mut u8, *mut u8, usize)) {
+        let mut done = 0;
+        while done < len && self.left > 0 {
+            // SAFETY: there is a buffer left.
+            let buffer = unsafe { self.next.read() };
+            let piece = (buffer.iov_len - self.passed).min(len - done);
+            // SAFETY: inside the buffer and inside the near memory.
+            let (far, near) = unsafe { (buffer.iov_base.cast::<u8>().add(self.passed), near.add(done)) };
+            transfer(far, near, piece);
+            done += piece;
+            self.passed += piece;
+            if self.passed == buffer.iov_len {
+                // SAFETY: at most one past the last buffer.
+                self.next = unsafe { self.next.add(1) };
+                self.left -= 1;
+                self.passed = 0;
+            }
+        }
+    }
+
+    /// Copies the next `len` bytes out of the row.
+    ///
+    /// # Safety
+    /// The row has so many bytes left, and `to` room for them.
+    pub(crate) unsafe fn gather(&mut self, to: *mut u8, len: usize) {
+        // SAFETY: passed on from the caller; the two are apart.
+        unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
+    }
+
+    /// Copies `len` bytes into the row.
+    ///
+    /// # Safety
+    /// The row has room for so many bytes, and `from` has them.
+    pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
+        // SAFETY: passed on from the caller; the two are apart.
+        unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }
+    }
+}

@@ -1,0 +1,235 @@
+//! Static arrays: the large writable data of the program and its libraries becomes far before `main`.
+//!
+//! What is left near: the data of the C library, the dynamic linker, the unwinder and this library, which faults are
+//! resolved with; what the linker protects after relocation (RELRO), the dynamic section, the initial thread-locals, and
+//! the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`), which the C
+//! library uses with signals blocked.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+
+use hanare::adopt::{AdoptError, Piece};
+use hanare::far;
+
+use crate::range::PAGE;
+
+/// Objects whose data is never far, by the start of their file's name.
+const NEAR_OBJECTS: [&[u8]; 12] = [
+    b"libc.so",
+    b"libc-2",
+    b"ld-linux",
+    b"ld-2",
+    b"libpthread",
+    b"libdl.so",
+    b"librt.so",
+    b"libgcc_s",
+    b"libhanare",
+    b"libasan",
+    b"libtsan",
+    b"libubsan",
+];
+
+/// Most entries looked at in a table of the dynamic section, should it have no end.
+const ENTRIES_MAX: usize = 1 << 24;
+
+const DT_NULL: u64 = 0;
+const DT_SYMTAB: u64 = 6;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+#[cfg(target_arch = "x86_64")]
+const RELOCATION_COPY: u64 = 5;
+#[cfg(not(target_arch = "x86_64"))]
+const RELOCATION_COPY: u64 = 1024;
+
+/// Makes large static arrays far. To be called once, when far memory runs and nothing of the program does yet.
+///
+/// # Errors
+/// See [`AdoptError`].
+pub(crate) fn adopt() -> Result<(), AdoptError> {
+    // A library's constructor may have run first and started threads, whose data cannot be moved.
+    if !far::is_alone() {
+        return Ok(());
+    }
+    let mut large = Vec::new();
+    // SAFETY: the callback gets the address of `large`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut large).cast()) };
+    let mappings = private_mappings();
+    for range in large {
+        for pieces in pieces(range, &mappings) {
+            // SAFETY: plain data of the program's, which runs in this thread alone, and not of anything that resolves
+            // faults.
+            unsafe { far::adopt(&pieces) }?;
+        }
+    }
+    Ok(())
+}
+
+/// Collects the large data of one object.
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, large: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker passes a valid description, and back the address given to it.
+    let (info, large) = unsafe { (&*info, &mut *large.cast::<Vec<Range<usize>>>()) };
+    if !is_near_object(info) {
+        large.extend(large_data(info));
+    }
+    0
+}
+
+fn is_near_object(info: &libc::dl_phdr_info) -> bool {
+    if info.dlpi_name.is_null() {
+        return false;
+    }
+    // SAFETY: a terminated string of the dynamic linker's.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    NEAR_OBJECTS.iter().any(|near| name.starts_with(near))
+}
+
+/// The writable data of an object, in page-aligned ranges of at least the threshold.
+fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
+    if info.dlpi_phdr.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the object's program headers, as the dynamic linker describes them.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let range = |header: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        start..start.saturating_add(header.p_memsz as usize)
+    };
+    let mut ranges: Vec<Range<usize>> = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0)
+        .map(|header| outward(range(header)))
+        .collect();
+    for header in headers {
+        match header.p_type {
+            // The dynamic linker protects whole pages only.
+            libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
+            libc::PT_TLS => cut(&mut ranges, outward(range(header))),
+            libc::PT_DYNAMIC => {
+                cut(&mut ranges, outward(range(header)));
+                for shared in copied(range(header)) {
+                    cut(&mut ranges, outward(shared));
+                }
+            }
+            _ => {}
+        }
+    }
+    ranges.retain(|range| range.len() >= far::threshold());
+    ranges
+}
+
+/// The variables that this object holds for the libraries they come from.
+fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
+    let (mut symbols, mut table, mut bytes) = (0, 0, 0);
+    for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
+        // SAFETY: an entry of the object's dynamic section, inside the segment that holds it.
+        let [tag, value] = unsafe { (entry as *const [u64; 2]).read() };
+        match tag {
+            DT_NULL => break,
+            DT_SYMTAB => symbols = value as usize,
+            DT_RELA => table = value as usize,
+            DT_RELASZ => bytes = value as usize,
+            _ => {}
+        }
+    }
+    if symbols == 0 || table == 0 {
+        return Vec::new();
+    }
+    let entries = (table..table.saturating_add(bytes)).step_by(24).take(ENTRIES_MAX);
+    // SAFETY: the dynamic linker has made these addresses absolute; the table has so many entries of three words.
+    let entries = entries.map(|entry| unsafe { (entry as *const [u64; 3]).read() });
+    let copies = entries.filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_COPY);
+    let object = link_base(table);
+    copies
+        .map(|[place, info, _]| {
+            let symbol = symbols + (info >> 32) as usize * size_of::<libc::Elf64_Sym>();
+            // SAFETY: a relocation names a symbol of the object's own table.
+            let size = unsafe { (*(symbol as *const libc::Elf64_Sym)).st_size } as usize;
+            let start = object.wrapping_add(place as usize);
+            start..start.saturating_add(size.max(1))
+        })
+        .collect()
+}
+
+/// Where the object around an address was loaded.
+fn link_base(addr: usize) -> usize {
+    // SAFETY: zeroes are a valid value for the answer, which is only read where the call fills it.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let mut map: *mut LinkMap = std::ptr::null_mut();
+    // SAFETY: asks for the object of any address; both answers go to places of ours.
+    let known = unsafe { dladdr1(addr as *const c_void, &raw mut found, (&raw mut map).cast(), RTLD_DL_LINKMAP) };
+    // SAFETY: a link map of the dynamic linker's begins with the difference between addresses in file and memory.
+    if known != 0 && !map.is_null() { unsafe { (*map).addr } } else { 0 }
+}
+
+#[repr(C)]
+struct LinkMap {
+    addr: usize,
+}
+
+const RTLD_DL_LINKMAP: c_int = 2;
+
+unsafe extern "C" {
+    fn dladdr1(addr: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
+}
+
+fn outward(range: Range<usize>) -> Range<usize> {
+    range.start & !(PAGE - 1)..range.end.next_multiple_of(PAGE)
+}
+
+fn inward(range: Range<usize>) -> Range<usize> {
+    range.start & !(PAGE - 1)..range.end & !(PAGE - 1)
+}
+
+/// Takes a range out of others.
+fn cut(ranges: &mut Vec<Range<usize>>, out: Range<usize>) {
+    if out.is_empty() {
+        return;
+    }
+    for range in std::mem::take(ranges) {
+        let before = range.start..range.end.min(out.start);
+        let after = range.start.max(out.end)..range.end;
+        ranges.extend([before, after].into_iter().filter(|part| !part.is_empty()));
+    }
+}
+
+/// A writable private mapping of this process, and whether it shows a file.
+struct Private {
+    range: Range<usize>,
+    file: bool,
+}
+
+/// None where `/proc` cannot be read: then nothing is far that is not known to be plain.
+fn private_mappings() -> Vec<Private> {
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    text.lines().filter_map(private_mapping).collect()
+}
+
+/// A line like `5555-6666 rw-p 00001000 08:01 1234 /bin/program`.
+fn private_mapping(line: &str) -> Option<Private> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+    let plain = fields.next()? == "rw-p";
+    let inode = fields.nth(2)?;
+    plain.then_some(Private { range, file: inode != "0" })
+}
+
+/// The parts of a range that are mapped as plain data, each cut at the borders of its mappings and still large.
+fn pieces(range: Range<usize>, mappings: &[Private]) -> Vec<Vec<Piece>> {
+    let mut parts: Vec<Vec<Piece>> = Vec::new();
+    for mapping in mappings {
+        let (addr, end) = (range.start.max(mapping.range.start), range.end.min(mapping.range.end));
+        if addr >= end {
+            continue;
+        }
+        let piece = Piece { addr, len: end - addr, file: mapping.file };
+        match parts.last_mut() {
+            Some(part) if part.last().is_some_and(|last| last.addr + last.len == addr) => part.push(piece),
+            _ => parts.push(vec![piece]),
+        }
+    }
+    parts.retain(|part| part.iter().map(|piece| piece.len).sum::<usize>() >= far::threshold());
+    parts
+}

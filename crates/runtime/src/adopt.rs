@@ -1,0 +1,92 @@
+//! Making memory of the program's far where it stands: static arrays, which no call allocates.
+//!
+//! The pages are moved aside whole, a window of far memory takes their place, and what they held is written to it as the
+//! program would write it, so that the budget holds from the start.
+
+use hanare_sys::copy;
+use hanare_sys::map::{self, MapError, Mapping};
+use hanare_sys::pagemap::Pagemap;
+
+use crate::view::{OS_PAGE, ViewError};
+
+/// Why memory cannot be made far where it stands.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// Far memory is not running, or has no room.
+    #[error("no room in far memory for static arrays of {0} bytes; raise HANARE_RESERVE or set HANARE_STATIC=off")]
+    Room(usize),
+    /// No place to put the pages aside.
+    #[error("cannot put static arrays aside: {0}; set HANARE_STATIC=off")]
+    Aside(#[from] MapError),
+    /// The window could not be set up.
+    #[error(transparent)]
+    View(#[from] ViewError),
+}
+
+/// One mapping of the program's, or a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte, page-aligned.
+    pub addr: usize,
+    /// Bytes, whole pages.
+    pub len: usize,
+    /// Pages that were never touched hold a file's bytes; else they are zeroes.
+    pub file: bool,
+}
+
+/// Pieces moved out of the way, in address order without gaps.
+pub(crate) struct Aside {
+    pieces: Vec<(Piece, Mapping)>,
+}
+
+impl Aside {
+    /// Moves the pieces away. On an error all of them are where they were.
+    ///
+    /// # Safety
+    /// The caller owns the pieces, each (part of) one private mapping, and nobody touches them until they are back or
+    /// replaced.
+    pub(crate) unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
+        let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
+        // All places first, and each piece's own claimed as soon as it is empty: the kernel gives out what is free.
+        let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
+        for (&piece, place) in pieces.iter().zip(places?) {
+            // SAFETY: the caller owns the piece, and the place is ours.
+            let moved = unsafe { map::move_to(piece.addr, place.addr(), piece.len) };
+            let claimed = moved.and_then(|()| {
+                aside.pieces.push((piece, place));
+                map::claim(piece.addr, piece.len)
+            });
+            if let Err(errno) = claimed {
+                aside.put_back();
+                return Err(MapError::Reserve { len: piece.len, errno }.into());
+            }
+        }
+        Ok(aside)
+    }
+
+    /// Moves everything back to where it was.
+    pub(crate) fn put_back(self) {
+        for (piece, place) in self.pieces {
+            let from = place.leak();
+            // SAFETY: both ranges are ours: one was moved from the other. A mapping that could be moved once can be moved
+            // back, as nothing else was mapped since.
+            let _ = unsafe { map::move_to(from, piece.addr, piece.len) };
+        }
+    }
+
+    /// Writes what the pieces held to the window that has taken their place, and gives up the pieces.
+    pub(crate) fn refill(self) {
+        for (piece, place) in self.pieces {
+            let mut held = vec![true; piece.len / OS_PAGE];
+            if !piece.file && Pagemap::open().and_then(|map| map.held(place.addr(), &mut held)).is_err() {
+                // Every page is looked at: slower, and the same in the end.
+                held.fill(true);
+            }
+            for (index, _) in held.iter().enumerate().filter(|(_, held)| **held) {
+                let (from, to) = (place.addr() + index * OS_PAGE, piece.addr + index * OS_PAGE);
+                // SAFETY: both are mapped whole pages, the one put aside and the one in the window, apart from each other.
+                unsafe { copy::copy(from as *const u8, to as *mut u8, OS_PAGE) };
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Far memory elsewhere than in the reservation: static arrays become far where they stand, and parts of far memory
+//! become the kernel's when the program maps something else over them.
+
+use super::*;
+use crate::adopt::{AdoptError, Aside, Piece};
+use crate::windows::MARK;
+use hanare_sys::map::{self, Mapping};
+
+/// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
+///
+/// # Errors
+/// See [`AdoptError`]. After [`AdoptError::View`] what the memory held is lost, and the program must not run.
+///
+/// # Safety
+/// The caller owns the pieces, each (part of) one private mapping of the program's, readable and writable. No other thread
+/// touches them meanwhile, neither does anything that a fault of this thread is resolved with, and the trap signal is not
+/// blocked.
+pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+    let (addr, len) = (first.addr, last.addr + last.len - first.addr);
+    let state = state().filter(|_| active()).ok_or(AdoptError::Room(len))?;
+    // Offset and address are alike up to the largest page, so that such pages can be moved whole.
+    let lead = addr % MARK;
+    let taken = (lead + len).next_multiple_of(MARK);
+    let mask = SignalMask::block_all();
+    let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
+    // SAFETY: passed on from the caller.
+    let aside = match unsafe { Aside::take(pieces) } {
+        Ok(aside) => aside,
+        Err(error) => {
+            state.extents.lock().free(start);
+            return Err(error);
+        }
+    };
+    let span = Span { offset: start as usize + lead, len };
+    // SAFETY: nothing is mapped there: the pieces have just been moved away.
+    unsafe { state.engine.view().add_window(addr, span) }?;
+    state.look_up_places();
+    state.idle.fetch_add((taken - len) as u64, Relaxed);
+    state.far_changed();
+    drop(mask);
+    aside.refill();
+    Ok(())
+}
+
+/// Whether an address is far, and up to where (at most `end`) that stays so in one piece.
+pub fn run(addr: usize, end: usize) -> (bool, usize) {
+    // SAFETY: null, or leaked.
+    let Some(windows) = (unsafe { WINDOWS.load(Acquire).as_ref() }) else {
+        let (base, len) = (BASE.load(Relaxed), LEN.load(Relaxed));
+        let border = if addr < base { base } else { base + len };
+        return (is_reserved(addr), if border > addr { border.min(end) } else { end });
+    };
+    (windows.offset_of(addr).is_some(), windows.border_after(addr, end))
+}
+
+/// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
+pub fn make_hole(addr: usize, len: usize) {
+    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let _mask = SignalMask::block_all();
+    state.discard_whole(offset, len);
+    let _ = state.engine.view().restrict(Span { offset, len }, Prot::READ_WRITE.0);
+    state.engine.view().windows().puncture(Span { offset, len });
+    state.look_up_places();
+    // Units that are only partly in the hole: what was begun on them before they were so must end.
+    let unit = state.granularity;
+    for unit in [offset / unit, (offset + len - 1) / unit] {
+        state.engine.settle(unit as u32);
+    }
+    state.far_changed();
+}
+
+/// Makes page-aligned far memory plain memory of the kernel's with the same contents, for good: what is to be executed
+/// cannot be far. No other thread writes to it meanwhile.
+///
+/// # Errors
+/// The errno of the refusal; nothing has changed.
+pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
+    let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
+    protect(addr, len, Prot::READ_WRITE.0)?;
+    // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so touches are resolved.
+    unsafe { copy::copy(addr as *const u8, aside.as_ptr(), len) };
+    make_hole(addr, len);
+    // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
+    unsafe { map::move_to(aside.leak(), addr, len) }.map_err(|errno| errno.0)
+}
+
+impl State {
+    /// From now on far memory is where the windows say.
+    fn look_up_places(&self) {
+        WINDOWS.store(std::ptr::from_ref(self.engine.view().windows()).cast_mut(), Release);
+    }
+}

@@ -1,0 +1,329 @@
+//! Where far bytes lie in the address space when that is not the reservation.
+//!
+//! Far memory is one range of offsets. An offset is at the same distance from the start of the reservation, with two
+//! exceptions, both to the page of the operating system: a *window* shows a range of offsets at an address of the
+//! program's own (a static array), and a *hole* is a range that the program has mapped something else over, which is no
+//! longer far. Windows and holes are for good, so that looking one up takes no lock: a touch in the middle of any of the
+//! pager's operations finds either the old or the new answer whole. Nothing here changes a mapping.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+
+use hanare_sys::futex::LockCell;
+
+use crate::view::{OS_PAGE, Span};
+
+/// Most windows: one an object that the program is linked from, and only where that has large arrays.
+pub(crate) const WINDOWS_MAX: usize = 64;
+
+/// Offsets are marked in blocks of this size, so that those without exceptions are told at one look.
+pub(crate) const MARK: usize = 2 << 20;
+
+/// `addr..addr + len` shows the offsets from `offset` on.
+#[derive(Default)]
+struct Window {
+    addr: AtomicUsize,
+    len: AtomicUsize,
+    offset: AtomicUsize,
+}
+
+pub(crate) struct Windows {
+    base: usize,
+    len: usize,
+    windows: [Window; WINDOWS_MAX],
+    /// Windows that are complete.
+    count: AtomicUsize,
+    /// One window is added at a time.
+    adding: LockCell<()>,
+    /// Blocks of [`MARK`] bytes that a window or a hole meets.
+    marked: Bits,
+    /// Pages that are holes.
+    holes: Bits,
+    hole_pages: AtomicUsize,
+}
+
+impl Windows {
+    /// A reservation without exceptions.
+    pub(crate) fn new(base: usize, len: usize) -> Windows {
+        Windows {
+            base,
+            len,
+            windows: [const { Window { addr: AtomicUsize::new(0), len: AtomicUsize::new(0), offset: AtomicUsize::new(0) } };
+                WINDOWS_MAX],
+            count: AtomicUsize::new(0),
+            adding: LockCell::new(()),
+            marked: Bits::new(len / MARK + 1),
+            holes: Bits::new(len / OS_PAGE + 1),
+            hole_pages: AtomicUsize::new(0),
+        }
+    }
+
+    /// Shows `span` at `addr` from now on. False when there are too many windows. Whole pages; `span` lies in the
+    /// reservation and meets no other window.
+    pub(crate) fn add(&self, addr: usize, span: Span) -> bool {
+        let adding = self.adding.lock();
+        let index = self.count.load(Relaxed);
+        let Some(window) = self.windows.get(index) else { return false };
+        window.addr.store(addr, Relaxed);
+        window.len.store(span.len, Relaxed);
+        window.offset.store(span.offset, Relaxed);
+        // Complete before it is counted, counted before offsets are looked up in it.
+        self.count.store(index + 1, Release);
+        self.mark(span);
+        drop(adding);
+        true
+    }
+
+    /// Makes `span` a hole for good.
+    pub(crate) fn puncture(&self, span: Span) {
+        for page in span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE) {
+            if !self.holes.set(page) {
+                self.hole_pages.fetch_add(1, Relaxed);
+            }
+        }
+        self.mark(span);
+    }
+
+    fn mark(&self, span: Span) {
+        for block in span.offset / MARK..(span.offset + span.len).div_ceil(MARK) {
+            self.marked.set(block);
+        }
+    }
+
+    /// Bytes that are holes.
+    pub(crate) fn hole_bytes(&self) -> usize {
+        self.hole_pages.load(Relaxed) * OS_PAGE
+    }
+
+    /// Address and length of every window.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.complete().iter().map(|window| (window.addr.load(Relaxed), window.len.load(Relaxed)))
+    }
+
+    fn complete(&self) -> &[Window] {
+        &self.windows[..self.count.load(Acquire)]
+    }
+
+    /// The offset of a far address; `None` for one that is not far.
+    #[inline]
+    pub(crate) fn offset_of(&self, addr: usize) -> Option<usize> {
+        let offset = addr.wrapping_sub(self.base);
+        if offset < self.len {
+            let plain = !self.marked.get(offset / MARK) || self.address_of_page(offset) == Some(addr & !(OS_PAGE - 1));
+            return plain.then_some(offset);
+        }
+        self.complete().iter().find_map(|window| {
+            let at = addr.wrapping_sub(window.addr.load(Relaxed));
+            let offset = (at < window.len.load(Relaxed)).then(|| window.offset.load(Relaxed) + at)?;
+            (!self.holes.get(offset / OS_PAGE)).then_some(offset)
+        })
+    }
+
+    /// The first page boundary behind `addr`, at most `end`, where being far may begin or end, or go on in another piece.
+    pub(crate) fn border_after(&self, addr: usize, end: usize) -> usize {
+        let whole = [(self.base, self.len)].into_iter().chain(self.ranges());
+        let edges = whole.flat_map(|(start, len)| [start, start + len]);
+        let border = edges.filter(|&edge| edge > addr).fold(end, usize::min);
+        let offset = self.offset_of(addr).or_else(|| self.offset_in_hole(addr));
+        let Some(first) = offset.filter(|_| self.hole_bytes() > 0).map(|offset| offset / OS_PAGE) else {
+            return border;
+        };
+        let start = addr & !(OS_PAGE - 1);
+        let last = first + (border - start).div_ceil(OS_PAGE);
+        let changed = self.holes.first_unlike(first, last);
+        (start + (changed - first) * OS_PAGE).min(border)
+    }
+
+    /// The offset that a hole at this address had when it was far.
+    fn offset_in_hole(&self, addr: usize) -> Option<usize> {
+        let shown = self.complete().iter().find_map(|window| {
+            let at = addr.wrapping_sub(window.addr.load(Relaxed));
+            (at < window.len.load(Relaxed)).then(|| window.offset.load(Relaxed) + at)
+        });
+        let offset = shown.or_else(|| Some(addr.wrapping_sub(self.base)).filter(|&offset| offset < self.len))?;
+        self.holes.get(offset / OS_PAGE).then_some(offset)
+    }
+
+    /// Address of the page with this offset; `None` in a hole.
+    fn address_of_page(&self, offset: usize) -> Option<usize> {
+        let offset = offset & !(OS_PAGE - 1);
+        if self.holes.get(offset / OS_PAGE) {
+            return None;
+        }
+        let shown = self.complete().iter().find_map(|window| {
+            let at = offset.wrapping_sub(window.offset.load(Relaxed));
+            (at < window.len.load(Relaxed)).then(|| window.addr.load(Relaxed) + at)
+        });
+        Some(shown.unwrap_or(self.base + offset))
+    }
+
+    /// The address of all of `span`, where it is one piece.
+    #[inline]
+    pub(crate) fn whole(&self, span: Span) -> Option<usize> {
+        if self.is_plain(span) {
+            return Some(self.base + span.offset);
+        }
+        let first = self.address_of_page(span.offset)? + span.offset % OS_PAGE;
+        let mut one = true;
+        self.runs(span, |addr, part| one &= addr == first && part.len == span.len);
+        one.then_some(first)
+    }
+
+    fn is_plain(&self, span: Span) -> bool {
+        (span.offset / MARK..(span.offset + span.len).div_ceil(MARK)).all(|block| !self.marked.get(block))
+    }
+
+    /// Visits the pieces of `span` that lie together, each with its address; holes are left out.
+    pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(usize, Span)) {
+        if self.is_plain(span) {
+            return visit(self.base + span.offset, span);
+        }
+        let end = span.offset + span.len;
+        let mut run: Option<(usize, Span)> = None;
+        let mut offset = span.offset;
+        while offset < end {
+            let len = (OS_PAGE - offset % OS_PAGE).min(end - offset);
+            let addr = self.address_of_page(offset).map(|page| page + offset % OS_PAGE);
+            match (&mut run, addr) {
+                (Some((start, part)), Some(addr)) if *start + part.len == addr => part.len += len,
+                (_, addr) => {
+                    let next = addr.map(|addr| (addr, Span { offset, len }));
+                    if let Some((start, part)) = std::mem::replace(&mut run, next) {
+                        visit(start, part);
+                    }
+                }
+            }
+            offset += len;
+        }
+        if let Some((start, part)) = run {
+            visit(start, part);
+        }
+    }
+}
+
+/// Bits that are only ever set.
+struct Bits(Box<[AtomicU64]>);
+
+impl Bits {
+    fn new(len: usize) -> Bits {
+        let zeroes = Box::leak(vec![0u64; len.div_ceil(64)].into_boxed_slice());
+        // SAFETY: the same memory, owned once; AtomicU64 has the size, alignment and bytes of u64. Made as integers
+        // because those come zeroed without being touched, and most are never used.
+        Bits(unsafe { Box::from_raw(std::ptr::from_mut(zeroes) as *mut [AtomicU64]) })
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word.load(Acquire) & (1 << (index % 64)) != 0)
+    }
+
+    /// The first bit of `first..end` that differs from the one at `first`; `end` when none does.
+    fn first_unlike(&self, first: usize, end: usize) -> usize {
+        let flip = if self.get(first) { u64::MAX } else { 0 };
+        let mut at = first;
+        while at < end {
+            let word = self.0.get(at / 64).map_or(flip, |word| word.load(Acquire));
+            let unlike = (word ^ flip) & (u64::MAX << (at % 64));
+            if unlike != 0 {
+                return (at / 64 * 64 + unlike.trailing_zeros() as usize).min(end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+
+    /// Sets a bit and returns what it was; one that does not exist counts as set.
+    fn set(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.0.get(index / 64).is_none_or(|word| word.fetch_or(bit, AcqRel) & bit != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: usize = 0x7000_0000_0000;
+    const ELSEWHERE: usize = 0x5555_0000_3000;
+
+    fn span(first: usize, count: usize) -> Span {
+        Span { offset: first * OS_PAGE, len: count * OS_PAGE }
+    }
+
+    fn runs(windows: &Windows, of: Span) -> Vec<(usize, usize, usize)> {
+        let mut seen = Vec::new();
+        windows.runs(of, |addr, part| seen.push((addr, part.offset / OS_PAGE, part.len / OS_PAGE)));
+        seen
+    }
+
+    #[test]
+    fn without_exceptions_an_offset_is_a_distance() {
+        let windows = Windows::new(BASE, 64 << 20);
+        assert_eq!(windows.offset_of(BASE + 12345), Some(12345));
+        assert_eq!(windows.offset_of(BASE - 1), None);
+        assert_eq!(windows.offset_of(BASE + (64 << 20)), None);
+        assert_eq!(runs(&windows, span(0, 600)), [(BASE, 0, 600)]);
+        assert_eq!(windows.whole(span(5, 7)), Some(BASE + 5 * OS_PAGE));
+    }
+
+    #[test]
+    fn a_window_shows_its_offsets_elsewhere_and_only_those() {
+        let windows = Windows::new(BASE, 64 << 20);
+        assert!(windows.add(ELSEWHERE, span(3, 100)));
+        assert_eq!(windows.offset_of(ELSEWHERE + 7), Some(3 * OS_PAGE + 7));
+        for outside in [ELSEWHERE - 1, ELSEWHERE + 100 * OS_PAGE, 0, usize::MAX] {
+            assert_eq!(windows.offset_of(outside), None);
+        }
+        assert_eq!(windows.offset_of(BASE + 3 * OS_PAGE), None, "shown elsewhere, so not here");
+        assert_eq!(windows.offset_of(BASE + 2 * OS_PAGE), Some(2 * OS_PAGE));
+        let expected = [(BASE, 0, 3), (ELSEWHERE, 3, 100), (BASE + 103 * OS_PAGE, 103, 409)];
+        assert_eq!(runs(&windows, span(0, 512)), expected);
+        assert_eq!(windows.whole(span(4, 2)), Some(ELSEWHERE + OS_PAGE));
+        assert_eq!(windows.whole(span(2, 2)), None);
+        assert_eq!(windows.ranges().collect::<Vec<_>>(), [(ELSEWHERE, 100 * OS_PAGE)]);
+    }
+
+    #[test]
+    fn a_hole_is_far_no_more_wherever_it_lies() {
+        let windows = Windows::new(BASE, 64 << 20);
+        assert!(windows.add(ELSEWHERE, span(0, 10)));
+        windows.puncture(span(4, 2));
+        windows.puncture(span(5, 1));
+        windows.puncture(span(600, 1));
+        assert_eq!(windows.hole_bytes(), 3 * OS_PAGE);
+        assert_eq!(windows.offset_of(ELSEWHERE + 5 * OS_PAGE), None);
+        assert_eq!(windows.offset_of(ELSEWHERE + 6 * OS_PAGE), Some(6 * OS_PAGE));
+        assert_eq!(windows.offset_of(BASE + 600 * OS_PAGE + 9), None);
+        assert_eq!(runs(&windows, span(3, 4)), [(ELSEWHERE + 3 * OS_PAGE, 3, 1), (ELSEWHERE + 6 * OS_PAGE, 6, 1)]);
+        assert_eq!(runs(&windows, span(600, 1)), []);
+        assert_eq!(windows.whole(span(600, 1)), None);
+        assert_eq!(windows.whole(span(601, 100)), Some(BASE + 601 * OS_PAGE));
+    }
+
+    #[test]
+    fn borders_are_where_being_far_changes() {
+        let windows = Windows::new(BASE, 64 << 20);
+        assert!(windows.add(ELSEWHERE, span(0, 10)));
+        windows.puncture(span(4, 2));
+        windows.puncture(span(700, 200));
+        let page = |first: usize| BASE + first * OS_PAGE;
+        let end = BASE + (128 << 20);
+        assert_eq!(windows.border_after(ELSEWHERE - 1, end), ELSEWHERE);
+        assert_eq!(windows.border_after(ELSEWHERE, end), ELSEWHERE + 4 * OS_PAGE);
+        assert_eq!(windows.border_after(ELSEWHERE + 4 * OS_PAGE + 9, end), ELSEWHERE + 6 * OS_PAGE);
+        assert_eq!(windows.border_after(ELSEWHERE + 6 * OS_PAGE, end), ELSEWHERE + 10 * OS_PAGE);
+        assert_eq!(windows.border_after(page(513), end), page(700));
+        assert_eq!(windows.border_after(page(700), end), page(900));
+        assert_eq!(windows.border_after(page(800), page(850)), page(850));
+        assert_eq!(windows.border_after(page(900), end), BASE + (64 << 20));
+        assert_eq!(windows.border_after(BASE + (64 << 20), end), end);
+    }
+
+    #[test]
+    fn only_so_many_windows() {
+        let windows = Windows::new(BASE, 1 << 30);
+        for index in 0..WINDOWS_MAX {
+            assert!(windows.add(ELSEWHERE + index * MARK, span(index * 512, 1)));
+        }
+        assert!(!windows.add(ELSEWHERE - MARK, span(WINDOWS_MAX * 512, 1)));
+    }
+}
