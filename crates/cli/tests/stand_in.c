@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PROCESSES = 35, SCALARS = 37, HISTOGRAM = 38, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 8 };
+enum { PROCESSES = 35, SCALARS = 38, HISTOGRAM = 39, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 8 };
 
 __attribute__((constructor)) static void start(void) {
     const char *fd = getenv("HANARE_STATS_FD");
