@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 . benches/common.sh
 target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 make --no-print-directory -s -C workloads OUT="$target/workloads" \
-    HANARE_LIBDIR="$(dirname "$(realpath "$hanare")")" "$target/workloads/rbtree" "$target/workloads/touch"
+    HANARE_LIBDIR="$(dirname "$(realpath "$hanare")")" "$target"/workloads/{rbtree,touch,blocks}
 tree="$target/workloads/rbtree"
 export HANARE_BIN="$hanare"
 dir="$(mktemp -d)"
@@ -65,11 +65,11 @@ printf "$row" "faults in freeing $(told nodes "$away") far nodes" "$faults" "" "
 
 echo
 echo "Near memory of the pager and the heap for each 4 KiB of far memory, in bytes"
-for what in "array auto touch 1G" "array 4K touch 1G" "nodes auto rbtree --allocator dlm --scale 10"; do
+for what in "array auto touch 1G" "array 4K touch 1G" "blocks-of-48 auto blocks many 2G" "tree auto rbtree --allocator dlm --scale 10"; do
     read -ra words <<<"$what"
     "$hanare" run --local 512M --page-size "${words[1]}" --stats-json "$dir/near.json" -- \
         "$target/workloads/${words[2]}" "${words[@]:3}" >"$dir/said"
-    near="$(figure "$dir/near.json" near_bytes_per_far_page)"
+    near="$(figure "$dir/near.json" near_bytes_per_far_page | cut -c1-5)"
     # shellcheck disable=SC2059
     printf "$row" "${words[0]} of $(figure "$dir/near.json" far_bytes_peak) bytes, page size ${words[1]}" \
         "$near" "" "" "<= 48" "$(verdict "$near" "<= 48")"

@@ -1,8 +1,8 @@
-/* blocks [well|MISTAKE] [options of dlm_startup]
+/* blocks [well|many SIZE|MISTAKE] [options of dlm_startup]
  *
  * The blocks of dlm_alloc and its kin. `well` allocates, resizes and frees blocks of every size without touching most of
  * them, checks what it may know of them, and that neither allocating nor freeing was a fault: all metadata is near, and no
- * far page is touched. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
+ * far page is touched. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
  * realloc) is made once, and ends the program unless it goes unnoticed. */
 #define _GNU_SOURCE
 #include "../include/dlmm.h"
@@ -119,6 +119,30 @@ static void well(void) {
     printf("ok blocks: %d of up to 3000000 bytes\n", BLOCKS);
 }
 
+struct link {
+    struct link *next;
+    uint64_t value, more[4];
+};
+
+static void many(size_t bytes) {
+    struct link *first = NULL, **last = &first;
+    size_t count = bytes / sizeof *first;
+    for (size_t n = 0; n < count; n++) {
+        CALL((*last = dlm_alloc(sizeof **last)) != NULL);
+        **last = (struct link){.value = word(3, 0, n)};
+        last = &(*last)->next;
+    }
+    size_t n = 0;
+    for (struct link *at = first, *next; at; at = next) {
+        REQUIRE(at->value == word(3, 0, n), "block %zu of the chain is not what was written", n);
+        n++;
+        next = at->next;
+        dlm_free(at);
+    }
+    REQUIRE(n == count, "the chain has %zu blocks of %zu", n, count);
+    printf("ok blocks: a chain of %zu\n", count);
+}
+
 static void mistake(const char *which) {
     char *small = dlm_alloc(100), *large = dlm_alloc(50000), *huge = dlm_alloc(3000000), *bad = NULL;
     char near[64] __attribute__((aligned(16)));
@@ -164,6 +188,8 @@ int main(int argc, char **argv) {
     dlm_startup(&argc, &argv);
     if (strcmp(which, "well") == 0)
         well();
+    else if (strcmp(which, "many") == 0)
+        many(argc > 2 ? parse_size(argv[2]) : (size_t)1 << 30);
     else
         mistake(which);
     dlm_shutdown();

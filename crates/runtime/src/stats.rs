@@ -166,8 +166,6 @@ counters! {
     far_bytes,
     /// Most far bytes there ever were.
     far_bytes_peak,
-    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
-    near_bytes,
     /// Pages of the small size now in use where the size is chosen automatically.
     pages_small,
     /// Pages of the large size now in use where the size is chosen automatically.
@@ -182,6 +180,8 @@ counters! {
     mode,
     /// Page size in bytes; 0 for automatic.
     page_size,
+    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
+    near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
 }

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::classes::{GRAIN, SIZES};
+use super::classes::{GRAIN, modulo_size};
 
 const PAGE: usize = 4096;
 
@@ -69,7 +69,7 @@ impl Blocks {
     /// A small block of this class is about to be given out.
     #[inline]
     pub(super) fn give_small(&self, offset: usize, class: usize) {
-        let phase = (offset % PAGE % SIZES[class] as usize / GRAIN) as u16;
+        let phase = (modulo_size(offset % PAGE, class) / GRAIN) as u16;
         let word = (class as u16 + 1) << PHASE_BITS | phase;
         if let Some(page) = self.pages.get(offset / PAGE)
             && page.load(Relaxed) != word
@@ -108,7 +108,7 @@ impl Blocks {
             LARGE => Start::Nowhere,
             word => {
                 let class = ((word >> PHASE_BITS) - 1) as usize;
-                let into = offset % PAGE % SIZES[class] as usize;
+                let into = modulo_size(offset % PAGE, class);
                 if into == (word & PHASE_MASK) as usize * GRAIN { Start::Small(class) } else { Start::Nowhere }
             }
         }
@@ -166,6 +166,7 @@ fn atomics<T: Atomic>(numbers: Vec<T>) -> Box<[T::Twin]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::classes::SIZES;
     use super::*;
 
     const LEN: usize = 8 * CHUNK;

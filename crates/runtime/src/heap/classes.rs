@@ -13,6 +13,9 @@ const CLASSES: usize = 35;
 /// The block size of every class, ascending, in bytes.
 pub(super) const SIZES: [u16; CLASSES] = sizes();
 
+/// 2^28 divided by every size, rounded up: as a factor it divides offsets in a page exactly (4095 * 14336 < 2^28).
+const RECIPROCALS: [u32; CLASSES] = reciprocals();
+
 /// For every number of grains the class that holds it.
 static CLASS_OF: [u8; SMALL_MAX / GRAIN + 1] = class_of();
 
@@ -30,6 +33,22 @@ const fn sizes() -> [u16; CLASSES] {
     }
     assert!(sizes[CLASSES - 1] as usize == SMALL_MAX);
     sizes
+}
+
+const fn reciprocals() -> [u32; CLASSES] {
+    let (mut factors, mut class) = ([0; CLASSES], 0);
+    while class < CLASSES {
+        factors[class] = (1u32 << 28).div_ceil(SIZES[class] as u32);
+        class += 1;
+    }
+    factors
+}
+
+/// `offset_in_page` modulo the block size of the class, without a division.
+#[inline]
+pub(super) fn modulo_size(offset_in_page: usize, class: usize) -> usize {
+    let blocks = (offset_in_page as u64 * u64::from(RECIPROCALS[class])) >> 28;
+    offset_in_page - blocks as usize * SIZES[class] as usize
 }
 
 const fn class_of() -> [u8; SMALL_MAX / GRAIN + 1] {
@@ -63,6 +82,11 @@ mod tests {
             assert!(class == 0 || (SIZES[class - 1] as usize) < size, "{size} has class {class}");
         }
         assert_eq!(class_for(SMALL_MAX + 1), None);
+        for (class, &size) in SIZES.iter().enumerate() {
+            for offset in 0..4096 {
+                assert_eq!(modulo_size(offset, class), offset % size as usize, "{offset} modulo {size}");
+            }
+        }
         assert_eq!(&SIZES[6..12], &[112, 128, 160, 192, 224, 256]);
     }
 }
