@@ -1,0 +1,223 @@
+//! Who runs where: priorities, the paper's five ways to choose clusters (paper 5, section 3.2), and threads to clusters.
+
+use std::cmp::Reverse;
+
+use super::draw::Draw;
+use super::model::{Priority, Rules, Used};
+use super::network::Network;
+use super::state::{NONE, Process};
+
+/// What a scheduler sees when it places one process.
+pub struct Landscape<'a> {
+    /// The tree.
+    pub network: &'a Network,
+    /// Which clusters nobody has yet.
+    pub free: &'a [bool],
+    /// The process's pages on a cluster.
+    pub pages: &'a dyn Fn(u32) -> u64,
+    /// Pages that a cluster has to hold for the processes which ran there last: theirs, and those they share.
+    pub load: &'a dyn Fn(u32) -> u64,
+    /// The clusters it had when it ran last; empty before.
+    pub last: &'a [u32],
+    /// Clusters it asks for.
+    pub want: u32,
+    /// What the paper leaves open.
+    pub rules: Rules,
+}
+
+impl std::fmt::Debug for Landscape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Landscape").field("network", &self.network).field("want", &self.want).finish_non_exhaustive()
+    }
+}
+
+impl Landscape<'_> {
+    fn is_free(&self, cluster: u32) -> bool {
+        self.free[cluster as usize]
+    }
+
+    fn all(&self) -> std::ops::Range<u32> {
+        0..self.network.clusters()
+    }
+
+    /// As many of these free clusters as are wanted, those with (more of) the process's pages first, then from the left.
+    fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
+        let free = clusters.filter(|&cluster| self.is_free(cluster));
+        let most = if self.rules.prefer_most { u64::MAX } else { 1 };
+        let mut ranked: Vec<(Reverse<u64>, u32)> =
+            free.map(|cluster| (Reverse((self.pages)(cluster).min(most)), cluster)).collect();
+        ranked.sort_unstable();
+        let chosen: Vec<u32> = ranked.into_iter().take(self.want as usize).map(|(_, cluster)| cluster).collect();
+        (chosen.len() == self.want as usize).then_some(chosen)
+    }
+
+    /// The home: below the lowest node with enough clusters that stands for where the process ran last, which is the one
+    /// with most of those clusters. Before it ran, the first such node with enough free ones.
+    fn home(&self) -> Option<std::ops::Range<u32>> {
+        let level = self.network.home_level(self.want);
+        let mut nodes = (0..self.network.nodes(level)).map(|node| {
+            let first = node * self.network.below(level, 0).end;
+            self.network.below(level, first)
+        });
+        if self.last.is_empty() {
+            let free = |node: &std::ops::Range<u32>| node.clone().filter(|&cluster| self.is_free(cluster)).count();
+            return nodes.find(|node| free(node) >= self.want as usize);
+        }
+        let of_last = |node: &std::ops::Range<u32>| self.last.iter().filter(|cluster| node.contains(cluster)).count();
+        nodes.max_by_key(|node| (of_last(node), Reverse(node.start)))
+    }
+}
+
+/// A scheduler, as a user chooses it.
+#[derive(Clone, Copy)]
+pub struct Info {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
+}
+
+impl std::fmt::Debug for Info {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All schedulers, in the order shown to users.
+pub const SCHEDULERS: &[Info] = &[
+    Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0 },
+    Info { name: "algo1", summary: "the leftmost free clusters", place: algo1 },
+    Info { name: "algo2", summary: "the home subtree, else anywhere, where most own pages are", place: algo2 },
+    Info { name: "algo3", summary: "only the home subtree, where most own pages are", place: algo3 },
+    Info { name: "algo4", summary: "only clusters that hold own pages", place: algo4 },
+    Info { name: "settle", summary: "ours: the block least loaded at first, and always that one", place: settle },
+];
+
+fn algo0(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+    let mut free: Vec<u32> = land.all().filter(|&cluster| land.is_free(cluster)).collect();
+    draw.shuffle(&mut free);
+    (free.len() >= land.want as usize).then(|| free[..land.want as usize].to_vec())
+}
+
+fn algo1(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    let chosen: Vec<u32> = land.all().filter(|&cluster| land.is_free(cluster)).take(land.want as usize).collect();
+    (chosen.len() == land.want as usize).then_some(chosen)
+}
+
+fn algo2(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    land.home().and_then(|home| land.by_pages(home)).or_else(|| land.by_pages(land.all()))
+}
+
+fn algo3(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    land.by_pages(land.home()?)
+}
+
+/// A process that has not run yet goes where algo2 would put it. What becomes of one that has pages on fewer clusters than
+/// it wants, since all of them were replaced on one, is a [rule](Rules::lost_waits).
+fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+    let has_pages = |cluster: &u32| (land.pages)(*cluster) > 0;
+    let is_lost = || !land.rules.lost_waits && land.all().filter(has_pages).count() < land.want as usize;
+    if land.last.is_empty() || is_lost() {
+        return algo2(land, draw);
+    }
+    land.by_pages(land.all().filter(has_pages))
+}
+
+/// Where a process first runs is where it stays. It goes to the block that has least to hold for the processes that have
+/// settled there, and blocks are cut as in a buddy system, so that processes which do not meet fill the machine together.
+/// A process whose block is taken does not run: none is without its turn, since the most urgent finds all clusters free.
+fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    if !land.last.is_empty() {
+        return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
+    }
+    let clusters = land.network.clusters();
+    let size = land.want.next_power_of_two();
+    let blocks = (0..clusters).step_by(size as usize).map(|first| first..(first + size).min(clusters));
+    let choices = blocks.filter_map(|block| {
+        let mut free: Vec<(u64, u32)> =
+            block.filter(|&cluster| land.is_free(cluster)).map(|cluster| ((land.load)(cluster), cluster)).collect();
+        free.sort_unstable();
+        free.truncate(land.want as usize);
+        let load: u64 = free.iter().map(|(load, _)| load).sum();
+        (free.len() == land.want as usize).then_some((load, free))
+    });
+    choices.min().map(|(_, free)| free.into_iter().map(|(_, cluster)| cluster).collect())
+}
+
+/// The nodes that a job should take, as [algo4](SCHEDULERS) chooses clusters for a process: of those that hold pages, the
+/// ones with most; any, if fewer than `want` hold some. None if there are fewer than `want` nodes.
+#[must_use]
+pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
+    let network = Network::flat(pages.len() as u32);
+    let free = vec![true; pages.len()];
+    let land = Landscape {
+        network: &network,
+        free: &free,
+        pages: &|node| pages[node as usize],
+        load: &|_| 0,
+        // It has run before, or there were no pages to go by.
+        last: &[0],
+        want,
+        rules: Rules { prefer_most: true, lost_waits: false },
+    };
+    algo4(&land, &mut Draw::new(0, 0))
+}
+
+impl Info {
+    /// The scheduler of this name.
+    ///
+    /// # Errors
+    /// There is none; the message lists all.
+    pub fn find(name: &str) -> Result<&'static Self, String> {
+        SCHEDULERS.iter().find(|info| info.name == name).ok_or_else(|| {
+            let all: Vec<&str> = SCHEDULERS.iter().map(|info| info.name).collect();
+            format!("no scheduler is called '{name}'; there are {}", all.join(", "))
+        })
+    }
+
+    /// The clusters for a process, or none if it does not run in this quantum.
+    pub(super) fn place(&self, land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+        (self.place)(land, draw)
+    }
+}
+
+/// The processes, the most urgent first; each is given its rank.
+pub(super) fn by_priority(processes: &mut [Process], priority: &Priority) -> Vec<u32> {
+    let value = |process: &Process| {
+        let weight = f64::from(process.processors) / priority.processors_unit;
+        let ran = if process.running { priority.ran_last } else { 0.0 };
+        let used = match priority.used {
+            Used::Effective => process.effective_quanta,
+            Used::Given => f64::from(process.quanta),
+        };
+        ran - priority.per_quantum * used * weight
+            - priority.per_pages * f64::from(process.resident) / priority.pages_unit
+    };
+    let mut order: Vec<u32> = (0..processes.len() as u32).collect();
+    let values: Vec<f64> = processes.iter().map(value).collect();
+    order.sort_by(|&a, &b| {
+        let (x, y) = (a as usize, b as usize);
+        values[y].total_cmp(&values[x]).then(processes[x].arrival.cmp(&processes[y].arrival))
+    });
+    for (rank, &process) in order.iter().rev().enumerate() {
+        processes[process as usize].rank = rank as u32;
+    }
+    order
+}
+
+/// The cluster of each thread: where an old cluster is among the chosen, the thread that was there; the other threads in
+/// their order on the other clusters (paper 5, end of 3.2).
+pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) -> Vec<u32> {
+    let mut placed = vec![NONE; threads as usize];
+    let mut others: Vec<u32> = chosen.to_vec();
+    for (thread, cluster) in last.iter().enumerate() {
+        if let Some(at) = others.iter().position(|other| other == cluster) {
+            placed[thread] = others.remove(at);
+        }
+    }
+    others.sort_unstable();
+    let free = placed.iter_mut().filter(|cluster| **cluster == NONE);
+    free.zip(others).for_each(|(thread, cluster)| *thread = cluster);
+    placed
+}
