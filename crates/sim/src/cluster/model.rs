@@ -77,6 +77,8 @@ pub struct Priority {
     pub pages_unit: f64,
     /// Added when it ran in the last quantum.
     pub ran_last: f64,
+    /// Added, by schedulers of ours that weigh pages, when all pages it needs are where it ran last.
+    pub near: f64,
 }
 
 /// All settings of a simulated machine and what runs on it.

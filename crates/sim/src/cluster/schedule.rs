@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::draw::Draw;
 use super::model::{Priority, Rules, Used};
 use super::network::Network;
-use super::state::{NONE, Process};
+use super::state::{NONE, Process, State};
 
 /// What a scheduler sees when it places one process.
 pub struct Landscape<'a> {
@@ -76,6 +76,8 @@ pub struct Info {
     /// One line on what it does.
     pub summary: &'static str,
     place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
+    /// Whether the pages that a process would find count for it beside its priority.
+    weighs: bool,
 }
 
 impl std::fmt::Debug for Info {
@@ -86,12 +88,12 @@ impl std::fmt::Debug for Info {
 
 /// All schedulers, in the order shown to users.
 pub const SCHEDULERS: &[Info] = &[
-    Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0 },
-    Info { name: "algo1", summary: "the leftmost free clusters", place: algo1 },
-    Info { name: "algo2", summary: "the home subtree, else anywhere, where most own pages are", place: algo2 },
-    Info { name: "algo3", summary: "only the home subtree, where most own pages are", place: algo3 },
-    Info { name: "algo4", summary: "only clusters that hold own pages", place: algo4 },
-    Info { name: "settle", summary: "ours: the block least loaded at first, and always that one", place: settle },
+    Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0, weighs: false },
+    Info { name: "algo1", summary: "the leftmost free clusters", place: algo1, weighs: false },
+    Info { name: "algo2", summary: "the home subtree, else anywhere, where most own pages are", place: algo2, weighs: false },
+    Info { name: "algo3", summary: "only the home subtree, where most own pages are", place: algo3, weighs: false },
+    Info { name: "algo4", summary: "only clusters that hold own pages", place: algo4, weighs: false },
+    Info { name: "settle", summary: "ours: one block each, chosen by load; weighs pages against urgency", place: settle, weighs: true },
 ];
 
 fn algo0(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
@@ -183,7 +185,20 @@ impl Info {
 }
 
 /// The processes, the most urgent first; each is given its rank.
-pub(super) fn by_priority(processes: &mut [Process], priority: &Priority) -> Vec<u32> {
+///
+/// A scheduler that [weighs](Info::weighs) gives a process `priority.near` quanta more if all pages it needs are where it
+/// ran last, and less in proportion to how many are. So processes take turns less often, the one that would have to
+/// fetch least goes on or comes back first, and nobody is put off for longer than those quanta.
+pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
+    let near = |process: u32| {
+        let found = &state.processes[process as usize];
+        let needed = u64::from(found.processors) * u64::from(found.shared_pages + found.private_pages);
+        let there: u64 = found.placed.iter().map(|&cluster| u64::from(state.on(process, cluster))).sum();
+        (there as f64 / needed as f64).min(1.0)
+    };
+    let bonus = |process| if scheduler.weighs { priority.near * near(process) } else { 0.0 };
+    let bonus: Vec<f64> = (0..state.processes.len() as u32).map(bonus).collect();
+    let processes = &mut state.processes;
     let value = |process: &Process| {
         let weight = f64::from(process.processors) / priority.processors_unit;
         let ran = if process.running { priority.ran_last } else { 0.0 };
@@ -195,7 +210,7 @@ pub(super) fn by_priority(processes: &mut [Process], priority: &Priority) -> Vec
             - priority.per_pages * f64::from(process.resident) / priority.pages_unit
     };
     let mut order: Vec<u32> = (0..processes.len() as u32).collect();
-    let values: Vec<f64> = processes.iter().map(value).collect();
+    let values: Vec<f64> = processes.iter().map(value).zip(bonus).map(|(value, bonus)| value + bonus).collect();
     order.sort_by(|&a, &b| {
         let (x, y) = (a as usize, b as usize);
         values[y].total_cmp(&values[x]).then(processes[x].arrival.cmp(&processes[y].arrival))

@@ -253,7 +253,7 @@ impl<'a> World<'a> {
         let number = clock / u64::from(self.model.quantum_clk);
         let mut draw = super::draw::Draw::new(seed, (1 << 41) + number);
         let mut free = vec![true; self.runners.len()];
-        for process in schedule::by_priority(&mut self.state.processes, &self.model.priority) {
+        for process in schedule::by_priority(&mut self.state, &self.model.priority, self.scheduler) {
             let state = &self.state;
             let found = &state.processes[process as usize];
             let pages = |cluster| u64::from(state.on(process, cluster));
