@@ -194,12 +194,7 @@ impl Kinds {
     }
 
     /// Of owners that do not run, the least urgent first.
-    fn of_others(
-        &mut self,
-        urgency: &Urgency<'_>,
-        kinds: &[Kind],
-        accept: &dyn Fn(PageId) -> bool,
-    ) -> Option<PageId> {
+    fn of_others(&mut self, urgency: &Urgency<'_>, kinds: &[Kind], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut least = 0;
         loop {
             let has = |bucket: &&Bucket| kinds.iter().any(|&kind| bucket.in_view[kind as usize] > 0);
@@ -242,6 +237,173 @@ impl Kinds {
             for _ in 0..crate::limits::HIDES_MAX {
                 if policy.next_to_hide().is_none() {
                     break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SPACE: Space = Space { units: 32, block_units: 1, seed: 1 };
+
+    fn urgency(first: First) -> Urgency<'static> {
+        // Of the others, owner 3 is the least urgent.
+        Urgency { running: Some(1), of: &|owner| 10 - owner, first }
+    }
+
+    /// Every kind of a running owner, 1, and two others; the number tells owner and kind.
+    fn full(spec: &str) -> Kinds {
+        let mut kinds = Kinds::new(spec, SPACE).unwrap();
+        for owner in [2, 1, 3] {
+            for kind in [Kind::Private, Kind::SharedCopy, Kind::LastShared] {
+                kinds.inserted(PageId(owner * 3 + kind as u32), owner, kind, Cause::Read);
+            }
+        }
+        kinds
+    }
+
+    fn leave(kinds: &mut Kinds, first: First) -> Vec<(u32, u32)> {
+        let mut left = Vec::new();
+        while let Some(page) = kinds.victim(&urgency(first), &|_| true) {
+            kinds.removed(page, Leave::Evicted);
+            left.push((page.0 / 3, page.0 % 3));
+        }
+        left
+    }
+
+    #[test]
+    fn pages_leave_in_the_order_of_the_paper() {
+        const COPY: u32 = Kind::SharedCopy as u32;
+        const LAST: u32 = Kind::LastShared as u32;
+        const PRIVATE: u32 = Kind::Private as u32;
+        let by_kind = [
+            (3, COPY),
+            (2, COPY),
+            (1, COPY),
+            (3, LAST),
+            (2, LAST),
+            (3, PRIVATE),
+            (2, PRIVATE),
+            (1, LAST),
+            (1, PRIVATE),
+        ];
+        assert_eq!(leave(&mut full("lru"), First::Kind), by_kind);
+        let by_owner = [3, 2, 1].map(|owner| [COPY, LAST, PRIVATE].map(|kind| (owner, kind))).concat();
+        assert_eq!(leave(&mut full("fifo"), First::Owner), by_owner);
+    }
+
+    #[test]
+    fn what_the_filter_refuses_is_passed_over_whatever_its_kind() {
+        let mut kinds = full("lru");
+        let not_copies = |page: PageId| page.0 % 3 != Kind::SharedCopy as u32;
+        let victim = kinds.victim(&urgency(First::Kind), &not_copies);
+        assert_eq!(victim, Some(PageId(9 + Kind::LastShared as u32)));
+        assert_eq!(kinds.victim(&urgency(First::Kind), &|_| false), None);
+        let nobody = Urgency { running: None, ..urgency(First::Kind) };
+        assert_eq!(kinds.victim(&nobody, &|page| page.0 / 3 == 1), Some(PageId(3)));
+    }
+
+    #[test]
+    fn owners_without_pages_or_history_cost_nothing() {
+        let mut kinds = full("2q");
+        leave(&mut kinds, First::Kind);
+        assert_eq!(kinds.buckets.len(), 3);
+        for page in 3..12 {
+            kinds.forgotten(PageId(page));
+        }
+        assert!(kinds.buckets.is_empty());
+        // One that comes back is not forgotten on the way.
+        kinds.inserted(PageId(1), 7, Kind::Private, Cause::Read);
+        kinds.removed(PageId(1), Leave::Evicted);
+        kinds.returns(PageId(1), Kind::Private);
+        kinds.inserted(PageId(1), 7, Kind::Private, Cause::Write);
+        assert_eq!((kinds.buckets.len(), kinds.buckets[0].remembered), (1, 0));
+        kinds.removed(PageId(1), Leave::Forgotten);
+        assert!(kinds.buckets.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_policy_is_refused() {
+        assert!(Kinds::new("best", SPACE).unwrap_err().to_string().contains("fifo"));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u32, u32, Kind),
+        Reference(u32),
+        Change(u32, Kind),
+        Remove(u32, bool),
+        Evict(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let kind = || prop_oneof![Just(Kind::SharedCopy), Just(Kind::LastShared), Just(Kind::Private)];
+        let step = prop_oneof![
+            4 => (0u32..32, 0u32..4, kind()).prop_map(|(page, owner, kind)| Step::Insert(page, owner, kind)),
+            2 => (0u32..32).prop_map(Step::Reference),
+            2 => (0u32..32, kind()).prop_map(|(page, kind)| Step::Change(page, kind)),
+            1 => (0u32..32, any::<bool>()).prop_map(|(page, evicted)| Step::Remove(page, evicted)),
+            3 => (0u32..32).prop_map(Step::Evict),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    /// A page in view: owner, kind, and when it was last touched or changed.
+    type Model = std::collections::BTreeMap<u32, (u32, Kind, usize)>;
+
+    fn expected(model: &Model, refused: u32) -> Option<PageId> {
+        let rank = |&(owner, kind, when): &(u32, Kind, usize)| {
+            let class = ORDER.iter().position(|&class| class == (kind, owner == 1));
+            (class, 10 - owner, when)
+        };
+        let accepted = model.iter().filter(|(page, _)| **page != refused);
+        accepted.min_by_key(|(_, found)| rank(found)).map(|(page, _)| PageId(*page))
+    }
+
+    proptest! {
+        #[test]
+        fn with_lru_the_victim_is_the_first_by_kind_urgency_and_time(steps in steps()) {
+            let mut kinds = Kinds::new("lru", SPACE).unwrap();
+            let mut model = Model::new();
+            let mut remembered = std::collections::BTreeSet::new();
+            for (now, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Insert(page, owner, kind) if !model.contains_key(&page) => {
+                        if remembered.remove(&page) {
+                            kinds.forgotten(PageId(page));
+                        }
+                        kinds.inserted(PageId(page), owner, kind, Cause::Read);
+                        model.insert(page, (owner, kind, now));
+                    }
+                    Step::Reference(page) => if let Some(found) = model.get_mut(&page) {
+                        kinds.referenced(PageId(page), false);
+                        found.2 = now;
+                    },
+                    Step::Change(page, kind) => if let Some(found) = model.get_mut(&page) && found.1 != kind {
+                        kinds.changed(PageId(page), kind);
+                        (found.1, found.2) = (kind, now);
+                    },
+                    Step::Remove(page, evicted) => if model.remove(&page).is_some() {
+                        kinds.removed(PageId(page), if evicted { Leave::Evicted } else { Leave::Forgotten });
+                        if evicted {
+                            remembered.insert(page);
+                        }
+                    },
+                    Step::Evict(refused) => {
+                        let victim = kinds.victim(&urgency(First::Kind), &|page| page.0 != refused);
+                        prop_assert_eq!(victim, expected(&model, refused));
+                        if let Some(page) = victim {
+                            kinds.removed(page, Leave::Evicted);
+                            model.remove(&page.0);
+                            remembered.insert(page.0);
+                        }
+                    }
+                    Step::Insert(..) => {}
                 }
             }
         }

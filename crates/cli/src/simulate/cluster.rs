@@ -119,7 +119,9 @@ impl Chosen {
 /// A setting and its value, from `KEY=VALUE`.
 pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
     text.split_once('=').ok_or_else(|| {
-        SimulateError::Settings(format!("'{text}' is no setting; give SECTION.NAME=VALUE, such as costs.disk_clk=50000"))
+        SimulateError::Settings(format!(
+            "'{text}' is no setting; give SECTION.NAME=VALUE, such as costs.disk_clk=50000"
+        ))
     })
 }
 
@@ -268,9 +270,8 @@ pub(super) fn cells(rows: &[Row]) -> Vec<Line> {
 /// A block for each network and remote cost: replacement methods down, schedulers across.
 fn table(rows: &[Row]) -> String {
     let mut text = String::new();
-    let same_block = |a: &Row, b: &Row| {
-        (&a.cell.network, a.cell.remote_cost_clk) == (&b.cell.network, b.cell.remote_cost_clk)
-    };
+    let same_block =
+        |a: &Row, b: &Row| (&a.cell.network, a.cell.remote_cost_clk) == (&b.cell.network, b.cell.remote_cost_clk);
     let widest = rows.iter().map(|row| row.cell.replacement.name().len()).max().unwrap_or(0).max(11);
     for block in rows.chunk_by(same_block) {
         let cell = &block[0].cell;

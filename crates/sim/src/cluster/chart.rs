@@ -126,7 +126,9 @@ impl Look {
     fn mark(&self, x: f64, y: f64, title: &str) -> String {
         let (colour, title) = (self.colour(), escape(title));
         let shape = match self.method % 3 {
-            0 => format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"#fff\" stroke=\"{colour}\" stroke-width=\"1.5\""),
+            0 => format!(
+                "circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"#fff\" stroke=\"{colour}\" stroke-width=\"1.5\""
+            ),
             1 => format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\""),
             _ => format!("path d=\"M{:.1},{:.1}h8l-4,-7z\" fill=\"{colour}\"", x - 4.0, y + 3.5),
         };
@@ -200,8 +202,20 @@ fn papers(html: &mut String, rows: &[&Row], x: &dyn Fn(&str) -> f64) {
 fn table(html: &mut String, rows: &[Row]) {
     html.push_str("<table><thead><tr>");
     for head in [
-        "network", "remote clk", "replacement", "scheduler", "rate %", "± sd", "paper %", "error", "quanta", "fairness",
-        "disk reads", "copies", "moves", "replaced",
+        "network",
+        "remote clk",
+        "replacement",
+        "scheduler",
+        "rate %",
+        "± sd",
+        "paper %",
+        "error",
+        "quanta",
+        "fairness",
+        "disk reads",
+        "copies",
+        "moves",
+        "replaced",
     ] {
         let _ = write!(html, "<th>{head}</th>");
     }

@@ -9,11 +9,11 @@ use hanare_paging::kinds::First;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use self::settings::{GROUP, Given, SETTINGS, unknown};
 use super::memory::Replacement;
-use super::model::{FirstTouch, Frequencies, Group, Model, Priority, Rules, Used};
+use super::model::{FirstTouch, Frequencies, Group, Model, Priority, Rules};
 use super::network::Network;
 use super::schedule::Info;
-use self::settings::{GROUP, Given, SETTINGS, unknown};
 
 /// The shipped file: every setting with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
@@ -82,9 +82,15 @@ impl Default for Config {
 
 impl Config {
     fn blank() -> Self {
-        let used = Used::Effective;
-        let priority =
-            Priority { used, per_quantum: 0.0, processors_unit: 1.0, per_pages: 0.0, pages_unit: 1.0, ran_last: 0.0, near: 0.0 };
+        let priority = Priority {
+            waiting: 0.0,
+            per_quantum: 0.0,
+            processors_unit: 1.0,
+            per_pages: 0.0,
+            pages_unit: 1.0,
+            ran_last: 0.0,
+            near: 0.0,
+        };
         let model = Model {
             network: Network::flat(1),
             memory_pages: 0,
@@ -168,17 +174,16 @@ impl Config {
     }
 
     fn take(&mut self, document: &DeTable<'_>, file: &str, text: &str, load: Loader<'_>) -> Result<(), ConfigError> {
-        let error = |span: Range<usize>, what| ConfigError {
-            place: Some((file.to_owned(), Some(line_of(text, &span)))),
-            what,
-        };
+        let error =
+            |span: Range<usize>, what| ConfigError { place: Some((file.to_owned(), Some(line_of(text, &span)))), what };
         for (section, value) in document {
             let name: &str = section.get_ref();
             if name == "process" {
                 self.take_groups(value, text).map_err(|(span, what)| error(span, what))?;
                 continue;
             }
-            let is_section = SETTINGS.iter().any(|setting| setting.key.split_once('.').is_some_and(|key| key.0 == name));
+            let is_section =
+                SETTINGS.iter().any(|setting| setting.key.split_once('.').is_some_and(|key| key.0 == name));
             let (true, DeValue::Table(table)) = (is_section, value.get_ref()) else {
                 return Err(error(section.span(), unknown(name)));
             };
@@ -273,7 +278,8 @@ impl Config {
         if group.shared_pages + group.private_pages == 0 {
             return Err("a process has no pages; give it shared_pages or private_pages".into());
         }
-        for (frequencies, pages) in [(&self.model.shared, group.shared_pages), (&self.model.private, group.private_pages)]
+        for (frequencies, pages) in
+            [(&self.model.shared, group.shared_pages), (&self.model.private, group.private_pages)]
         {
             if let Frequencies::Weights { file, weights } = frequencies {
                 let taken = weights.iter().take(pages as usize);
@@ -290,7 +296,10 @@ impl Config {
 
     fn error(&self, group: Option<usize>, what: String) -> ConfigError {
         let line = group.and_then(|group| self.group_lines.get(group).copied());
-        ConfigError { place: self.file.clone().filter(|_| group.is_none() || line.is_some()).map(|file| (file, line)), what }
+        ConfigError {
+            place: self.file.clone().filter(|_| group.is_none() || line.is_some()).map(|file| (file, line)),
+            what,
+        }
     }
 }
 

@@ -221,3 +221,66 @@ impl Memory {
         victim.map(|page| page.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_paging::kinds::First;
+
+    fn memory(replacement: &str, frames: u32, history: u32) -> Memory {
+        Memory::new(frames, history, &Replacement::parse(replacement).unwrap(), 1).unwrap()
+    }
+
+    fn evict(memory: &mut Memory) -> u32 {
+        let urgency = Urgency { running: Some(0), of: &|owner| owner, first: First::Kind };
+        let id = memory.victim(&urgency, &|_, _| true).unwrap();
+        let page = memory.page(id);
+        memory.remove(id, Leave::Evicted);
+        page
+    }
+
+    #[test]
+    fn a_page_that_comes_back_is_known_for_as_long_as_history_goes() {
+        for replacement in ["lru", "kind", "kind+2q", "arc"] {
+            let mut memory = memory(replacement, 2, 2);
+            let first = memory.insert(100, 0, Kind::Private, false);
+            memory.insert(101, 0, Kind::Private, false);
+            assert!(memory.is_full());
+            memory.remove(first, Leave::Evicted);
+            assert_eq!(memory.insert(100, 0, Kind::Private, true), first, "{replacement}");
+            // Ten others pass: only the last two that left are remembered, and numbers never run out.
+            for page in 200..210 {
+                evict(&mut memory);
+                let id = memory.insert(page, 0, Kind::LastShared, false);
+                assert_eq!(memory.page(id), page);
+                assert!(memory.remembered.len() <= 2 && memory.left.len() <= 10);
+            }
+            assert!(!memory.remembered.contains_key(&100));
+        }
+    }
+
+    #[test]
+    fn without_history_a_number_is_free_at_once() {
+        let mut memory = memory("kind+arc", 3, 0);
+        for page in 0..50 {
+            if memory.is_full() {
+                evict(&mut memory);
+            }
+            memory.insert(page, page % 3, Kind::SharedCopy, false);
+            assert!(memory.remembered.is_empty());
+        }
+        assert_eq!(memory.free.len(), 1);
+    }
+
+    #[test]
+    fn methods_are_named_as_they_are_read() {
+        for name in ["lru", "kind", "kind+arc", "2q:in=30", "kind+2q:in=30"] {
+            assert_eq!(Replacement::parse(name).unwrap().name(), name);
+        }
+        assert_eq!(Replacement::parse("kind+lru").unwrap().name(), "kind");
+        for name in ["", "kind+", "kinds", "best", "kind+opt", "lru:x=1"] {
+            let error = Replacement::parse(name).unwrap_err();
+            assert!(error.contains("kind+POLICY"), "{error}");
+        }
+    }
+}

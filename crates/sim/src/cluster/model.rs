@@ -44,15 +44,6 @@ pub struct Group {
     pub shared_pages: u32,
 }
 
-/// What counts as used of a process's time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Used {
-    /// The quanta in which it executed, waits not counted.
-    Effective,
-    /// The quanta that it was given.
-    Given,
-}
-
 /// What the paper leaves open about how clusters are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
@@ -65,8 +56,8 @@ pub struct Rules {
 /// How urgent a process is: paper 5, section 3.2, after its reference 2.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Priority {
-    /// What a quantum used is.
-    pub used: Used,
+    /// What a clock counts in which a thread was on a processor and waited, beside 1 for one in which it executed.
+    pub waiting: f64,
     /// Subtracted for each quantum used.
     pub per_quantum: f64,
     /// Processors for which a quantum counts once.

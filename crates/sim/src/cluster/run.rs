@@ -112,8 +112,7 @@ fn furthest(model: &Model, world: &World<'_>) -> f64 {
 fn outcome(model: &Model, world: &World<'_>, quanta: u32, finished: bool) -> Outcome {
     let effective_clk: Vec<u64> = world.state.threads.iter().map(|thread| thread.effective).collect();
     let all = f64::from(quanta) * f64::from(model.quantum_clk) * f64::from(model.network.clusters());
-    let used: Vec<f64> =
-        world.state.processes.iter().map(|p| f64::from(p.quanta) * f64::from(p.processors)).collect();
+    let used: Vec<f64> = world.state.processes.iter().map(|p| f64::from(p.quanta) * f64::from(p.processors)).collect();
     let (sum, squares) = (used.iter().sum::<f64>(), used.iter().map(|used| used * used).sum::<f64>());
     Outcome {
         effective_percent: 100.0 * effective_clk.iter().sum::<u64>() as f64 / all.max(1.0),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::draw::Draw;
-use super::model::{Priority, Rules, Used};
+use super::model::{Priority, Rules};
 use super::network::Network;
 use super::state::{NONE, Process, State};
 
@@ -90,10 +90,20 @@ impl std::fmt::Debug for Info {
 pub const SCHEDULERS: &[Info] = &[
     Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0, weighs: false },
     Info { name: "algo1", summary: "the leftmost free clusters", place: algo1, weighs: false },
-    Info { name: "algo2", summary: "the home subtree, else anywhere, where most own pages are", place: algo2, weighs: false },
+    Info {
+        name: "algo2",
+        summary: "the home subtree, else anywhere, where most own pages are",
+        place: algo2,
+        weighs: false,
+    },
     Info { name: "algo3", summary: "only the home subtree, where most own pages are", place: algo3, weighs: false },
     Info { name: "algo4", summary: "only clusters that hold own pages", place: algo4, weighs: false },
-    Info { name: "settle", summary: "ours: one block each, chosen by load; weighs pages against urgency", place: settle, weighs: true },
+    Info {
+        name: "settle",
+        summary: "ours: one block each, chosen by load; weighs pages against urgency",
+        place: settle,
+        weighs: true,
+    },
 ];
 
 fn algo0(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
@@ -202,10 +212,8 @@ pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler:
     let value = |process: &Process| {
         let weight = f64::from(process.processors) / priority.processors_unit;
         let ran = if process.running { priority.ran_last } else { 0.0 };
-        let used = match priority.used {
-            Used::Effective => process.effective_quanta,
-            Used::Given => f64::from(process.quanta),
-        };
+        let waited = f64::from(process.quanta) - process.effective_quanta;
+        let used = process.effective_quanta + priority.waiting * waited;
         ran - priority.per_quantum * used * weight
             - priority.per_pages * f64::from(process.resident) / priority.pages_unit
     };
@@ -235,4 +243,117 @@ pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) ->
     let free = placed.iter_mut().filter(|cluster| **cluster == NONE);
     free.zip(others).for_each(|(thread, cluster)| *thread = cluster);
     placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Config;
+    use crate::cluster::state::State;
+
+    /// What a scheduler chooses on a network, given pages on each cluster, those that are taken, and where it ran last.
+    fn choose(name: &str, network: &str, pages: &[u64], taken: &[u32], last: &[u32], want: u32) -> Option<Vec<u32>> {
+        let network: Network = network.parse().unwrap();
+        let free: Vec<bool> = (0..network.clusters()).map(|cluster| !taken.contains(&cluster)).collect();
+        let on = |cluster: u32| pages.get(cluster as usize).copied().unwrap_or(0);
+        let rules = Rules { prefer_most: true, lost_waits: true };
+        // Clusters further left have more to hold.
+        let load = |cluster: u32| u64::from(100 - cluster);
+        let land = Landscape { network: &network, free: &free, pages: &on, load: &load, last, want, rules };
+        Info::find(name).unwrap().place(&land, &mut Draw::new(1, 1))
+    }
+
+    #[test]
+    fn algo0_draws_and_algo1_takes_the_leftmost() {
+        let drawn = choose("algo0", "16", &[], &[3], &[], 5).unwrap();
+        assert!(drawn.len() == 5 && !drawn.contains(&3) && drawn != [0, 1, 2, 4, 5], "{drawn:?}");
+        assert_eq!(choose("algo1", "16", &[], &[0, 2], &[], 3), Some(vec![1, 3, 4]));
+        for name in ["algo0", "algo1", "algo2", "algo3", "settle"] {
+            assert_eq!(choose(name, "4", &[], &[2], &[], 4), None, "{name}");
+            assert_eq!(choose(name, "4", &[], &[], &[], 4).map(|chosen| chosen.len()), Some(4), "{name}");
+        }
+    }
+
+    #[test]
+    fn algo2_leaves_its_home_where_algo3_waits() {
+        // Home is the second group of four, where it ran last; most of its pages are in the third.
+        let pages = [0, 0, 0, 0, 1, 5, 2, 0, 9, 9, 9, 9];
+        assert_eq!(choose("algo2", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
+        assert_eq!(choose("algo3", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
+        assert_eq!(choose("algo2", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), Some(vec![8, 9, 10]));
+        assert_eq!(choose("algo3", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), None);
+        // Before its first run: the first group with room.
+        assert_eq!(choose("algo3", "4x4", &[], &[1, 2], &[], 3), Some(vec![4, 5, 6]));
+        assert_eq!(choose("algo2", "4x4", &[], &[1, 5, 6, 8, 9, 12, 13], &[], 3), Some(vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn algo4_takes_clusters_with_pages_only_and_waits_for_them() {
+        let pages = [0, 3, 0, 7, 0, 1];
+        assert_eq!(choose("algo4", "8", &pages, &[], &[1, 3], 2), Some(vec![3, 1]));
+        assert_eq!(choose("algo4", "8", &pages, &[3], &[1, 3], 2), Some(vec![1, 5]));
+        assert_eq!(choose("algo4", "8", &pages, &[3, 1], &[1, 3], 2), None);
+        assert_eq!(choose("algo4", "8", &[], &[0], &[], 2), Some(vec![1, 2]));
+    }
+
+    #[test]
+    fn settle_stays_in_the_block_with_least_to_hold() {
+        assert_eq!(choose("settle", "4x4", &[9; 16], &[], &[], 3), Some(vec![15, 14, 13]));
+        assert_eq!(choose("settle", "4x4", &[9; 16], &[13, 14], &[], 3), Some(vec![11, 10, 9]));
+        assert_eq!(choose("settle", "4x4", &[], &[], &[1, 7, 4], 3), Some(vec![1, 7, 4]));
+        assert_eq!(choose("settle", "4x4", &[], &[7], &[1, 7, 4], 3), None);
+        // Three of five do not fit into its last, odd block.
+        assert_eq!(choose("settle", "5", &[], &[], &[], 3), Some(vec![3, 2, 1]));
+    }
+
+    #[test]
+    fn a_job_goes_to_the_nodes_with_most_pages() {
+        assert_eq!(propose(&[5, 0, 9, 7], 2), Some(vec![2, 3]));
+        assert_eq!(propose(&[5, 0, 9, 0], 3), Some(vec![2, 0, 1]));
+        assert_eq!(propose(&[0, 0], 2), Some(vec![0, 1]));
+        assert_eq!(propose(&[u64::MAX, 1], 3), None);
+        assert_eq!(propose(&[], 1), None);
+    }
+
+    #[test]
+    fn threads_stay_on_the_clusters_they_had_and_the_others_fill_up_in_order() {
+        assert_eq!(threads_to_clusters(&[4, 9, 2, 7], &[7, 1, 4, 3], 4), [4, 1, 3, 7]);
+        assert_eq!(threads_to_clusters(&[], &[7, 1, 4], 3), [1, 4, 7]);
+    }
+
+    #[test]
+    fn who_used_more_or_waited_less_is_less_urgent() {
+        let config = Config::default();
+        let tables: Vec<_> = config.model.processes.iter().map(|group| config.model.table(group)).collect();
+        let mut state = State::new(&config.model, &tables, 1);
+        let priority = Priority {
+            waiting: 0.5,
+            per_quantum: 1.0,
+            processors_unit: 8.0,
+            per_pages: 0.1,
+            pages_unit: 640.0,
+            ran_last: 0.75,
+            near: 0.0,
+        };
+        // Of four processors each; process 2 has used least, 3 as much as 0 and waited besides, 1 has run just now.
+        for (process, quanta, effective, running) in
+            [(0, 2, 2.0, false), (1, 3, 3.0, true), (2, 1, 1.0, false), (3, 4, 2.0, false)]
+        {
+            let found = &mut state.processes[process];
+            (found.quanta, found.effective_quanta, found.running) = (quanta, effective, running);
+        }
+        state.processes.truncate(4);
+        let algo4 = Info::find("algo4").unwrap();
+        assert_eq!(by_priority(&mut state, &priority, algo4), [2, 1, 0, 3]);
+        assert_eq!([0, 1, 2, 3].map(|process: usize| state.processes[process].rank), [1, 2, 3, 0]);
+        // Pages in memory count against a process, and where pages are weighed those at its place for it.
+        state.processes[2].resident = 10_000;
+        assert_eq!(by_priority(&mut state, &priority, algo4), [1, 0, 3, 2]);
+    }
+
+    #[test]
+    fn an_unknown_scheduler_is_answered_with_all() {
+        let error = Info::find("algo5").unwrap_err();
+        assert!(error.contains("'algo5'") && error.contains("algo0") && error.contains("settle"), "{error}");
+    }
 }

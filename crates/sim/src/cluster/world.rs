@@ -368,14 +368,7 @@ impl<'a> World<'a> {
 }
 
 /// Whether an update of a page is on its way: until all its copies have what was written last.
-fn under_update(
-    model: &Model,
-    most_clk: u64,
-    state: &State<'_>,
-    watch: &impl Watch,
-    page: u32,
-    now: Moment,
-) -> bool {
+fn under_update(model: &Model, most_clk: u64, state: &State<'_>, watch: &impl Watch, page: u32, now: Moment) -> bool {
     let found = &state.pages[page as usize];
     let process = &state.processes[found.process as usize];
     if !process.running || most_clk == 0 {

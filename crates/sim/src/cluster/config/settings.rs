@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::{Config, Loader};
 use crate::cluster::memory::Replacement;
-use crate::cluster::model::{FirstTouch, Frequencies, Group, Used};
+use crate::cluster::model::{FirstTouch, Frequencies, Group};
 use crate::cluster::references::PAGES_MAX;
 use crate::cluster::schedule::Info;
 
@@ -32,9 +32,8 @@ pub(super) enum Given<'a> {
 impl<'a> Given<'a> {
     pub(super) fn new(value: &'a DeValue<'_>) -> Self {
         match value {
-            DeValue::Integer(number) => {
-                i64::from_str_radix(number.as_str(), number.radix()).map_or(Self::Other("a large number"), Self::Integer)
-            }
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+                .map_or(Self::Other("a large number"), Self::Integer),
             DeValue::Float(number) => number.as_str().parse().map_or(Self::Other("a number"), Self::Float),
             DeValue::String(text) => Self::Text(text),
             DeValue::Boolean(truth) => Self::Truth(*truth),
@@ -251,15 +250,7 @@ pub(super) const SETTINGS: &[Setting] = &[
             Ok(())
         },
     },
-    Setting {
-        key: "priority.used",
-        takes: "\"effective\" or \"given\"",
-        set: |config, given, _| {
-            let given = given.either("effective", "given")?;
-            config.model.priority.used = if given { Used::Given } else { Used::Effective };
-            Ok(())
-        },
-    },
+    real!("priority.waiting", 0.0..=1.0, "a number from 0 to 1", model.priority.waiting),
     real!("priority.per_quantum", -1e6..=1e6, "a number from -1000000 to 1000000", model.priority.per_quantum),
     real!("priority.processors_unit", 1e-6..=1e6, "a number from 0.000001 to 1000000", model.priority.processors_unit),
     real!("priority.per_pages", -1e6..=1e6, "a number from -1000000 to 1000000", model.priority.per_pages),
