@@ -9,6 +9,7 @@ mod bench;
 mod doctor;
 mod library;
 mod message;
+mod place;
 mod program;
 mod report;
 mod run;
@@ -51,6 +52,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
     Simulate(simulate::SimulateArgs),
+    Place(place::PlaceArgs),
 }
 
 fn main() -> ExitCode {
@@ -65,7 +67,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
-        Command::Simulate(args) => simulate::simulate(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Place(args) => place::place(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Simulate(args) => simulate::simulate(&args).map_err(|error| (error.exit_code(), error.to_string())),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

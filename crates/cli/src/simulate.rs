@@ -1,23 +1,31 @@
-//! `hanare simulate`: what a run would have cost under other policies.
+//! `hanare simulate`: what a run would have cost under other policies, and clusters of processors.
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+mod cluster;
+mod output;
+mod progress;
+mod sweep;
+
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use hanare_paging::trace::Header;
+use hanare_sim::cluster::config::ConfigError;
+use hanare_sim::cluster::run::RunError;
 use hanare_sim::policies::{Job, Local, Row, SimError, all_policies, check_policies, parse_policies};
 use hanare_sim::string::StringError;
-use hanare_sim::{RefString, Visible, html, policies};
+use hanare_sim::{RefString, Visible, html};
 use serde::Serialize;
 use thiserror::Error;
 
+use self::cluster::ClusterArgs;
+use self::output::Output;
+use self::progress::Progress;
+use self::sweep::SweepArgs;
 use crate::message::say;
 use crate::trace::{FileError, read_trace};
 
-/// Simulate what a recorded run would have cost under other settings.
+/// Simulate what a recorded run would have cost under other settings, or a cluster of processors.
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
@@ -27,6 +35,8 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     Policies(PoliciesArgs),
+    Cluster(ClusterArgs),
+    Sweep(SweepArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -102,19 +112,51 @@ pub(crate) enum SimulateError {
     /// Standard output is gone.
     #[error("cannot print: {0}")]
     Print(io::Error),
+    /// A setting of the cluster simulation.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The file with the settings, or a flag of the cluster simulation.
+    #[error("{0}")]
+    Settings(String),
+    /// A run of the cluster simulation.
+    #[error(transparent)]
+    Cell(RunError),
+    /// Signals could not be set up.
+    #[error("cannot set up signals: {0}")]
+    Signals(io::Error),
+    /// Ctrl-C, or another signal that ends programs.
+    #[error("interrupted; no file was written")]
+    Interrupted(i32),
+}
+
+impl SimulateError {
+    /// The exit code: 128 and the signal's number where one ended it, as a shell would say, and else 125.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interrupted(signal) => 128 + *signal as u8,
+            _ => crate::EXIT_OWN,
+        }
+    }
 }
 
 /// Does what was asked for.
 pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
-    let What::Policies(args) = &args.what;
+    match &args.what {
+        What::Policies(args) => policies(args),
+        What::Cluster(args) => cluster::cluster(args),
+        What::Sweep(args) => sweep::sweep(args),
+    }
+}
+
+fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
     let chosen = args.policies.as_deref().map_or_else(all_policies, parse_policies);
     check_policies(&chosen)?;
     let locals = Local::parse_list(&args.local)?;
     let (header, string) = source(args)?;
-    // Opened beforehand, so that a bad path costs no time.
+    // Checked beforehand, so that a bad path costs no time.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
-    let json = json.map(|path| Output::create("--json", path)).transpose()?;
-    let page = args.html.as_deref().map(|path| Output::create("--html", path)).transpose()?;
+    let json = json.map(|path| Output::new("--json", path)).transpose()?;
+    let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
     let job = Job {
         policies: chosen,
         locals,
@@ -128,7 +170,8 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
         );
     }
     let progress = Progress::new();
-    let rows = policies::simulate(&string, &job, &|done, total| progress.tell(done, total));
+    let told = |done, total: u64| progress.tell(done as f64 / total.max(1) as f64);
+    let rows = hanare_sim::policies::simulate(&string, &job, &told);
     progress.clear();
     let rows = rows?;
     let results = Results::new(args, header.as_ref(), &string, &rows);
@@ -162,26 +205,6 @@ fn print(text: &str) -> Result<u8, SimulateError> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SimulateError::Print(error)),
         _ => Ok(0),
-    }
-}
-
-struct Output {
-    flag: &'static str,
-    path: PathBuf,
-    file: File,
-}
-
-impl Output {
-    fn create(flag: &'static str, path: &Path) -> Result<Self, SimulateError> {
-        match File::create(path) {
-            Ok(file) => Ok(Self { flag, path: path.to_owned(), file }),
-            Err(source) => Err(SimulateError::Write { flag, path: path.to_owned(), source }),
-        }
-    }
-
-    fn write(mut self, text: &str) -> Result<(), SimulateError> {
-        let written = self.file.write_all(text.as_bytes());
-        written.map_err(|source| SimulateError::Write { flag: self.flag, path: self.path, source })
     }
 }
 
@@ -271,38 +294,4 @@ fn table(rows: &[Row]) -> String {
         );
     }
     text
-}
-
-/// How far it is, on a terminal, once it takes long.
-struct Progress {
-    began: Instant,
-    terminal: bool,
-    told: Mutex<Option<Instant>>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { began: Instant::now(), terminal: io::stderr().is_terminal(), told: Mutex::new(None) }
-    }
-
-    fn tell(&self, done: u64, total: u64) {
-        const SILENT: Duration = Duration::from_secs(2);
-        const PAUSE: Duration = Duration::from_millis(200);
-        if !self.terminal || self.began.elapsed() < SILENT {
-            return;
-        }
-        let Ok(mut told) = self.told.try_lock() else { return };
-        if told.is_none_or(|told| told.elapsed() >= PAUSE) {
-            *told = Some(Instant::now());
-            let percent = 100 * u128::from(done) / u128::from(total.max(1));
-            let _ = write!(io::stderr(), "\rhanare: simulated {percent} %");
-        }
-    }
-
-    /// Leaves the line as if nothing had been told.
-    fn clear(&self) {
-        if self.told.lock().is_ok_and(|told| told.is_some()) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

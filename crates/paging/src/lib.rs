@@ -14,6 +14,7 @@ mod config;
 mod event;
 mod frames;
 mod grain;
+pub mod kinds;
 pub mod limits;
 mod pager;
 mod placement;

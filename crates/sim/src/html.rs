@@ -11,7 +11,7 @@ const BOTTOM: f64 = 40.0;
 const TOP: f64 = 16.0;
 const LEGEND: f64 = 180.0;
 
-const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em;color:#222;background:#fff}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:right}\
@@ -33,7 +33,7 @@ pub fn page(title: &str, note: &str, rows: &[Row], touches: u64) -> String {
     html
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod html;
 pub mod machine;
 pub mod opt;

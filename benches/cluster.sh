@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# How the time and memory of `hanare simulate cluster` grow with the machine: Table 2's mix of processes, a quarter of a
+# process a processor (10 : 16 in the paper), 20 quanta of 100,000 clocks, algo4 and settle, method 3.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+target=${CARGO_TARGET_DIR:-target}
+hanare=$target/release/hanare
+config=$(mktemp)
+trap 'rm -f "$config"' EXIT
+
+machine() { # network, processes
+    local n=$2
+    printf '[cells]\nnetworks = ["%s"]\nreplacements = ["kind"]\nremote_costs = [100]\nseeds = 1\n' "$1"
+    printf '[scheduling]\nquanta_max = 20\n'
+    local group
+    for group in "4 $((n / 5)) 30" "4 $((n / 5)) 80" "8 $((n - n / 5 * 3 - n / 10)) 30" "8 $((n / 10)) 80" "16 $((n / 5)) 30"; do
+        set -- $group
+        [ "$2" -eq 0 ] ||
+            printf '[[process]]\nprocessors = %s\ncount = %s\nprivate_pages = %s\nshared_pages = 80\n' "$1" "$2" "$3"
+    done
+}
+
+printf '%10s %10s %10s %10s %10s %10s\n' processors processes scheduler rate% 'CPU s' 'MiB'
+for size in "16 4" "64 16" "256 64" "1024 256" "4096 1024"; do
+    read -r processors processes <<<"$size"
+    case $processors in 16) network=4x4 ;; 64) network=4x16 ;; 256) network=16x16 ;; 1024) network=4x16x16 ;; *) network=16x16x16 ;; esac
+    machine "$network" "$processes" >"$config"
+    for scheduler in algo4 settle; do
+        /usr/bin/env python3 - "$hanare" "$config" "$processors" "$processes" "$scheduler" <<'PY'
+import json, resource, subprocess, sys
+hanare, config, processors, processes, scheduler = sys.argv[1:]
+run = subprocess.run([hanare, "simulate", "cluster", config, "--scheduler", scheduler, "--json", "-"],
+                     check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+rate = json.loads(run.stdout)["cells"][0]["effective_rate_percent_mean"]
+print(f"{processors:>10} {processes:>10} {scheduler:>10} {rate:>10.2f} {used.ru_utime + used.ru_stime:>10.2f} {used.ru_maxrss / 1024:>10.0f}")
+PY
+    done
+done

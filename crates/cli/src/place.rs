@@ -1,0 +1,154 @@
+//! `hanare place`: which nodes a job should take, by where pages are.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use hanare::settings::format_size;
+use hanare_sim::cluster::schedule::propose;
+use hanare_wire::{Endpoint, EndpointError, Key, KeyError, LinkError, Status, fetch_status};
+use serde::Serialize;
+use thiserror::Error;
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare place --servers node7,node8,node9 --ranks 2 --key key
+  srun -w \"$(hanare place --servers node7,node8,node9 --ranks 2 --names | paste -sd,)\" ./solve
+
+The choice is that of algo4 of the SSS-CORE paper: only nodes that hold pages, those with most first, unless fewer than \
+--ranks hold any. A memory server does not tell whose pages it holds, so all that it holds count.";
+
+/// Propose which nodes a job should take, by how much their memory servers hold.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct PlaceArgs {
+    /// The nodes' memory servers, separated by commas: HOST[:PORT] or the path of a socket.
+    #[arg(long, value_name = "SERVERS", value_delimiter = ',', required = true)]
+    servers: Vec<String>,
+    /// How many nodes the job wants.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+    /// File with the key that the servers have. Default: HANARE_KEY_FILE.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Print the chosen hosts only, one a line, without ports and figures.
+    #[arg(long, conflicts_with = "json")]
+    names: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why nothing is proposed.
+#[derive(Debug, Error)]
+pub(crate) enum PlaceError {
+    /// Not an address.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A server is named twice.
+    #[error("{0} is named twice in --servers; name each node once")]
+    Twice(Endpoint),
+    /// The key is no use.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Too few nodes.
+    #[error("--ranks {ranks} is more than the {servers} nodes in --servers; ask for fewer or name more")]
+    TooFew {
+        /// What was asked for.
+        ranks: u32,
+        /// What there is.
+        servers: usize,
+    },
+    /// A server does not answer as one should.
+    #[error("{endpoint}: {source}")]
+    Link {
+        /// The server.
+        endpoint: Endpoint,
+        /// What went wrong.
+        source: Box<LinkError>,
+    },
+    /// A server is not there; the message names it.
+    #[error(transparent)]
+    Unreachable(Box<LinkError>),
+    /// Standard output is gone.
+    #[error("cannot print: {0}")]
+    Print(io::Error),
+}
+
+#[derive(Serialize)]
+struct Node {
+    server: String,
+    held_bytes: u64,
+    free_bytes: u64,
+    chosen: bool,
+}
+
+pub(crate) fn place(args: &PlaceArgs) -> Result<u8, PlaceError> {
+    let servers = args.servers.iter().map(|text| text.trim().parse()).collect::<Result<Vec<Endpoint>, _>>()?;
+    if let Some((_, twice)) = servers.iter().enumerate().find(|(index, server)| servers[..*index].contains(server)) {
+        return Err(PlaceError::Twice(twice.clone()));
+    }
+    let few = || PlaceError::TooFew { ranks: args.ranks, servers: servers.len() };
+    if args.ranks as usize > servers.len() {
+        return Err(few());
+    }
+    let key_file = args.key.clone().or_else(|| std::env::var_os("HANARE_KEY_FILE").map(PathBuf::from));
+    let key = key_file.as_deref().map(Key::from_file).transpose()?;
+    let held = ask(&servers, key.as_ref())?;
+    let pages: Vec<u64> = held.iter().map(held_bytes).collect();
+    let chosen = propose(&pages, args.ranks).ok_or_else(few)?;
+    let text = if args.json { json(&servers, &held, &chosen)? } else { lines(&servers, &held, &chosen, args.names) };
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(PlaceError::Print(error)),
+        _ => Ok(0),
+    }
+}
+
+/// Asks all servers at once; the first in their order that fails is the error.
+fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceError> {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let one = |endpoint: &Endpoint| {
+        fetch_status(endpoint, key, TIMEOUT).map_err(|error| match error {
+            LinkError::Unreachable { .. } => PlaceError::Unreachable(Box::new(error)),
+            _ => PlaceError::Link { endpoint: endpoint.clone(), source: Box::new(error) },
+        })
+    };
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = servers.iter().map(|server| scope.spawn(|| one(server))).collect();
+        // A panic of an asker is a bug; it is passed on as one.
+        asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+fn held_bytes(status: &Status) -> u64 {
+    status.memory_bytes.saturating_sub(status.memory_free_bytes).saturating_add(status.spill_bytes)
+}
+
+fn json(servers: &[Endpoint], held: &[Status], chosen: &[u32]) -> Result<String, PlaceError> {
+    let node = |(index, (server, status)): (usize, (&Endpoint, &Status))| Node {
+        server: server.to_string(),
+        held_bytes: held_bytes(status),
+        free_bytes: status.memory_limit_bytes.saturating_sub(status.memory_bytes) + status.memory_free_bytes,
+        chosen: chosen.contains(&(index as u32)),
+    };
+    let nodes: Vec<Node> = servers.iter().zip(held).enumerate().map(node).collect();
+    let text = serde_json::to_string_pretty(&nodes).map_err(|error| PlaceError::Print(error.into()))?;
+    Ok(text + "\n")
+}
+
+fn lines(servers: &[Endpoint], held: &[Status], chosen: &[u32], names: bool) -> String {
+    let widest = servers.iter().map(|server| server.to_string().len()).max().unwrap_or(0);
+    let line = |&index: &u32| {
+        let (server, status) = (&servers[index as usize], &held[index as usize]);
+        match server {
+            Endpoint::Tcp(address) if names => {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                format!("{}\n", host.trim_start_matches('[').trim_end_matches(']'))
+            }
+            _ if names => format!("{server}\n"),
+            _ => format!("{:widest$}  {} held\n", server.to_string(), format_size(held_bytes(status))),
+        }
+    };
+    chosen.iter().map(line).collect()
+}

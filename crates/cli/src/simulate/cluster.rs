@@ -1,0 +1,311 @@
+//! `hanare simulate cluster`: schedulers and replacement methods on a simulated distributed-memory machine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use clap::Args;
+use hanare_sim::cluster::cells::{Row, run_all};
+use hanare_sim::cluster::config::{Config, DEFAULT};
+use hanare_sim::cluster::run::RunError;
+use hanare_sim::cluster::{chart, paper};
+use hanare_sim::policies::parse_policies;
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::{Output, Progress, SimulateError, print};
+use crate::message::say;
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare simulate cluster                                     Table 3 of the SSS-CORE paper, beside the paper's figures
+  hanare simulate cluster --network 16,4x4,2x2x2x2 --html figure1.html
+  hanare simulate cluster --replacement lru,kind,kind+arc --scheduler algo4,settle --json -
+  hanare simulate cluster --print-config > mine.toml          every setting with its default and meaning
+  hanare simulate cluster mine.toml --set costs.disk_clk=50000";
+
+/// Simulate gang-scheduled parallel processes on processors with a memory each, joined by a tree (SSS-CORE).
+///
+/// The effective execution rate is the share of all processors' clocks in which a thread executed and did not wait for a
+/// page or another thread, up to when the first process has had its effective quanta.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ClusterArgs {
+    #[command(flatten)]
+    pub(super) chosen: Chosen,
+    /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+    /// Write figures of the rates and the table to FILE as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print the shipped settings, each with its meaning, and do nothing else.
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// What is simulated, and how much of it at once.
+#[derive(Debug, Args)]
+pub(super) struct Chosen {
+    /// A file of settings that differ from the shipped ones.
+    #[arg(value_name = "CONFIG.toml")]
+    config: Option<PathBuf>,
+    /// Networks: the branches of each level, such as 16,4x4,2x2x2x2.
+    #[arg(long, value_name = "NETWORKS")]
+    network: Option<String>,
+    /// Schedulers: algo0 to algo4 of the paper, and ours.
+    #[arg(long, value_name = "NAMES")]
+    scheduler: Option<String>,
+    /// Replacement: 'lru' (method 1), 'kind' (method 3), any policy of the pager, or 'kind+POLICY'.
+    #[arg(long, value_name = "NAMES")]
+    replacement: Option<String>,
+    /// Clocks of a remote access, a level.
+    #[arg(long, value_name = "CLOCKS")]
+    remote_cost: Option<String>,
+    /// Runs of each, with the seeds 1, 2, ...
+    #[arg(long, value_name = "K")]
+    seeds: Option<String>,
+    /// Any other setting of the file; may be given several times.
+    #[arg(long, value_name = "SECTION.NAME=VALUE")]
+    set: Vec<String>,
+    /// Runs at a time. Default: one a processor of this machine.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+}
+
+impl Chosen {
+    /// The settings: flags over the file over the defaults.
+    pub(super) fn config(&self) -> Result<Config, SimulateError> {
+        let beside = self.config.as_deref().and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
+        let load = |path: &str| {
+            let path = beside.join(path);
+            std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        };
+        let mut config = match &self.config {
+            None => Config::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| SimulateError::Settings(format!("cannot read {}: {error}", path.display())))?;
+                Config::read(&text, &path.to_string_lossy(), &load)?
+            }
+        };
+        let here = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"));
+        for setting in &self.set {
+            let (key, value) = split(setting)?;
+            config.set(key, value, &here)?;
+        }
+        let commas = |text: &String| text.split(',').map(|part| part.trim().to_owned()).collect::<Vec<_>>();
+        let quoted = |parts: Vec<String>| format!("{parts:?}");
+        for (key, value) in [
+            ("cells.networks", self.network.as_ref().map(|text| quoted(commas(text)))),
+            ("cells.schedulers", self.scheduler.as_ref().map(|text| quoted(commas(text)))),
+            ("cells.replacements", self.replacement.as_ref().map(|text| quoted(parse_policies(text)))),
+            ("cells.remote_costs", self.remote_cost.as_ref().map(|text| format!("[{text}]"))),
+            ("cells.seeds", self.seeds.clone()),
+        ] {
+            if let Some(value) = value {
+                config.set(key, &value, &here)?;
+            }
+        }
+        Ok(config)
+    }
+
+    pub(super) fn jobs(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.map_or_else(all, usize::from)
+    }
+}
+
+/// A setting and its value, from `KEY=VALUE`.
+pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
+    text.split_once('=').ok_or_else(|| {
+        SimulateError::Settings(format!(
+            "'{text}' is no setting; give SECTION.NAME=VALUE, such as costs.disk_clk=50000"
+        ))
+    })
+}
+
+/// Notices the signals that end programs, so that a run ends in good order.
+pub(super) struct Interrupt(Arc<AtomicUsize>);
+
+impl Interrupt {
+    pub(super) fn install() -> Result<Self, SimulateError> {
+        let caught = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register_usize(signal, Arc::clone(&caught), signal as usize)
+                .map_err(SimulateError::Signals)?;
+        }
+        Ok(Self(caught))
+    }
+
+    /// Fails if a signal came.
+    pub(super) fn check(&self) -> Result<(), SimulateError> {
+        match self.0.load(Relaxed) {
+            0 => Ok(()),
+            signal => Err(SimulateError::Interrupted(signal as i32)),
+        }
+    }
+}
+
+/// Runs all cells of these settings; `part` says which part of all work they are.
+pub(super) fn rows(
+    config: &Config,
+    jobs: usize,
+    interrupt: &Interrupt,
+    told: &(dyn Fn(f64) + Sync),
+) -> Result<Vec<Row>, SimulateError> {
+    let pulse = |part: f64| {
+        told(part);
+        interrupt.check().is_ok()
+    };
+    run_all(config, jobs, &pulse).map_err(|error| match (interrupt.check(), error) {
+        (Err(interrupted), RunError::Stopped) => interrupted,
+        (_, error) => SimulateError::Cell(error),
+    })
+}
+
+pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
+    if args.print_config {
+        return print(DEFAULT);
+    }
+    let config = args.chosen.config()?;
+    config.check()?;
+    let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+    let json = json.map(|path| Output::new("--json", path)).transpose()?;
+    let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
+    let interrupt = Interrupt::install()?;
+    let progress = Progress::new();
+    let rows = rows(&config, args.chosen.jobs(), &interrupt, &|part| progress.tell(part));
+    progress.clear();
+    let rows = rows?;
+    warn_of_unfinished(&rows);
+    let results = Results { paper_error_points_mean: paper::error(&rows).map(|(error, _)| error), cells: cells(&rows) };
+    let text = serde_json::to_string_pretty(&results).map_err(|error| SimulateError::Print(error.into()))?;
+    if let Some(page) = page {
+        page.write(&chart::page("Effective execution rate on a simulated cluster", &note(&config, &rows), &rows))?;
+    }
+    if let Some(json) = json {
+        json.write(&format!("{text}\n"))?;
+    } else if args.json.is_some() {
+        return print(&format!("{text}\n"));
+    }
+    print(&table(&rows))
+}
+
+/// Says so if a cell's measurement did not end as the paper's does.
+pub(super) fn warn_of_unfinished(rows: &[Row]) {
+    let unfinished = rows.iter().filter(|row| row.outcomes.iter().any(|outcome| !outcome.finished)).count();
+    if unfinished > 0 {
+        say(&format!(
+            "in {unfinished} of {} cells no process ended within scheduling.quanta_max quanta; their rates are up to then",
+            rows.len()
+        ));
+    }
+}
+
+fn note(config: &Config, rows: &[Row]) -> String {
+    let mut note = format!("Mean over {} seeds; bars are one standard deviation.", config.seeds);
+    if let Some((error, count)) = paper::error(rows) {
+        note += &format!(" Mean absolute error against the paper's Table 3: {error:.2} points over {count} cells.");
+    }
+    note
+}
+
+#[derive(Serialize)]
+struct Results {
+    /// Mean absolute error against the paper's Table 3, where it has figures.
+    paper_error_points_mean: Option<f64>,
+    cells: Vec<Line>,
+}
+
+/// One cell as it is written out.
+#[derive(Serialize)]
+pub(super) struct Line {
+    network: String,
+    scheduler: &'static str,
+    replacement: String,
+    remote_cost_clk: u32,
+    effective_rate_percent_mean: f64,
+    effective_rate_percent_sd: f64,
+    seeds: usize,
+    effective_rate_percent: Vec<f64>,
+    paper_percent: Option<f64>,
+    finished: bool,
+    quanta_mean: f64,
+    fairness_mean: f64,
+    placed_percent_mean: f64,
+    first_touches_mean: f64,
+    copies_mean: f64,
+    migrations_mean: f64,
+    disk_reads_mean: f64,
+    evictions_mean: f64,
+    link_wait_clk_mean: f64,
+}
+
+pub(super) fn cells(rows: &[Row]) -> Vec<Line> {
+    let line = |row: &Row| Line {
+        network: row.cell.network.to_string(),
+        scheduler: row.cell.scheduler.name,
+        replacement: row.cell.replacement.name(),
+        remote_cost_clk: row.cell.remote_cost_clk,
+        effective_rate_percent_mean: row.rate(),
+        effective_rate_percent_sd: row.spread(),
+        seeds: row.outcomes.len(),
+        effective_rate_percent: row.outcomes.iter().map(|outcome| outcome.effective_percent).collect(),
+        paper_percent: paper::rate(&row.cell),
+        finished: row.outcomes.iter().all(|outcome| outcome.finished),
+        quanta_mean: row.mean(|outcome| f64::from(outcome.quanta)),
+        fairness_mean: row.mean(|outcome| outcome.fairness),
+        placed_percent_mean: row.mean(|outcome| outcome.placed_percent),
+        first_touches_mean: row.mean(|outcome| outcome.counts.first_touches as f64),
+        copies_mean: row.mean(|outcome| outcome.counts.copies as f64),
+        migrations_mean: row.mean(|outcome| outcome.counts.migrations as f64),
+        disk_reads_mean: row.mean(|outcome| outcome.counts.disk_reads as f64),
+        evictions_mean: row.mean(|outcome| outcome.counts.evictions as f64),
+        link_wait_clk_mean: row.mean(|outcome| outcome.counts.link_wait_clk as f64),
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A block for each network and remote cost: replacement methods down, schedulers across.
+fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let same_block =
+        |a: &Row, b: &Row| (&a.cell.network, a.cell.remote_cost_clk) == (&b.cell.network, b.cell.remote_cost_clk);
+    let widest = rows.iter().map(|row| row.cell.replacement.name().len()).max().unwrap_or(0).max(11);
+    for block in rows.chunk_by(same_block) {
+        let cell = &block[0].cell;
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &format!("network {}, remote access {} clk a level\n", cell.network, cell.remote_cost_clk);
+        for (index, line) in block.chunk_by(|a, b| a.cell.replacement == b.cell.replacement).enumerate() {
+            if index == 0 {
+                text += &line_of(widest, "rate %", line.iter().map(|row| row.cell.scheduler.name.to_owned()));
+            }
+            let rates = line.iter().map(|row| format!("{:.2} ±{:.2}", row.rate(), row.spread()));
+            text += &line_of(widest, &line[0].cell.replacement.name(), rates);
+            let papers: Vec<Option<f64>> = line.iter().map(|row| paper::rate(&row.cell)).collect();
+            if papers.iter().any(Option::is_some) {
+                let shown = papers.iter().map(|paper| paper.map_or(String::new(), |paper| format!("{paper:.2}      ")));
+                text += &line_of(widest, "  the paper", shown);
+                let errors = line.iter().zip(&papers);
+                let shown = errors.map(|(row, paper)| match paper {
+                    Some(paper) => format!("{:+.2}      ", row.rate() - paper),
+                    None => String::new(),
+                });
+                text += &line_of(widest, "  error", shown);
+            }
+        }
+    }
+    if let Some((error, count)) = paper::error(rows) {
+        text += &format!("\nmean absolute error against the paper's Table 3: {error:.2} points over {count} cells\n");
+    }
+    text
+}
+
+fn line_of(widest: usize, head: &str, parts: impl Iterator<Item = String>) -> String {
+    let mut line = format!("{head:widest$}");
+    parts.for_each(|part| line += &format!(" {part:>13}"));
+    line.trim_end().to_owned() + "\n"
+}

@@ -1,0 +1,129 @@
+//! Every combination that is to be run, over several seeds, as many at once as there are processors.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::config::Config;
+use super::memory::Replacement;
+use super::model::Model;
+use super::network::Network;
+use super::run::{Outcome, RunError, Stepping, run};
+use super::schedule::Info;
+
+/// What ran in one cell.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The network.
+    pub network: Network,
+    /// Clocks of a remote access, a level.
+    pub remote_cost_clk: u32,
+    /// The replacement method.
+    pub replacement: Replacement,
+    /// The scheduler.
+    pub scheduler: &'static Info,
+}
+
+/// What came of a cell, over its seeds.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The cell.
+    pub cell: Cell,
+    /// What came of each seed.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Row {
+    /// The mean of something over the seeds.
+    #[must_use]
+    pub fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+        self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
+    }
+
+    /// Effective execution rate in percent, mean over the seeds.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.mean(|outcome| outcome.effective_percent)
+    }
+
+    /// Its standard deviation over the seeds; 0 for one seed.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        let mean = self.rate();
+        let squares: f64 = self.outcomes.iter().map(|outcome| (outcome.effective_percent - mean).powi(2)).sum();
+        (squares / (self.outcomes.len().max(2) - 1) as f64).sqrt()
+    }
+}
+
+/// The cells of a configuration: by network, remote cost, replacement and scheduler.
+#[must_use]
+pub fn cells(config: &Config) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for network in &config.networks {
+        for &remote_cost_clk in &config.remote_costs {
+            for replacement in &config.replacements {
+                for scheduler in &config.schedulers {
+                    let (network, replacement) = (network.clone(), replacement.clone());
+                    cells.push(Cell { network, remote_cost_clk, replacement, scheduler });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// Told now and then what part of all is done, from 0 to 1; false stops everything.
+pub type Pulse<'a> = &'a (dyn Fn(f64) -> bool + Sync);
+
+/// Runs all cells of a configuration that was [checked](Config::check), `jobs` runs at a time.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run_all(config: &Config, jobs: usize, pulse: Pulse<'_>) -> Result<Vec<Row>, RunError> {
+    let cells = cells(config);
+    let (seeds, total) = (config.seeds as usize, cells.len() * config.seeds as usize);
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new((vec![None; total], vec![0.0f64; total]));
+    let lock = || done.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(cell) = cells.get(index / seeds) else { return };
+            let told = |part: f64| {
+                let mut done = lock();
+                done.1[index] = part;
+                let sum: f64 = done.1.iter().sum();
+                drop(done);
+                pulse(sum / total as f64)
+            };
+            let seed = (index % seeds) as u64 + 1;
+            let outcome = run(&cell.model(config), cell.scheduler, &cell.replacement, seed, Stepping::Events, &told);
+            if outcome.is_err() {
+                next.store(total, Relaxed);
+            }
+            lock().0[index] = Some(outcome);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.min(total) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let (outcomes, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failed = outcomes.iter().flatten().find_map(|outcome| outcome.as_ref().err());
+    if let Some(error) = failed {
+        return Err(error.clone());
+    }
+    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().flatten().collect();
+    let rows = cells.into_iter().zip(outcomes.chunks(seeds));
+    Ok(rows.map(|(cell, outcomes)| Row { cell, outcomes: outcomes.to_vec() }).collect())
+}
+
+impl Cell {
+    /// The model of this cell.
+    #[must_use]
+    pub fn model(&self, config: &Config) -> Model {
+        Model { network: self.network.clone(), remote_clk: self.remote_cost_clk, ..config.model.clone() }
+    }
+}

@@ -1,0 +1,359 @@
+//! Who runs where: priorities, the paper's five ways to choose clusters (paper 5, section 3.2), and threads to clusters.
+
+use std::cmp::Reverse;
+
+use super::draw::Draw;
+use super::model::{Priority, Rules};
+use super::network::Network;
+use super::state::{NONE, Process, State};
+
+/// What a scheduler sees when it places one process.
+pub struct Landscape<'a> {
+    /// The tree.
+    pub network: &'a Network,
+    /// Which clusters nobody has yet.
+    pub free: &'a [bool],
+    /// The process's pages on a cluster.
+    pub pages: &'a dyn Fn(u32) -> u64,
+    /// Pages that a cluster has to hold for the processes which ran there last: theirs, and those they share.
+    pub load: &'a dyn Fn(u32) -> u64,
+    /// The clusters it had when it ran last; empty before.
+    pub last: &'a [u32],
+    /// Clusters it asks for.
+    pub want: u32,
+    /// What the paper leaves open.
+    pub rules: Rules,
+}
+
+impl std::fmt::Debug for Landscape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Landscape").field("network", &self.network).field("want", &self.want).finish_non_exhaustive()
+    }
+}
+
+impl Landscape<'_> {
+    fn is_free(&self, cluster: u32) -> bool {
+        self.free[cluster as usize]
+    }
+
+    fn all(&self) -> std::ops::Range<u32> {
+        0..self.network.clusters()
+    }
+
+    /// As many of these free clusters as are wanted, those with (more of) the process's pages first, then from the left.
+    fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
+        let free = clusters.filter(|&cluster| self.is_free(cluster));
+        let most = if self.rules.prefer_most { u64::MAX } else { 1 };
+        let mut ranked: Vec<(Reverse<u64>, u32)> =
+            free.map(|cluster| (Reverse((self.pages)(cluster).min(most)), cluster)).collect();
+        ranked.sort_unstable();
+        let chosen: Vec<u32> = ranked.into_iter().take(self.want as usize).map(|(_, cluster)| cluster).collect();
+        (chosen.len() == self.want as usize).then_some(chosen)
+    }
+
+    /// The home: below the lowest node with enough clusters that stands for where the process ran last, which is the one
+    /// with most of those clusters. Before it ran, the first such node with enough free ones.
+    fn home(&self) -> Option<std::ops::Range<u32>> {
+        let level = self.network.home_level(self.want);
+        let mut nodes = (0..self.network.nodes(level)).map(|node| {
+            let first = node * self.network.below(level, 0).end;
+            self.network.below(level, first)
+        });
+        if self.last.is_empty() {
+            let free = |node: &std::ops::Range<u32>| node.clone().filter(|&cluster| self.is_free(cluster)).count();
+            return nodes.find(|node| free(node) >= self.want as usize);
+        }
+        let of_last = |node: &std::ops::Range<u32>| self.last.iter().filter(|cluster| node.contains(cluster)).count();
+        nodes.max_by_key(|node| (of_last(node), Reverse(node.start)))
+    }
+}
+
+/// A scheduler, as a user chooses it.
+#[derive(Clone, Copy)]
+pub struct Info {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
+    /// Whether the pages that a process would find count for it beside its priority.
+    weighs: bool,
+}
+
+impl std::fmt::Debug for Info {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All schedulers, in the order shown to users.
+pub const SCHEDULERS: &[Info] = &[
+    Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0, weighs: false },
+    Info { name: "algo1", summary: "the leftmost free clusters", place: algo1, weighs: false },
+    Info {
+        name: "algo2",
+        summary: "the home subtree, else anywhere, where most own pages are",
+        place: algo2,
+        weighs: false,
+    },
+    Info { name: "algo3", summary: "only the home subtree, where most own pages are", place: algo3, weighs: false },
+    Info { name: "algo4", summary: "only clusters that hold own pages", place: algo4, weighs: false },
+    Info {
+        name: "settle",
+        summary: "ours: one block each, chosen by load; weighs pages against urgency",
+        place: settle,
+        weighs: true,
+    },
+];
+
+fn algo0(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+    let mut free: Vec<u32> = land.all().filter(|&cluster| land.is_free(cluster)).collect();
+    draw.shuffle(&mut free);
+    (free.len() >= land.want as usize).then(|| free[..land.want as usize].to_vec())
+}
+
+fn algo1(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    let chosen: Vec<u32> = land.all().filter(|&cluster| land.is_free(cluster)).take(land.want as usize).collect();
+    (chosen.len() == land.want as usize).then_some(chosen)
+}
+
+fn algo2(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    land.home().and_then(|home| land.by_pages(home)).or_else(|| land.by_pages(land.all()))
+}
+
+fn algo3(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    land.by_pages(land.home()?)
+}
+
+/// A process that has not run yet goes where algo2 would put it. What becomes of one that has pages on fewer clusters than
+/// it wants, since all of them were replaced on one, is a [rule](Rules::lost_waits).
+fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+    let has_pages = |cluster: &u32| (land.pages)(*cluster) > 0;
+    let is_lost = || !land.rules.lost_waits && land.all().filter(has_pages).count() < land.want as usize;
+    if land.last.is_empty() || is_lost() {
+        return algo2(land, draw);
+    }
+    land.by_pages(land.all().filter(has_pages))
+}
+
+/// Where a process first runs is where it stays. It goes to the block that has least to hold for the processes that have
+/// settled there, and blocks are cut as in a buddy system, so that processes which do not meet fill the machine together.
+/// A process whose block is taken does not run: none is without its turn, since the most urgent finds all clusters free.
+fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
+    if !land.last.is_empty() {
+        return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
+    }
+    let clusters = land.network.clusters();
+    let size = land.want.next_power_of_two();
+    let blocks = (0..clusters).step_by(size as usize).map(|first| first..(first + size).min(clusters));
+    let choices = blocks.filter_map(|block| {
+        let mut free: Vec<(u64, u32)> =
+            block.filter(|&cluster| land.is_free(cluster)).map(|cluster| ((land.load)(cluster), cluster)).collect();
+        free.sort_unstable();
+        free.truncate(land.want as usize);
+        let load: u64 = free.iter().map(|(load, _)| load).sum();
+        (free.len() == land.want as usize).then_some((load, free))
+    });
+    choices.min().map(|(_, free)| free.into_iter().map(|(_, cluster)| cluster).collect())
+}
+
+/// The nodes that a job should take, as [algo4](SCHEDULERS) chooses clusters for a process: of those that hold pages, the
+/// ones with most; any, if fewer than `want` hold some. None if there are fewer than `want` nodes.
+#[must_use]
+pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
+    let network = Network::flat(pages.len() as u32);
+    let free = vec![true; pages.len()];
+    let land = Landscape {
+        network: &network,
+        free: &free,
+        pages: &|node| pages[node as usize],
+        load: &|_| 0,
+        // It has run before, or there were no pages to go by.
+        last: &[0],
+        want,
+        rules: Rules { prefer_most: true, lost_waits: false },
+    };
+    algo4(&land, &mut Draw::new(0, 0))
+}
+
+impl Info {
+    /// The scheduler of this name.
+    ///
+    /// # Errors
+    /// There is none; the message lists all.
+    pub fn find(name: &str) -> Result<&'static Self, String> {
+        SCHEDULERS.iter().find(|info| info.name == name).ok_or_else(|| {
+            let all: Vec<&str> = SCHEDULERS.iter().map(|info| info.name).collect();
+            format!("no scheduler is called '{name}'; there are {}", all.join(", "))
+        })
+    }
+
+    /// The clusters for a process, or none if it does not run in this quantum.
+    pub(super) fn place(&self, land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
+        (self.place)(land, draw)
+    }
+}
+
+/// The processes, the most urgent first; each is given its rank.
+///
+/// A scheduler that [weighs](Info::weighs) gives a process `priority.near` quanta more if all pages it needs are where it
+/// ran last, and less in proportion to how many are. So processes take turns less often, the one that would have to
+/// fetch least goes on or comes back first, and nobody is put off for longer than those quanta.
+pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
+    let near = |process: u32| {
+        let found = &state.processes[process as usize];
+        let needed = u64::from(found.processors) * u64::from(found.shared_pages + found.private_pages);
+        let there: u64 = found.placed.iter().map(|&cluster| u64::from(state.on(process, cluster))).sum();
+        (there as f64 / needed as f64).min(1.0)
+    };
+    let bonus = |process| if scheduler.weighs { priority.near * near(process) } else { 0.0 };
+    let bonus: Vec<f64> = (0..state.processes.len() as u32).map(bonus).collect();
+    let processes = &mut state.processes;
+    let value = |process: &Process| {
+        let weight = f64::from(process.processors) / priority.processors_unit;
+        let ran = if process.running { priority.ran_last } else { 0.0 };
+        let waited = f64::from(process.quanta) - process.effective_quanta;
+        let used = process.effective_quanta + priority.waiting * waited;
+        ran - priority.per_quantum * used * weight
+            - priority.per_pages * f64::from(process.resident) / priority.pages_unit
+    };
+    let mut order: Vec<u32> = (0..processes.len() as u32).collect();
+    let values: Vec<f64> = processes.iter().map(value).zip(bonus).map(|(value, bonus)| value + bonus).collect();
+    order.sort_by(|&a, &b| {
+        let (x, y) = (a as usize, b as usize);
+        values[y].total_cmp(&values[x]).then(processes[x].arrival.cmp(&processes[y].arrival))
+    });
+    for (rank, &process) in order.iter().rev().enumerate() {
+        processes[process as usize].rank = rank as u32;
+    }
+    order
+}
+
+/// The cluster of each thread: where an old cluster is among the chosen, the thread that was there; the other threads in
+/// their order on the other clusters (paper 5, end of 3.2).
+pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) -> Vec<u32> {
+    let mut placed = vec![NONE; threads as usize];
+    let mut others: Vec<u32> = chosen.to_vec();
+    for (thread, cluster) in last.iter().enumerate() {
+        if let Some(at) = others.iter().position(|other| other == cluster) {
+            placed[thread] = others.remove(at);
+        }
+    }
+    others.sort_unstable();
+    let free = placed.iter_mut().filter(|cluster| **cluster == NONE);
+    free.zip(others).for_each(|(thread, cluster)| *thread = cluster);
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Config;
+    use crate::cluster::state::State;
+
+    /// What a scheduler chooses on a network, given pages on each cluster, those that are taken, and where it ran last.
+    fn choose(name: &str, network: &str, pages: &[u64], taken: &[u32], last: &[u32], want: u32) -> Option<Vec<u32>> {
+        let network: Network = network.parse().unwrap();
+        let free: Vec<bool> = (0..network.clusters()).map(|cluster| !taken.contains(&cluster)).collect();
+        let on = |cluster: u32| pages.get(cluster as usize).copied().unwrap_or(0);
+        let rules = Rules { prefer_most: true, lost_waits: true };
+        // Clusters further left have more to hold.
+        let load = |cluster: u32| u64::from(100 - cluster);
+        let land = Landscape { network: &network, free: &free, pages: &on, load: &load, last, want, rules };
+        Info::find(name).unwrap().place(&land, &mut Draw::new(1, 1))
+    }
+
+    #[test]
+    fn algo0_draws_and_algo1_takes_the_leftmost() {
+        let drawn = choose("algo0", "16", &[], &[3], &[], 5).unwrap();
+        assert!(drawn.len() == 5 && !drawn.contains(&3) && drawn != [0, 1, 2, 4, 5], "{drawn:?}");
+        assert_eq!(choose("algo1", "16", &[], &[0, 2], &[], 3), Some(vec![1, 3, 4]));
+        for name in ["algo0", "algo1", "algo2", "algo3", "settle"] {
+            assert_eq!(choose(name, "4", &[], &[2], &[], 4), None, "{name}");
+            assert_eq!(choose(name, "4", &[], &[], &[], 4).map(|chosen| chosen.len()), Some(4), "{name}");
+        }
+    }
+
+    #[test]
+    fn algo2_leaves_its_home_where_algo3_waits() {
+        // Home is the second group of four, where it ran last; most of its pages are in the third.
+        let pages = [0, 0, 0, 0, 1, 5, 2, 0, 9, 9, 9, 9];
+        assert_eq!(choose("algo2", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
+        assert_eq!(choose("algo3", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
+        assert_eq!(choose("algo2", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), Some(vec![8, 9, 10]));
+        assert_eq!(choose("algo3", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), None);
+        // Before its first run: the first group with room.
+        assert_eq!(choose("algo3", "4x4", &[], &[1, 2], &[], 3), Some(vec![4, 5, 6]));
+        assert_eq!(choose("algo2", "4x4", &[], &[1, 5, 6, 8, 9, 12, 13], &[], 3), Some(vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn algo4_takes_clusters_with_pages_only_and_waits_for_them() {
+        let pages = [0, 3, 0, 7, 0, 1];
+        assert_eq!(choose("algo4", "8", &pages, &[], &[1, 3], 2), Some(vec![3, 1]));
+        assert_eq!(choose("algo4", "8", &pages, &[3], &[1, 3], 2), Some(vec![1, 5]));
+        assert_eq!(choose("algo4", "8", &pages, &[3, 1], &[1, 3], 2), None);
+        assert_eq!(choose("algo4", "8", &[], &[0], &[], 2), Some(vec![1, 2]));
+    }
+
+    #[test]
+    fn settle_stays_in_the_block_with_least_to_hold() {
+        assert_eq!(choose("settle", "4x4", &[9; 16], &[], &[], 3), Some(vec![15, 14, 13]));
+        assert_eq!(choose("settle", "4x4", &[9; 16], &[13, 14], &[], 3), Some(vec![11, 10, 9]));
+        assert_eq!(choose("settle", "4x4", &[], &[], &[1, 7, 4], 3), Some(vec![1, 7, 4]));
+        assert_eq!(choose("settle", "4x4", &[], &[7], &[1, 7, 4], 3), None);
+        // Three of five do not fit into its last, odd block.
+        assert_eq!(choose("settle", "5", &[], &[], &[], 3), Some(vec![3, 2, 1]));
+    }
+
+    #[test]
+    fn a_job_goes_to_the_nodes_with_most_pages() {
+        assert_eq!(propose(&[5, 0, 9, 7], 2), Some(vec![2, 3]));
+        assert_eq!(propose(&[5, 0, 9, 0], 3), Some(vec![2, 0, 1]));
+        assert_eq!(propose(&[0, 0], 2), Some(vec![0, 1]));
+        assert_eq!(propose(&[u64::MAX, 1], 3), None);
+        assert_eq!(propose(&[], 1), None);
+    }
+
+    #[test]
+    fn threads_stay_on_the_clusters_they_had_and_the_others_fill_up_in_order() {
+        assert_eq!(threads_to_clusters(&[4, 9, 2, 7], &[7, 1, 4, 3], 4), [4, 1, 3, 7]);
+        assert_eq!(threads_to_clusters(&[], &[7, 1, 4], 3), [1, 4, 7]);
+    }
+
+    #[test]
+    fn who_used_more_or_waited_less_is_less_urgent() {
+        let config = Config::default();
+        let tables: Vec<_> = config.model.processes.iter().map(|group| config.model.table(group)).collect();
+        let mut state = State::new(&config.model, &tables, 1);
+        let priority = Priority {
+            waiting: 0.5,
+            per_quantum: 1.0,
+            processors_unit: 8.0,
+            per_pages: 0.1,
+            pages_unit: 640.0,
+            ran_last: 0.75,
+            near: 0.0,
+        };
+        // Of four processors each; process 2 has used least, 3 as much as 0 and waited besides, 1 has run just now.
+        for (process, quanta, effective, running) in
+            [(0, 2, 2.0, false), (1, 3, 3.0, true), (2, 1, 1.0, false), (3, 4, 2.0, false)]
+        {
+            let found = &mut state.processes[process];
+            (found.quanta, found.effective_quanta, found.running) = (quanta, effective, running);
+        }
+        state.processes.truncate(4);
+        let algo4 = Info::find("algo4").unwrap();
+        assert_eq!(by_priority(&mut state, &priority, algo4), [2, 1, 0, 3]);
+        assert_eq!([0, 1, 2, 3].map(|process: usize| state.processes[process].rank), [1, 2, 3, 0]);
+        // Pages in memory count against a process, and where pages are weighed those at its place for it.
+        state.processes[2].resident = 10_000;
+        assert_eq!(by_priority(&mut state, &priority, algo4), [1, 0, 3, 2]);
+    }
+
+    #[test]
+    fn an_unknown_scheduler_is_answered_with_all() {
+        let error = Info::find("algo5").unwrap_err();
+        assert!(error.contains("'algo5'") && error.contains("algo0") && error.contains("settle"), "{error}");
+    }
+}

@@ -1,0 +1,232 @@
+//! What the simulated machine consists of at one moment: processes, threads and pages, and where they are.
+
+use std::collections::VecDeque;
+
+use super::draw::Draw;
+use super::model::{FirstTouch, Model};
+use super::references::{References, Table};
+
+/// No cluster, thread or number.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A parallel process: as many threads as it asks for processors.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// Its threads are numbered from here.
+    pub(super) first_thread: u32,
+    pub(super) processors: u32,
+    pub(super) shared_pages: u32,
+    pub(super) private_pages: u32,
+    /// Its pages are numbered from here: the shared ones, then those of each thread.
+    pub(super) first_page: u32,
+    /// The cluster of each of its threads when it ran last; empty before.
+    pub(super) placed: Vec<u32>,
+    /// Quanta in which it ran.
+    pub(super) quanta: u32,
+    /// Effective clocks of a thread in the mean, in quanta.
+    pub(super) effective_quanta: f64,
+    /// Whether it runs in this quantum or, between two, ran in the last.
+    pub(super) running: bool,
+    /// Pages it has in memory, copies counted.
+    pub(super) resident: u32,
+    /// Its place in the order of arrival.
+    pub(super) arrival: u32,
+    /// How urgent it is among all: 0 is the least.
+    pub(super) rank: u32,
+    /// Its threads that wait for the others of the whole process.
+    pub(super) at_barrier: u32,
+}
+
+/// A stretch in which a thread executed a reference each clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// The first clock of it.
+    pub(super) clock: u64,
+    /// The thread's effective clock then.
+    pub(super) effective: u64,
+    /// How many clocks it went on.
+    pub(super) length: u64,
+}
+
+/// A thread: what it has done and what it waits for.
+#[derive(Debug)]
+pub(super) struct Thread<'a> {
+    pub(super) process: u32,
+    pub(super) references: References<'a>,
+    /// Effective clocks up to [`since`](Thread::since).
+    pub(super) effective: u64,
+    /// The clock from which it executes, if it is on a processor and not at a barrier; in the future while it waits for
+    /// a page.
+    pub(super) since: u64,
+    /// The clock from which it can execute when it is on no processor.
+    pub(super) wake: u64,
+    /// Whether it waits for others at [`effective`](Thread::effective).
+    pub(super) at_barrier: bool,
+    /// Its cluster in this quantum, or [`NONE`].
+    pub(super) cluster: u32,
+    /// The effective clock whose write it has waited for already, plus one.
+    pub(super) paid: u64,
+    /// The stretches of late, oldest first.
+    pub(super) recent: VecDeque<Stretch>,
+}
+
+impl Thread<'_> {
+    /// Effective clocks executed when it is this moment's turn: clusters take turns within a clock, from the left.
+    pub(super) fn done(&self, now: Moment) -> u64 {
+        if self.at_barrier || self.cluster == NONE {
+            return self.effective;
+        }
+        let until = now.clock + u64::from(self.cluster < now.cluster);
+        self.effective + until.saturating_sub(self.since)
+    }
+
+    /// Ends a stretch at an effective clock; what is older than `keep` clocks before its end is dropped.
+    pub(super) fn close(&mut self, effective: u64, keep: u64) {
+        let length = effective - self.effective;
+        if length > 0 {
+            let end = self.since + length;
+            while self.recent.front().is_some_and(|old| old.clock + old.length + keep < end) {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(Stretch { clock: self.since, effective: self.effective, length });
+        }
+        self.effective = effective;
+    }
+}
+
+/// A clock and the cluster whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Moment {
+    pub(super) clock: u64,
+    pub(super) cluster: u32,
+}
+
+/// A page of a process.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) process: u32,
+    /// Whose it is, or [`NONE`] for a shared one.
+    pub(super) thread: u32,
+    /// Its place in the tables of those who use it.
+    pub(super) index: u32,
+    /// Whether there are bytes of it: on disk, where no memory has it.
+    pub(super) exists: bool,
+    /// The memories that have it, and its number there. A private page is in one at most.
+    pub(super) copies: Vec<(u32, u32)>,
+}
+
+impl Page {
+    pub(super) fn is_shared(&self) -> bool {
+        self.thread == NONE
+    }
+
+    /// Its number in a cluster's memory, or [`NONE`].
+    pub(super) fn number_on(&self, cluster: u32) -> u32 {
+        self.copies.iter().find(|copy| copy.0 == cluster).map_or(NONE, |copy| copy.1)
+    }
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct State<'a> {
+    pub(super) processes: Vec<Process>,
+    pub(super) threads: Vec<Thread<'a>>,
+    pub(super) pages: Vec<Page>,
+    /// Pages of each process on each cluster.
+    on: Vec<u32>,
+    clusters: u32,
+}
+
+impl<'a> State<'a> {
+    /// Nothing has run and nothing is touched. `tables` has one table a group of processes.
+    pub(super) fn new(model: &Model, tables: &'a [Table], seed: u64) -> Self {
+        let (mut processes, mut threads, mut pages) = (Vec::new(), Vec::new(), Vec::new());
+        for (group, table) in model.processes.iter().zip(tables) {
+            for _ in 0..group.count {
+                let process = processes.len() as u32;
+                let (first_thread, first_page) = (threads.len() as u32, pages.len() as u32);
+                let exists = model.first_touch == FirstTouch::Disk;
+                let page = |thread, index| Page { process, thread, index, exists, copies: Vec::new() };
+                pages.extend((0..group.shared_pages).map(|index| page(NONE, index)));
+                for thread in first_thread..first_thread + group.processors {
+                    let own = group.shared_pages..group.shared_pages + group.private_pages;
+                    pages.extend(own.map(|index| page(thread, index)));
+                    threads.push(new_thread(process, References::new(table, seed, thread)));
+                }
+                processes.push(Process {
+                    first_thread,
+                    processors: group.processors,
+                    shared_pages: group.shared_pages,
+                    private_pages: group.private_pages,
+                    first_page,
+                    placed: Vec::new(),
+                    quanta: 0,
+                    effective_quanta: 0.0,
+                    running: false,
+                    resident: 0,
+                    arrival: 0,
+                    rank: 0,
+                    at_barrier: 0,
+                });
+            }
+        }
+        let mut arrivals: Vec<u32> = (0..processes.len() as u32).collect();
+        if model.arrival_shuffled {
+            Draw::new(seed, u64::MAX).shuffle(&mut arrivals);
+        }
+        for (process, arrival) in processes.iter_mut().zip(arrivals) {
+            process.arrival = arrival;
+        }
+        let clusters = model.network.clusters();
+        let on = vec![0; processes.len() * clusters as usize];
+        Self { processes, threads, pages, on, clusters }
+    }
+
+    /// Pages of a process on a cluster.
+    pub(super) fn on(&self, process: u32, cluster: u32) -> u32 {
+        self.on[(process * self.clusters + cluster) as usize]
+    }
+
+    /// The page that a thread knows by this place in its table.
+    pub(super) fn page_of(&self, thread: u32, index: u32) -> u32 {
+        let process = &self.processes[self.threads[thread as usize].process as usize];
+        match index.checked_sub(process.shared_pages) {
+            None => process.first_page + index,
+            Some(own) => {
+                let number = thread - process.first_thread;
+                process.first_page + process.shared_pages + number * process.private_pages + own
+            }
+        }
+    }
+
+    /// A memory has a page.
+    pub(super) fn put(&mut self, page: u32, cluster: u32, id: u32) {
+        let page = &mut self.pages[page as usize];
+        page.exists = true;
+        page.copies.push((cluster, id));
+        self.on[(page.process * self.clusters + cluster) as usize] += 1;
+        self.processes[page.process as usize].resident += 1;
+    }
+
+    /// A memory has a page no more.
+    pub(super) fn take(&mut self, page: u32, cluster: u32) {
+        let page = &mut self.pages[page as usize];
+        page.copies.retain(|copy| copy.0 != cluster);
+        self.on[(page.process * self.clusters + cluster) as usize] -= 1;
+        self.processes[page.process as usize].resident -= 1;
+    }
+}
+
+fn new_thread(process: u32, references: References<'_>) -> Thread<'_> {
+    Thread {
+        process,
+        references,
+        effective: 0,
+        since: 0,
+        wake: 0,
+        at_barrier: false,
+        cluster: NONE,
+        paid: 0,
+        recent: VecDeque::new(),
+    }
+}
