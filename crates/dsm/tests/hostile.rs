@@ -42,15 +42,23 @@ fn messages() -> impl Strategy<Value = Message> {
         (number(), rank()).prop_map(|(page, home)| Message::HomeReply { page, home }),
         (purpose, pages(), any::<bool>()).prop_map(|(purpose, pages, last)| Message::Diffs { purpose, pages, last }),
         Just(Message::DiffsDone),
-        (runs(), moves, adopts, any::<bool>())
-            .prop_map(|(invalid, moves, adopts, last)| Message::Settle { invalid, moves, adopts, last }),
+        (runs(), moves, adopts, any::<bool>()).prop_map(|(invalid, moves, adopts, last)| Message::Settle {
+            invalid,
+            moves,
+            adopts,
+            last
+        }),
         (pages(), any::<bool>()).prop_map(|(pages, last)| Message::Updates { pages, last }),
         number().prop_map(|page| Message::Leave { page }),
         (together(), 0u64..3, 0u8..4, set(), values()).prop_map(|(what, detail, meeting, targets, values)| {
             Message::Arrive { what, detail, meeting, targets, values }
         }),
-        (together(), 0u8..4, 0u16..4, values())
-            .prop_map(|(what, meeting, expect, values)| Message::Go { what, meeting, expect, values }),
+        (together(), 0u8..4, 0u16..4, values()).prop_map(|(what, meeting, expect, values)| Message::Go {
+            what,
+            meeting,
+            expect,
+            values
+        }),
         number().prop_map(|lock| Message::Acquire { lock }),
         number().prop_map(|lock| Message::Grant { lock }),
         number().prop_map(|lock| Message::Release { lock }),
@@ -82,7 +90,8 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
 /// The bodies a message needs to be encoded.
 fn bodies(message: &Message) -> Bodies {
     let mut bodies = Bodies::new();
-    let mut add = |bytes: &[u8], count: usize| (0..count).for_each(|_| _ = bodies.add(|out| out.extend_from_slice(bytes)));
+    let mut add =
+        |bytes: &[u8], count: usize| (0..count).for_each(|_| _ = bodies.add(|out| out.extend_from_slice(bytes)));
     match message {
         Message::PageReply { page } => add(&[7; PAGE], (*page % 2) as usize),
         Message::Diffs { pages, .. } => add(&[1, 0, 0, 1, 2, 0, 1, 0, 9, 9, 9, 9], pages.len()),

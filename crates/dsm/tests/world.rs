@@ -212,7 +212,15 @@ impl World {
         match self.programs[rank].threads[thread] {
             Thread::Doing { word, write } => self.attempt(rank, thread, word, write),
             Thread::Waiting { word, write } if self.cluster.random.chance(20) => self.fault(rank, thread, word, write),
-            Thread::Ready if self.cluster.random.chance(20) => {
+            // Everything is called: what is held is given back, and nothing new begins.
+            Thread::Ready if self.programs[rank].at == self.collectives.len() => {
+                if thread == 0
+                    && let Some(lock) = self.programs[rank].held.pop()
+                {
+                    self.release(rank, lock);
+                }
+            }
+            Thread::Ready if self.cluster.random.chance(60) => {
                 let page = self.cluster.random.below(u64::from(self.shape.pages)) as u32;
                 self.step(rank, Event::Drop { page });
             }
@@ -234,14 +242,19 @@ impl World {
             return self.step(rank, Event::Acquire { lock });
         }
         if let Some(lock) = program.held.pop() {
-            program.calling = Some(Calling::Release);
-            program.threads[0] = Thread::Called;
-            join(&mut self.lock_clocks[lock as usize], &program.clock);
-            program.clock[rank] += 1;
-            self.holders.remove(&lock);
-            return self.step(rank, Event::Release { lock });
+            return self.release(rank, lock);
         }
         self.call_together(rank);
+    }
+
+    fn release(&mut self, rank: usize, lock: u32) {
+        let program = &mut self.programs[rank];
+        program.calling = Some(Calling::Release);
+        program.threads[0] = Thread::Called;
+        join(&mut self.lock_clocks[lock as usize], &program.clock);
+        program.clock[rank] += 1;
+        self.holders.remove(&lock);
+        self.step(rank, Event::Release { lock });
     }
 
     fn call_together(&mut self, rank: usize) {
@@ -441,7 +454,7 @@ fn only_seed() -> Option<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     /// Every read returns what release consistency allows, whatever the order in which messages arrive; every call
     /// ends, no thread is left waiting, and a page's view is what its state says at every moment.

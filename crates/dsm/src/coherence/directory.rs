@@ -116,7 +116,7 @@ impl Entry {
     }
 
     /// Ends the count of this barrier's writers. The rank that should be home, when one other than `home` has been the
-    /// only writer often enough and its copy is true.
+    /// only writer often enough.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
@@ -128,7 +128,8 @@ impl Entry {
             _ => (self.main_writer, self.barriers) = (None, 0),
         }
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
-        (self.sharers.contains(rank) && !self.stale.contains(rank)).then_some(rank)
+        // Nobody else wrote, so its copy is true; it wrote at this barrier, so it has not given the copy up since.
+        self.sharers.contains(rank).then_some(rank)
     }
 }
 

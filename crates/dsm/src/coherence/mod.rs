@@ -29,6 +29,8 @@
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
 //! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel.
 
+#![forbid(unsafe_code)]
+
 mod areas;
 mod barrier;
 mod directory;
@@ -199,6 +201,7 @@ type Checked = Result<(), Violation>;
 #[derive(Debug)]
 pub struct Machine {
     config: Config,
+    /// Up to the last page ever allocated.
     pages: Vec<Local>,
     directory: Directory,
     areas: Areas,
@@ -243,7 +246,7 @@ impl Machine {
         }
         Ok(Self {
             config,
-            pages: vec![FREE; config.pages as usize],
+            pages: Vec::new(),
             directory: Directory::default(),
             areas: Areas::new(config.pages),
             dirty: Vec::new(),

@@ -201,6 +201,8 @@ impl Machine {
     /// Gives the pages of an allocation their homes.
     pub(super) fn lay_out(&mut self, first: u32, count: u32, placement: &Placement, actions: &mut Vec<Action>) {
         let me = self.config.rank;
+        let end = (first + count) as usize;
+        self.pages.resize(self.pages.len().max(end), FREE);
         let mut open: Option<Run> = None;
         for index in 0..count {
             let page = first + index;

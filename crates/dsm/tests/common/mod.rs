@@ -60,6 +60,8 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     links: Vec<VecDeque<Vec<u8>>>,
+    /// Links on which frames lie around for long, so that they arrive after what was caused by later ones.
+    slow: Vec<bool>,
     pub random: Random,
     /// Frames sent, by kind of message.
     pub sent: HashMap<&'static str, u64>,
@@ -76,10 +78,13 @@ impl Cluster {
             twins: HashMap::new(),
             differ: Differ::new(),
         };
+        let mut random = Random(seed);
+        let count = usize::from(ranks) * usize::from(ranks);
         Self {
+            slow: (0..count).map(|_| random.chance(250)).collect(),
             nodes: (0..ranks).map(node).collect(),
-            links: vec![VecDeque::new(); usize::from(ranks) * usize::from(ranks)],
-            random: Random(seed),
+            links: vec![VecDeque::new(); count],
+            random,
             sent: HashMap::new(),
             chop: true,
         }
@@ -210,10 +215,36 @@ impl Cluster {
 
     /// Delivers the next frame of some link. The rank it went to, and what its program hears.
     pub fn deliver(&mut self) -> Option<(usize, Vec<News>)> {
-        let full: Vec<usize> = (0..self.links.len()).filter(|&link| !self.links[link].is_empty()).collect();
+        let with_slow = self.random.chance(40);
+        let waits = |link: &usize| !self.links[*link].is_empty();
+        let mut full: Vec<usize> =
+            (0..self.links.len()).filter(waits).filter(|&l| with_slow || !self.slow[l]).collect();
+        if full.is_empty() {
+            full = (0..self.links.len()).filter(waits).collect();
+        }
         let link = *full.get(self.random.below(full.len().max(1) as u64) as usize)?;
-        let frame = self.links[link].pop_front()?;
-        let (from, to) = (link / self.nodes.len(), link % self.nodes.len());
+        self.deliver_from(link / self.nodes.len(), link % self.nodes.len())
+    }
+
+    /// Delivers everything but what lies on one link.
+    pub fn deliver_all_but(&mut self, from: usize, to: usize) -> Vec<(usize, News)> {
+        let held = std::mem::take(&mut self.links[from * self.nodes.len() + to]);
+        let mut heard = Vec::new();
+        let mut later = VecDeque::new();
+        while let Some((rank, news)) = self.deliver() {
+            heard.extend(news.into_iter().map(|one| (rank, one)));
+            // What is sent on that link meanwhile waits behind what is held.
+            later.append(&mut self.links[from * self.nodes.len() + to]);
+        }
+        let link = &mut self.links[from * self.nodes.len() + to];
+        *link = held;
+        link.append(&mut later);
+        heard
+    }
+
+    /// Delivers the next frame from one rank to another.
+    pub fn deliver_from(&mut self, from: usize, to: usize) -> Option<(usize, Vec<News>)> {
+        let frame = self.links[from * self.nodes.len() + to].pop_front()?;
         let (head, payload) = frame.split_at(HEADER_BYTES);
         let header = Header::decode(head.try_into().expect("a header")).expect("a header of ours");
         let Arrived { message, bodies } = codec::decode(&header, payload, PAGE).expect("a message of ours");
