@@ -311,7 +311,7 @@ impl World {
             // A word is written by one rank in an epoch and read by nobody else, or read by all.
             let era = program.epoch / self.shape.sticky;
             let writer = mix(self.seed, u64::from(word / 3), era) % u64::from(self.shape.ranks);
-            let quiet = mix(self.seed, u64::from(word), program.epoch ^ 0xabcd) % 3 == 0;
+            let quiet = mix(self.seed, u64::from(word), program.epoch ^ 0xabcd).is_multiple_of(3);
             if quiet { !write } else { writer == rank as u64 }
         };
         if allowed {
