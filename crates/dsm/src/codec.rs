@@ -75,7 +75,8 @@ impl Bodies {
 pub struct Arrived {
     /// The message.
     pub message: Message,
-    /// One range of the payload for each page or diff. Empty for a [`Message::PageReply`] of zeroes.
+    /// One range of the payload for each page or diff. None for a [`Message::PageReply`] of zeroes, and for pages that
+    /// are not carried.
     pub bodies: Vec<Range<usize>>,
 }
 
@@ -319,40 +320,49 @@ impl Fields<'_> {
     }
 }
 
+/// What the ranks of one program agree on about the bytes of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Bytes of a page.
+    pub page: usize,
+    /// Bytes of a page in a message: as many, or 0 where ranks read and write each other's pages themselves.
+    pub carried: usize,
+}
+
 /// Reads the payload of a frame whose header is in order and whose checksum, where it has one, is right.
 ///
 /// # Errors
 /// When it is no message between ranks that share pages of this size.
-pub fn decode(header: &Header, payload: &[u8], page_bytes: usize) -> Result<Arrived, BadMessage> {
+pub fn decode(header: &Header, payload: &[u8], sizes: Sizes) -> Result<Arrived, BadMessage> {
     if header.kind != Kind::BetweenRanks || header.payload_bytes() != payload.len() {
         return Err(BadMessage);
     }
     let mut fields = Fields { payload, at: 0 };
-    let arrived = decode_fields(header.code, &mut fields, page_bytes)?;
+    let arrived = decode_fields(header.code, &mut fields, sizes)?;
     if fields.at == payload.len() { Ok(arrived) } else { Err(BadMessage) }
 }
 
-fn decode_fields(number: u32, fields: &mut Fields<'_>, page_bytes: usize) -> Field<Arrived> {
+fn decode_fields(number: u32, fields: &mut Fields<'_>, sizes: Sizes) -> Field<Arrived> {
     let mut bodies = Vec::new();
     let message = match number {
         1 => Message::PageRequest { page: fields.u32()?, reader: fields.rank()? },
         2 => {
             let page = fields.u32()?;
             if fields.at < fields.payload.len() {
-                bodies.push(fields.body(page_bytes)?);
+                bodies.push(fields.body(sizes.carried)?);
             }
             Message::PageReply { page }
         }
         3 => Message::HomeRequest { page: fields.u32()? },
         4 => Message::HomeReply { page: fields.u32()?, home: fields.rank()? },
-        5 => decode_diffs(fields, page_bytes, &mut bodies)?,
+        5 => decode_diffs(fields, sizes.page, &mut bodies)?,
         6 => Message::DiffsDone,
         7 => decode_settle(fields)?,
         8 => {
             let last = fields.bool()?;
-            let count = fields.count(4 + page_bytes, usize::MAX)?;
+            let count = fields.count(4 + sizes.carried, usize::MAX)?;
             let pages = fields.list(count, Fields::u32)?;
-            bodies = fields.list(count, |fields| fields.body(page_bytes))?;
+            bodies = fields.list(count, |fields| fields.body(sizes.carried))?;
             Message::Updates { pages, last }
         }
         9 => Message::Leave { page: fields.u32()? },

@@ -7,10 +7,14 @@
 //! - [`coherence`] decides: a pure state machine a rank, events in, actions out. It never sees a page's bytes.
 //! - [`diff`] says what a rank wrote: a page against its twin, word by word.
 //! - [`codec`] turns what ranks say to each other into frames (`docs/wire-format.md` draws them).
+//! - [`live`] carries it out in a running program: traps, links, and the thread that answers other ranks.
+//! - [`capi`] is `include/dsm.h`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod capi;
 pub mod codec;
 pub mod coherence;
 pub mod diff;
 pub mod limits;
+pub mod live;

@@ -2,12 +2,13 @@
 
 mod common;
 
-use hanare_dsm::codec::{self, Bodies};
+use hanare_dsm::codec::{self, Bodies, Sizes};
 use hanare_dsm::coherence::*;
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use proptest::prelude::*;
 
 const PAGE: usize = common::PAGE;
+const SIZES: Sizes = Sizes { page: PAGE, carried: PAGE };
 
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..10, Just(u32::MAX), Just(u32::MAX - 1), any::<u32>()]
@@ -132,7 +133,7 @@ proptest! {
         let mut frame = Vec::new();
         codec::encode(&message, &bodies(&message), 9, true, &mut frame);
         let header = Header::decode(frame[..HEADER_BYTES].try_into().expect("a header")).expect("valid");
-        let arrived = codec::decode(&header, &frame[HEADER_BYTES..], PAGE).expect("valid");
+        let arrived = codec::decode(&header, &frame[HEADER_BYTES..], SIZES).expect("valid");
         prop_assert_eq!(arrived.message, message);
     }
 
@@ -154,7 +155,7 @@ proptest! {
         }
         let mut header = Header::bare(Kind::BetweenRanks, 1);
         (header.length, header.code) = (payload.len() as u32, code);
-        if let Ok(arrived) = codec::decode(&header, &payload, PAGE) {
+        if let Ok(arrived) = codec::decode(&header, &payload, SIZES) {
             prop_assert!(arrived.bodies.iter().all(|range| range.end <= payload.len()));
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use hanare_dsm::codec::{self, Arrived, Bodies};
+use hanare_dsm::codec::{self, Arrived, Bodies, Sizes};
 use hanare_dsm::coherence::{
     Action, Config, Event, Failure, Machine, Message, Misuse, Outcome, Protocol, Purpose, Rank, Run, State,
 };
@@ -247,7 +247,8 @@ impl Cluster {
         let frame = self.links[from * self.nodes.len() + to].pop_front()?;
         let (head, payload) = frame.split_at(HEADER_BYTES);
         let header = Header::decode(head.try_into().expect("a header")).expect("a header of ours");
-        let Arrived { message, bodies } = codec::decode(&header, payload, PAGE).expect("a message of ours");
+        let Arrived { message, bodies } =
+            codec::decode(&header, payload, Sizes { page: PAGE, carried: PAGE }).expect("a message of ours");
         let pages = match &message {
             Message::Diffs { pages, .. } | Message::Updates { pages, .. } => pages.clone(),
             Message::PageReply { page } => vec![*page],
