@@ -11,6 +11,7 @@
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
+#   make shared-workloads  those on shared memory: laplace, litmus
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
 #
@@ -40,7 +41,7 @@ all: build
 
 build:
 	@scripts/need cargo cc
-	$(CARGO) build --profile $(PROFILE) -p hanare -p hanare-preload -p hanare-cli
+	$(CARGO) build --profile $(PROFILE) -p hanare -p hanare-preload -p hanare-dsm -p hanare-cli
 
 demo: build
 	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT) $(OUT)/gentext
@@ -91,6 +92,10 @@ workloads:
 	$(CARGO) build --quiet --profile $(PROFILE) -p hanare
 	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
+# Those on shared memory want its library first.
+shared-workloads: build
+	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
+
 # numpy in a place of its own. Where it cannot be had, the tests that want it skip themselves and say so.
 python:
 	@scripts/need python3
@@ -103,7 +108,7 @@ install: build
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig $(INCLUDEDIR))
 	install -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
-	install -m 755 $(BIN)/libhanare.so $(DESTDIR)$(LIBDIR)/
+	install -m 755 $(BIN)/libhanare.so $(BIN)/libhanare_dsm.so $(DESTDIR)$(LIBDIR)/
 	install -m 644 include/*.h $(DESTDIR)$(INCLUDEDIR)/
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	    -e 's|@VERSION@|$(VERSION)|' packaging/hanare.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/hanare.pc
@@ -112,4 +117,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
+    workloads shared-workloads python install clean

@@ -39,7 +39,18 @@ impl Built {
 
     fn build_command(&self) {
         let mut cargo = Command::new(cargo());
-        cargo.args(["build", "--quiet", "-p", "hanare", "-p", "hanare-preload", "-p", "hanare-cli"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "-p",
+            "hanare",
+            "-p",
+            "hanare-preload",
+            "-p",
+            "hanare-dsm",
+            "-p",
+            "hanare-cli",
+        ]);
         cargo.args(["--profile", self.profile()]).arg("--target-dir").arg(&self.target).current_dir(&self.root);
         assert!(cargo.status().expect("cargo runs").success(), "cargo could not build the command");
     }
@@ -47,7 +58,7 @@ impl Built {
     fn build_workloads(&self) {
         let mut make = Command::new("make");
         make.arg("--silent").arg("-C").arg(self.root.join("workloads"));
-        make.arg(format!("OUT={}", self.workloads.display()));
+        make.arg("all").arg("shared").arg(format!("OUT={}", self.workloads.display()));
         make.arg(format!("HANARE_LIBDIR={}", self.profile_dir.display()));
         assert!(make.status().expect("make runs").success(), "make could not build the workloads");
     }

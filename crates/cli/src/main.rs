@@ -7,6 +7,7 @@
 
 mod bench;
 mod doctor;
+mod launch;
 mod library;
 mod message;
 mod place;
@@ -46,6 +47,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Launch(launch::LaunchArgs),
     Serve(serve::ServeArgs),
     Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args, None).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Launch(args) => launch::launch(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),

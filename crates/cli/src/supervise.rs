@@ -52,7 +52,8 @@ impl End {
         }
     }
 
-    fn of(status: ExitStatus) -> Self {
+    /// Of a process that was waited for.
+    pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             // Both are below 256 and 128 by the definition of wait(2)'s status.
             (Some(code), _) => End::Exited(code as u8),

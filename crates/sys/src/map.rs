@@ -142,6 +142,23 @@ impl Mapping {
         })
     }
 
+    /// As [`Mapping::shared`] from offset 0, at this page-aligned address and nowhere else.
+    ///
+    /// # Errors
+    /// [`MapError::Shape`], and [`MapError::Shared`]: `EEXIST` when something is mapped there.
+    pub fn shared_at(fd: impl AsFd, addr: usize, len: usize) -> Result<Self, MapError> {
+        let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+        // SAFETY: NOREPLACE leaves every existing mapping as it is.
+        let mapped = unsafe { rustix::mm::mmap(pointer(addr), len, prot, flags, fd, 0) };
+        mapped.map(|ptr| Self { addr: ptr as usize, len }).map_err(|errno| MapError::Shared {
+            offset: 0,
+            len,
+            errno: errno.into(),
+        })
+    }
+
     /// As [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
     ///
     /// # Errors

@@ -75,6 +75,7 @@ const REGISTER_MINOR: u64 = 1 << 2;
 const MODE_DONTWAKE: u64 = 1 << 0;
 const COPY_MODE_WP: u64 = 1 << 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+const CONTINUE_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const WRITEPROTECT_MODE_DONTWAKE: u64 = 1 << 1;
 
@@ -419,6 +420,15 @@ impl Uffd {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
         // SAFETY: `words` is a struct uffdio_continue; it maps what the shared object holds
         // already.
+        let answer = unsafe { self.ioctl(UFFDIO_CONTINUE, &mut words) };
+        IoctlResult::from_words(answer, words.0[3], len)
+    }
+
+    /// As [`Uffd::continue_`], and maps the pages write-protected (Linux 6.4; the range must be registered with `wp`),
+    /// so that no write slips in before the protection.
+    pub fn continue_protected(&self, addr: usize, len: usize) -> IoctlResult {
+        let mut words = Words4([addr as u64, len as u64, CONTINUE_MODE_WP, 0]);
+        // SAFETY: as for `continue_`.
         let answer = unsafe { self.ioctl(UFFDIO_CONTINUE, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }

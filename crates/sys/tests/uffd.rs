@@ -250,6 +250,42 @@ fn a_minor_fault_continues_with_what_the_other_mapping_wrote() {
 }
 
 #[test]
+fn a_shared_page_continued_protected_traps_its_first_write_and_again_after_it_was_dropped() {
+    let features = features();
+    need!(features.continue_ && features.wp, "UFFDIO_CONTINUE with write protection");
+    let wanted = feature::MINOR_SHMEM | feature::MISSING_SHMEM | feature::WP | feature::WP_HUGETLBFS_SHMEM;
+    let uffd = Uffd::open(features.access, wanted).unwrap();
+    let page = page_size();
+    let object = map::memfd("hanare-test", page as u64).unwrap();
+    let view = Mapping::shared(&object, 0, page).unwrap();
+    let filler = Mapping::shared(&object, 0, page).unwrap();
+    uffd.register(view.addr(), view.len(), RegisterMode { missing: true, wp: true, minor: true }).unwrap();
+    fill(filler.addr(), page, 12);
+    let addr = view.addr();
+    for _ in 0..2 {
+        assert_eq!(uffd.continue_protected(addr, page), done(page));
+        check(addr, page, 12);
+        let reply = toucher(move || {
+            fill(addr, 8, 12);
+            0
+        });
+        reply.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(next_events(&uffd), [Event::Fault { addr, write: true, wp: true, minor: false, tid: 0 }]);
+        uffd.write_protect(addr, page, false, false).unwrap();
+        reply.recv_timeout(PATIENCE).unwrap();
+        // SAFETY: the test's own memory, to which there are no references; the object keeps its bytes.
+        unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
+        let reply = toucher(move || read(addr));
+        reply.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(next_events(&uffd), [Event::Fault { addr, write: false, wp: false, minor: true, tid: 0 }]);
+        assert_eq!(uffd.continue_protected(addr, page), done(page));
+        assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(filler.addr()));
+        // SAFETY: as above.
+        unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
+    }
+}
+
+#[test]
 fn dropped_and_unmapped_ranges_are_reported() {
     let features = features();
     need!(features.missing, "userfaultfd");

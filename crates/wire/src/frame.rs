@@ -4,7 +4,7 @@
 //! of a payload is bounded before anyone waits for it or makes room for it.
 
 use crate::error::LinkError;
-use crate::limits::{CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
+use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
 
 /// "HNRE" in the order of the bytes on the wire.
 pub const MAGIC: [u8; 4] = *b"HNRE";
@@ -66,6 +66,8 @@ pub enum Kind {
     Grant = 51,
     /// Client, same host: take this run of slots back.
     Return = 52,
+    /// A rank of shared memory, to another: the message whose number is the `code`.
+    BetweenRanks = 64,
 }
 
 /// How many payload bytes a kind may carry, and whether `length` names a range instead.
@@ -81,7 +83,7 @@ enum Shape {
 }
 
 impl Kind {
-    const ALL: [Kind; 22] = [
+    const ALL: [Kind; 23] = [
         Kind::Hello,
         Kind::Challenge,
         Kind::Proof,
@@ -104,6 +106,7 @@ impl Kind {
         Kind::GrantRequest,
         Kind::Grant,
         Kind::Return,
+        Kind::BetweenRanks,
     ];
 
     /// The kind with this number.
@@ -116,6 +119,7 @@ impl Kind {
             Kind::Read => Shape::Names(RANGE_MAX),
             Kind::Discard => Shape::Names(DISCARD_MAX),
             Kind::Data | Kind::Write => Shape::Range,
+            Kind::BetweenRanks => Shape::Payload(BETWEEN_RANKS_MAX),
             Kind::Error => Shape::Payload(TEXT_MAX),
             Kind::Refused => Shape::Payload(REASON_MAX),
             Kind::Done | Kind::Status | Kind::Ping | Kind::Pong | Kind::Sessions | Kind::Attach | Kind::Attached => {
@@ -150,7 +154,8 @@ pub struct Header {
     pub length: u32,
     /// CRC-32 of the payload when the flag says so, else zero.
     pub payload_crc: u32,
-    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; else zero.
+    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; the number of a message between ranks; else
+    /// zero.
     pub code: u32,
 }
 

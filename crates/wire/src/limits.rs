@@ -18,6 +18,8 @@ pub const TEXT_MAX: usize = 80;
 pub const REASON_MAX: usize = 512;
 /// The longest payload of a frame that carries neither a page nor a text.
 pub const CONTROL_MAX: usize = 4096;
+/// The longest payload of a message between ranks of shared memory.
+pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
 /// The most pieces a page may be written from in one call.
 pub const PARTS_MAX: usize = 256;
 /// The shortest key accepted, in bytes.

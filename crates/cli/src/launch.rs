@@ -1,0 +1,255 @@
+//! `hanare launch`: starts the ranks of a program that shares memory, on this host, and waits for them.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use hanare::settings::parse_size;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use thiserror::Error;
+
+use crate::message::say;
+use crate::supervise::End;
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare launch -n 4 -- ./laplace
+  hanare launch -n 2 --protocol update --stats-json counts.json -- ./lu -n 2048
+Exit codes: 0 when every rank ended with 0; otherwise that of the first rank that failed (128+n for signal n), before any \
+that ended only because another was lost (122). 125: the ranks could not be started.";
+
+/// How long the others may take to end by themselves when one rank has failed.
+const GRACE: Duration = Duration::from_secs(4);
+/// Exit code of a rank that lost another.
+const EXIT_LOST: u8 = 122;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Protocol {
+    Invalidate,
+    Update,
+    Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Transfer {
+    ZeroCopy,
+    Message,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Home {
+    Static,
+    Migrate,
+}
+
+/// Start the ranks of a program that shares memory by dsm.h.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct LaunchArgs {
+    /// How many ranks, 1 to 256.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    ranks: u16,
+    /// What happens to copies of pages that others wrote: taken away, sent anew, or the better of the two page by page.
+    #[arg(long, value_enum, default_value = "invalidate")]
+    protocol: Protocol,
+    /// How pages travel: ranks read and write each other's memory, or messages.
+    #[arg(long, value_enum, default_value = "zero-copy")]
+    transfer: Transfer,
+    /// Whether a page's home moves to the rank that writes it.
+    #[arg(long, value_enum, default_value = "static")]
+    home: Home,
+    /// Size of the shared region; nothing is taken before it is used.
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
+    shared: u64,
+    /// Write what each rank counted to this file, as a JSON array.
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Why the ranks were not run to their end.
+#[derive(Debug, Error)]
+pub(crate) enum LaunchError {
+    /// The program is not there or cannot be run.
+    #[error("{program} cannot be run: {source}", program = program.to_string_lossy())]
+    Spawn {
+        /// As the user named it.
+        program: OsString,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No directory for the ranks to meet in.
+    #[error("cannot make a directory for the ranks to meet in: {0}; check TMPDIR")]
+    Place(io::Error),
+    /// Signals could not be set up.
+    #[error("cannot set up signals: {0}")]
+    Signals(io::Error),
+    /// The counts could not be written.
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Counts {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// The exit code for it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            LaunchError::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            LaunchError::Spawn { .. } => 126,
+            _ => crate::EXIT_OWN,
+        }
+    }
+}
+
+/// What the launcher waits for.
+enum News {
+    Ended(u16, io::Result<ExitStatus>),
+    Signal(i32),
+}
+
+/// Starts the ranks and waits for them all.
+pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
+    let place = Place::new()?;
+    let (sender, news) = channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::Signals)?;
+    let of_signals = sender.clone();
+    std::thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(News::Signal(signal))));
+    let mut ranks = Ranks { pids: Vec::new() };
+    for rank in 0..args.ranks {
+        let child = match start(args, rank, &place.0) {
+            Ok(child) => child,
+            Err(source) => {
+                ranks.send(Signal::KILL);
+                return Err(LaunchError::Spawn { program: args.program[0].clone(), source });
+            }
+        };
+        ranks.pids.push(Some(Pid::from_child(&child)));
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let mut child = child;
+            let status = child.wait();
+            sender.send(News::Ended(rank, status))
+        });
+    }
+    let code = ranks.wait(&news);
+    if let Some(path) = &args.stats_json {
+        let failed = |source| LaunchError::Counts { path: path.clone(), source };
+        std::fs::write(path, place.counts(args.ranks)).map_err(failed)?;
+    }
+    Ok(code)
+}
+
+fn start(args: &LaunchArgs, rank: u16, place: &Path) -> io::Result<Child> {
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
+    Command::new(&args.program[0])
+        .args(&args.program[1..])
+        .env("HANARE_RANK", rank.to_string())
+        .env("HANARE_RANKS", args.ranks.to_string())
+        .env("HANARE_MEET", place)
+        .env("HANARE_COUNTS", place)
+        .env("HANARE_LAUNCHER", std::process::id().to_string())
+        .env("HANARE_PROTOCOL", name(args.protocol.to_possible_value()))
+        .env("HANARE_TRANSFER", name(args.transfer.to_possible_value()))
+        .env("HANARE_HOME_POLICY", name(args.home.to_possible_value()))
+        .env("HANARE_SHARED_BYTES", args.shared.to_string())
+        .spawn()
+}
+
+/// The ranks that run.
+struct Ranks {
+    pids: Vec<Option<Pid>>,
+}
+
+impl Ranks {
+    fn send(&self, signal: Signal) {
+        for pid in self.pids.iter().flatten() {
+            // A rank that is not yet known to have ended is not reaped, so its number is still its own; a pidfd of one
+            // that just was is refused.
+            if let Ok(fd) = pidfd_open(*pid, PidfdFlags::empty()) {
+                let _ = pidfd_send_signal(&fd, signal);
+            }
+        }
+    }
+
+    /// Waits for all of them. When one fails the others end by themselves, or are ended a little later.
+    fn wait(&mut self, news: &Receiver<News>) -> u8 {
+        let mut code = 0;
+        let mut failed_at: Option<Instant> = None;
+        while self.pids.iter().any(Option::is_some) {
+            let left = failed_at.map_or(GRACE, |at: Instant| GRACE.saturating_sub(at.elapsed()));
+            match news.recv_timeout(left) {
+                Ok(News::Ended(rank, status)) => {
+                    self.pids[usize::from(rank)] = None;
+                    let ended = status.map_or(crate::EXIT_OWN, |status| End::of(status).exit_code());
+                    if ended != 0 {
+                        failed_at.get_or_insert_with(Instant::now);
+                        report(rank, ended);
+                        code = if code == 0 || code == EXIT_LOST { ended } else { code };
+                    }
+                }
+                Ok(News::Signal(signal)) => {
+                    let signal = [(SIGINT, Signal::INT), (SIGHUP, Signal::HUP)]
+                        .into_iter()
+                        .find_map(|(number, named)| (number == signal).then_some(named))
+                        .unwrap_or(Signal::TERM);
+                    failed_at.get_or_insert_with(Instant::now);
+                    self.send(signal);
+                }
+                Err(RecvTimeoutError::Timeout) if failed_at.is_some() => {
+                    self.send(Signal::KILL);
+                    failed_at = Some(Instant::now());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        code
+    }
+}
+
+fn report(rank: u16, code: u8) {
+    match code {
+        EXIT_LOST => {}
+        code if code > 128 => say(&format!("rank {rank} was ended by signal {}", code - 128)),
+        code => say(&format!("rank {rank} ended with exit code {code}")),
+    }
+}
+
+/// A directory of the launcher's own, gone when it is.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Result<Self, LaunchError> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!("hanare-launch-{}", std::process::id()));
+        // Left by an earlier process of this number.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(LaunchError::Place)?;
+        Ok(Self(path))
+    }
+
+    /// What the ranks wrote at their end, as one array.
+    fn counts(&self, ranks: u16) -> String {
+        let of = |rank: u16| std::fs::read_to_string(self.0.join(format!("{rank}.json"))).ok();
+        let counts: Vec<String> = (0..ranks).filter_map(of).collect();
+        format!("[{}]\n", counts.join(",\n "))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,316 @@
+//! The C API: `include/dsm.h` says what each call does.
+//!
+//! A call that cannot be made ends this rank with one line, and the others with it: what a program would do with an error
+//! of a barrier is nobody's guess.
+#![allow(unsafe_code, reason = "the edge to C")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::coherence::{Event, Misuse, Outcome, Placement, Rank, Reduction};
+use crate::limits::VALUES_MAX;
+use crate::live::{Counts, EXIT_OWN, Job, Live, die};
+
+const PAGE: usize = 4096;
+
+static LIVE: OnceLock<&'static Live> = OnceLock::new();
+static OVER: AtomicBool = AtomicBool::new(false);
+
+/// `struct dsm_placement`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DsmPlacement {
+    kind: c_int,
+    rank: c_int,
+    block: usize,
+    owners: *const c_int,
+    count: usize,
+}
+
+/// `struct dsm_stats`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct DsmStats {
+    barriers: u64,
+    barrier_ns: u64,
+    update_ns: u64,
+    read_faults: u64,
+    write_faults: u64,
+    fault_ns: u64,
+    share_ns: u64,
+    page_shares: u64,
+    page_updates: u64,
+    invalidations: u64,
+    twins: u64,
+    diffs: u64,
+    flushes: u64,
+    homes_moved: u64,
+    locks: u64,
+    frames_sent: u64,
+    bytes_sent: u64,
+}
+
+impl DsmStats {
+    fn of(counts: &Counts) -> Self {
+        let machine = &counts.machine;
+        Self {
+            barriers: machine.barriers,
+            barrier_ns: counts.barrier_ns,
+            update_ns: counts.update_ns,
+            read_faults: machine.read_faults,
+            write_faults: machine.write_faults,
+            fault_ns: counts.fault_ns,
+            share_ns: counts.share_ns,
+            page_shares: machine.pages_fetched,
+            page_updates: machine.pages_updated,
+            invalidations: machine.pages_invalidated,
+            twins: machine.twins,
+            diffs: machine.pages_flushed,
+            flushes: machine.flushes,
+            homes_moved: machine.homes_moved,
+            locks: machine.locks,
+            frames_sent: counts.frames_sent,
+            bytes_sent: counts.bytes_sent,
+        }
+    }
+
+    /// The counts as a JSON object, named as in `struct dsm_stats`.
+    fn to_json(self, rank: Rank) -> String {
+        let fields = [
+            ("rank", u64::from(rank.0)),
+            ("barriers", self.barriers),
+            ("barrier_ns", self.barrier_ns),
+            ("update_ns", self.update_ns),
+            ("read_faults", self.read_faults),
+            ("write_faults", self.write_faults),
+            ("fault_ns", self.fault_ns),
+            ("share_ns", self.share_ns),
+            ("page_shares", self.page_shares),
+            ("page_updates", self.page_updates),
+            ("invalidations", self.invalidations),
+            ("twins", self.twins),
+            ("diffs", self.diffs),
+            ("flushes", self.flushes),
+            ("homes_moved", self.homes_moved),
+            ("locks", self.locks),
+            ("frames_sent", self.frames_sent),
+            ("bytes_sent", self.bytes_sent),
+        ];
+        let mut json = String::from("{");
+        for (index, (name, value)) in fields.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = write!(json, "{comma}\"{name}\":{value}");
+        }
+        json.push('}');
+        json
+    }
+}
+
+fn live(call: &str) -> &'static Live {
+    match LIVE.get() {
+        Some(live) if !OVER.load(Ordering::Acquire) => live,
+        Some(live) => {
+            let rank = live.job().rank;
+            die(EXIT_OWN, &format!("rank {rank}: {call} was called after dsm_shutdown; make no calls after it"))
+        }
+        None => die(EXIT_OWN, &format!("{call} was called before dsm_startup; call dsm_startup first")),
+    }
+}
+
+fn refuse(call: &str, misuse: Misuse) -> ! {
+    let rank = LIVE.get().map_or(Rank(0), |live| live.job().rank);
+    die(EXIT_OWN, &format!("rank {rank}: {call}: {misuse}"))
+}
+
+fn make(call: &str, event: Event<'_>) -> Outcome {
+    live(call).call(event).unwrap_or_else(|misuse| refuse(call, misuse))
+}
+
+/// See `include/dsm.h`. The arguments are left as they are: settings come from the environment.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
+    if LIVE.get().is_some() {
+        die(EXIT_OWN, "dsm_startup was called twice; call it once");
+    }
+    let job = Job::from_env(|name| std::env::var(name).ok()).unwrap_or_else(|error| die(EXIT_OWN, &error.to_string()));
+    end_with_launcher(&job);
+    let live = Live::start(job).unwrap_or_else(|error| die(EXIT_OWN, &error));
+    // Set once: the check above is only passed again by a second thread, which the header forbids.
+    let _ = LIVE.set(live);
+    0
+}
+
+/// A rank whose launcher was killed ends too.
+fn end_with_launcher(job: &Job) {
+    let Some(launcher) = job.launcher else { return };
+    // SAFETY: asks for a signal at the parent's end, and who the parent is; touches no memory.
+    let parent = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+        libc::getppid()
+    };
+    // A rank behind a wrapper (a shell, a debugger) has another parent, which may well end before it.
+    if parent != launcher {
+        // SAFETY: as above.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+    }
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_shutdown() {
+    let live = live("dsm_shutdown");
+    make("dsm_shutdown", Event::Shutdown);
+    if let Some(folder) = &live.job().counts {
+        let rank = live.job().rank;
+        let json = DsmStats::of(&live.counts()).to_json(rank);
+        if let Err(error) = std::fs::write(folder.join(format!("{rank}.json")), json) {
+            eprintln!("hanare: rank {rank}: cannot write its counts to {}: {error}", folder.display());
+        }
+    }
+    OVER.store(true, Ordering::Release);
+    live.end();
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_rank() -> c_int {
+    c_int::from(live("dsm_rank").job().rank.0)
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_size() -> c_int {
+    c_int::from(live("dsm_size").job().ranks)
+}
+
+fn pages_of(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PAGE)).unwrap_or(u32::MAX)
+}
+
+fn rank_of(number: c_int) -> Rank {
+    // A rank that cannot be is refused by the machine, with the words for it.
+    Rank(u16::try_from(number).unwrap_or(u16::MAX))
+}
+
+/// The placement as the machine has it; none when its kind is unknown or a block is no whole page.
+///
+/// # Safety
+/// `owners` points to `count` numbers, or is null.
+unsafe fn placement_of(placement: DsmPlacement) -> Option<Placement> {
+    let block = placement.block;
+    let blocks_fit = block > 0 && block.is_multiple_of(PAGE);
+    Some(match placement.kind {
+        0 => Placement::Block,
+        1 if blocks_fit => Placement::Cyclic(pages_of(block)),
+        2 => Placement::One(rank_of(placement.rank)),
+        3 => Placement::FirstTouch,
+        4 if blocks_fit && !placement.owners.is_null() => {
+            let number = |index| {
+                // SAFETY: the caller promises so many numbers.
+                unsafe { placement.owners.add(index).read() }
+            };
+            Placement::Owners {
+                pages: pages_of(block),
+                owners: (0..placement.count).map(|n| rank_of(number(n))).collect(),
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// See `include/dsm.h`.
+///
+/// # Safety
+/// The placement's `owners` points to its `count` numbers, or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsm_alloc(size: usize, placement: DsmPlacement) -> *mut c_void {
+    let live = live("dsm_alloc");
+    // SAFETY: the caller's promise.
+    let Some(placement) = (unsafe { placement_of(placement) }) else {
+        die(
+            EXIT_OWN,
+            &format!(
+                "rank {}: dsm_alloc: the placement is unknown, or its block is not a multiple of {PAGE} bytes",
+                live.job().rank
+            ),
+        )
+    };
+    match make("dsm_alloc", Event::Alloc { pages: pages_of(size), placement: &placement }) {
+        Outcome::Allocated { first } => std::ptr::with_exposed_provenance_mut(live.address_of(first)),
+        _ => {
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_free(block: *mut c_void) {
+    let live = live("dsm_free");
+    match live.page_at(block.addr()) {
+        Some(first) => _ = make("dsm_free", Event::Free { first }),
+        None => refuse("dsm_free", Misuse::NotAnAllocation(u32::MAX)),
+    }
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_barrier() {
+    make("dsm_barrier", Event::Barrier);
+}
+
+fn lock_of(number: c_int) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_lock(lock: c_int) {
+    make("dsm_lock", Event::Acquire { lock: lock_of(lock) });
+}
+
+/// See `include/dsm.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dsm_unlock(lock: c_int) {
+    make("dsm_unlock", Event::Release { lock: lock_of(lock) });
+}
+
+/// See `include/dsm.h`.
+///
+/// # Safety
+/// `values` points to `count` numbers of 8 bytes, for reading and writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count: usize) {
+    let live = live("dsm_reduce");
+    let reduction = u64::try_from(operation).ok().and_then(Reduction::from_detail);
+    let Some(reduction) = reduction else {
+        die(EXIT_OWN, &format!("rank {}: dsm_reduce: there is no operation {operation}; see dsm.h", live.job().rank))
+    };
+    if count > VALUES_MAX {
+        refuse("dsm_reduce", Misuse::BadReduction(count));
+    }
+    // Copied before and after the call: they may lie in shared memory, which nobody answers for during a call.
+    // SAFETY: the caller promises so many numbers.
+    let mine: Vec<u64> = (0..count).map(|n| unsafe { values.cast::<u64>().add(n).read_unaligned() }).collect();
+    if let Outcome::Reduced { values: all } = make("dsm_reduce", Event::Reduce { reduction, values: &mine }) {
+        for (n, value) in all.into_iter().enumerate().take(count) {
+            // SAFETY: as above.
+            unsafe { values.cast::<u64>().add(n).write_unaligned(value) };
+        }
+    }
+}
+
+/// See `include/dsm.h`.
+///
+/// # Safety
+/// `stats` points to a `struct dsm_stats` for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dsm_stats(stats: *mut DsmStats) {
+    let counts = DsmStats::of(&live("dsm_stats").counts());
+    // SAFETY: the caller's promise. Written after the engine's lock is free: it may lie in shared memory.
+    unsafe { stats.write(counts) };
+}

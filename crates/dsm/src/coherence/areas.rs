@@ -1,0 +1,64 @@
+//! Which pages of the region are allocated: the same on every rank, since every rank makes the same calls.
+
+use super::units::Run;
+
+/// First fit over allocations in order.
+#[derive(Debug)]
+pub(crate) struct Areas {
+    pages: u32,
+    taken: Vec<Run>,
+}
+
+impl Areas {
+    pub(crate) fn new(pages: u32) -> Self {
+        Self { pages, taken: Vec::new() }
+    }
+
+    /// Takes the first room for so many pages.
+    pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
+        let mut first = 0;
+        let mut at = self.taken.len();
+        for (index, run) in self.taken.iter().enumerate() {
+            if run.first - first >= count {
+                at = index;
+                break;
+            }
+            first = run.first + run.count;
+        }
+        if self.pages - first < count {
+            return None;
+        }
+        self.taken.insert(at, Run { first, count });
+        Some(first)
+    }
+
+    /// Pages in allocations.
+    pub(crate) fn pages_taken(&self) -> u32 {
+        self.taken.iter().map(|run| run.count).sum()
+    }
+
+    /// The allocation that begins at this page.
+    pub(crate) fn find(&self, first: u32) -> Option<usize> {
+        self.taken.binary_search_by_key(&first, |run| run.first).ok()
+    }
+
+    /// Gives an allocation back.
+    pub(crate) fn give(&mut self, first: u32) -> Option<Run> {
+        self.find(first).map(|index| self.taken.remove(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_found_again_and_never_given_twice() {
+        let mut areas = Areas::new(10);
+        assert_eq!([areas.take(4), areas.take(3), areas.take(4)], [Some(0), Some(4), None]);
+        assert_eq!(areas.take(3), Some(7));
+        assert_eq!(areas.give(4), Some(Run { first: 4, count: 3 }));
+        assert_eq!(areas.give(4), None);
+        assert_eq!([areas.take(2), areas.take(2), areas.take(1)], [Some(4), None, Some(6)]);
+    }
+}

@@ -1,0 +1,360 @@
+//! The memory barrier at one rank: flush, settle, and the meetings between.
+
+use super::event::{Action, Outcome};
+use super::message::{Adopt, Message, Move, Purpose, Together, Violation};
+use super::units::{Rank, RankSet, Run, runs_of};
+use super::{CHANGED, Call, Checked, Machine, Protocol, State, directory};
+use crate::limits::{ADOPTS_MAX, MOVES_MAX, RUNS_MAX};
+
+/// How far a rank is in a memory barrier.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Barrier {
+    /// Waits for everyone to stop computing.
+    Stopping,
+    /// Its own diffs are sent; waits for those of so many ranks.
+    Flushing { expect: u16 },
+    /// Waits for everyone to have all diffs.
+    Flushed,
+    /// Update protocol: waits for everyone to have sent its updates.
+    Updating,
+    /// Waits for the settlements of so many ranks.
+    Settling { expect: u16 },
+}
+
+/// What a home settles with one rank.
+#[derive(Debug)]
+struct Share {
+    rank: Rank,
+    invalid: Vec<u32>,
+    updates: Vec<u32>,
+    adopts: Vec<Adopt>,
+}
+
+impl Machine {
+    pub(super) fn enter_barrier(&mut self, actions: &mut Vec<Action>) {
+        let mut targets = RankSet::EMPTY;
+        for &page in self.dirty.iter().filter(|&&page| self.state(page) == State::Dirty) {
+            targets.insert(self.pages[page as usize].home);
+        }
+        self.call = Call::Barrier(Barrier::Stopping);
+        self.meet(1, targets, actions);
+    }
+
+    fn meet(&mut self, meeting: u8, targets: RankSet, actions: &mut Vec<Action>) {
+        let arrive = Message::Arrive { what: Together::Barrier, detail: 0, meeting, targets, values: Vec::new() };
+        self.send(Rank(0), arrive, actions);
+    }
+
+    /// A meeting is over. The call was taken out of `self.call`, and is put back as it goes on.
+    pub(super) fn go_on(&mut self, at: Barrier, meeting: u8, expect: u16, actions: &mut Vec<Action>) -> Checked {
+        match (at, meeting) {
+            (Barrier::Stopping, 1) => {
+                self.call = Call::Barrier(Barrier::Flushing { expect });
+                self.flush(Purpose::Barrier, actions);
+                // A lock's notices of before are told by this barrier.
+                self.flushed_early.clear();
+                self.flushed_by_all(actions);
+            }
+            (Barrier::Flushed, 2) if self.config.protocol == Protocol::Update => {
+                self.call = Call::Barrier(Barrier::Updating);
+                let targets = self.settle(actions);
+                self.meet(3, targets, actions);
+            }
+            (Barrier::Flushed, 2) | (Barrier::Updating, 3) => {
+                self.call = Call::Barrier(Barrier::Settling { expect });
+                self.settled_by_all(actions);
+            }
+            _ => return Err(Violation::Unasked),
+        }
+        Ok(())
+    }
+
+    /// Sends home what this rank wrote. Pages with copies elsewhere are protected, so that the next write is seen.
+    /// Returns the homes that get diffs, and adds the pages others may have to hear of to `flushed_early`.
+    pub(super) fn flush(&mut self, purpose: Purpose, actions: &mut Vec<Action>) -> RankSet {
+        let me = self.config.rank;
+        let mut pages = std::mem::take(&mut self.dirty);
+        pages.sort_unstable();
+        let mut protect = Vec::with_capacity(pages.len());
+        let mut diffs: Vec<(Rank, u32)> = Vec::new();
+        for &page in &pages {
+            let local = self.pages[page as usize];
+            if local.state == State::Dirty {
+                self.pages[page as usize].state = State::Clean;
+                diffs.push((local.home, page));
+                protect.push(page);
+            } else if self.directory.get(local.entry).is_none_or(|entry| entry.sharers.is_empty()) {
+                self.pages[page as usize].state = State::Open;
+                continue;
+            } else {
+                self.pages[page as usize].state = State::HomeClean;
+                self.written(page, me, purpose == Purpose::Barrier);
+                protect.push(page);
+            }
+            self.flushed_early.push(page);
+        }
+        actions.extend(runs_of(&mut protect).into_iter().map(|run| Action::Protect { run }));
+        pages.clear();
+        self.dirty = pages;
+        self.send_diffs(diffs, purpose, actions)
+    }
+
+    /// Sends diffs of protected pages, one message a home. Returns the homes.
+    pub(super) fn send_diffs(
+        &mut self,
+        mut diffs: Vec<(Rank, u32)>,
+        purpose: Purpose,
+        actions: &mut Vec<Action>,
+    ) -> RankSet {
+        diffs.sort_unstable();
+        let mut homes = RankSet::EMPTY;
+        for of_home in diffs.chunk_by(|a, b| a.0 == b.0) {
+            let to = of_home[0].0;
+            homes.insert(to);
+            self.counters.flushes += 1;
+            self.counters.pages_flushed += of_home.len() as u64;
+            let pages = of_home.iter().map(|&(_, page)| page).collect();
+            actions.push(Action::SendDiffs { to, pages, purpose });
+        }
+        homes
+    }
+
+    pub(super) fn take_diffs(
+        &mut self,
+        from: Rank,
+        purpose: Purpose,
+        pages: &[u32],
+        last: bool,
+        actions: &mut Vec<Action>,
+    ) -> Checked {
+        let at_barrier = purpose == Purpose::Barrier;
+        if at_barrier && !matches!(self.call, Call::Barrier(Barrier::Stopping | Barrier::Flushing { .. })) {
+            return Err(Violation::Unasked);
+        }
+        for (index, &page) in pages.iter().enumerate() {
+            self.local(page)?;
+            if !self.is_home(page) {
+                return Err(Violation::NotHome);
+            }
+            self.written(page, from, at_barrier);
+            actions.push(Action::Apply { index: index as u32, page });
+        }
+        if last && at_barrier {
+            if !self.diffs_here.insert(from) {
+                return Err(Violation::Unasked);
+            }
+            self.flushed_by_all(actions);
+        } else if last {
+            self.send(from, Message::DiffsDone, actions);
+        }
+        Ok(())
+    }
+
+    /// Goes on when every diff is here.
+    fn flushed_by_all(&mut self, actions: &mut Vec<Action>) {
+        let Call::Barrier(Barrier::Flushing { expect }) = self.call else { return };
+        if self.diffs_here.len() < u32::from(expect) {
+            return;
+        }
+        self.diffs_here = RankSet::EMPTY;
+        self.call = Call::Barrier(Barrier::Flushed);
+        let targets = match self.config.protocol {
+            Protocol::Update => RankSet::EMPTY,
+            Protocol::Invalidate | Protocol::Adaptive => self.settle(actions),
+        };
+        self.meet(2, targets, actions);
+    }
+
+    /// As a home: tells every rank what became of its copies. Returns the ranks that were told anything.
+    fn settle(&mut self, actions: &mut Vec<Action>) -> RankSet {
+        let mut shares: Vec<Share> = (0..self.config.ranks)
+            .map(|rank| Share { rank: Rank(rank), invalid: vec![], updates: vec![], adopts: vec![] })
+            .collect();
+        let mut moves = Vec::new();
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.sort_unstable();
+        for &page in &changed {
+            self.settle_page(page, &mut shares, &mut moves);
+        }
+        changed.clear();
+        self.changed = changed;
+        let (me, mut targets) = (self.config.rank, RankSet::EMPTY);
+        for share in shares.into_iter().filter(|share| share.rank != me) {
+            if !share.invalid.is_empty() || !share.updates.is_empty() || !moves.is_empty() {
+                targets.insert(share.rank);
+                self.send_share(share, &moves, actions);
+            }
+        }
+        targets
+    }
+
+    fn settle_page(&mut self, page: u32, shares: &mut [Share], moves: &mut Vec<Move>) {
+        let (me, protocol) = (self.config.rank, self.config.protocol);
+        let local = &mut self.pages[page as usize];
+        local.flags &= !CHANGED;
+        let Some(entry) = self.directory.get(local.entry) else { return };
+        entry.forget_idle();
+        for rank in entry.stale.common(entry.sharers).iter() {
+            let update = match protocol {
+                Protocol::Invalidate => false,
+                Protocol::Update => true,
+                Protocol::Adaptive => entry.wants_update(rank),
+            };
+            let share = &mut shares[usize::from(rank.0)];
+            if update {
+                share.updates.push(page);
+                self.counters.pages_updated += 1;
+            } else {
+                share.invalid.push(page);
+                entry.sharers.remove(rank);
+            }
+        }
+        // A rank that got an update is as true as the page; one to become home must not have needed it.
+        let writer = entry.count_writers(me).filter(|_| self.config.migrate && moves.len() < MOVES_MAX);
+        entry.stale = RankSet::EMPTY;
+        if let Some(home) = writer {
+            let mut sharers = entry.sharers;
+            sharers.remove(home);
+            sharers.insert(me);
+            shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
+            moves.push(Move { page, home });
+            let index = std::mem::replace(&mut local.entry, directory::NONE);
+            self.directory.remove(index);
+            (local.home, local.state) = (home, State::Clean);
+            self.counters.homes_moved += 1;
+        }
+    }
+
+    /// Sends one rank its share: what is invalid and what moved, then updates. Only the last frame says so.
+    fn send_share(&mut self, mut share: Share, moves: &[Move], actions: &mut Vec<Action>) {
+        let to = share.rank;
+        let runs = runs_of(&mut share.invalid);
+        let mut runs = runs.chunks(RUNS_MAX).peekable();
+        let mut adopts = share.adopts.chunks(ADOPTS_MAX).peekable();
+        let mut moves = Some(moves).filter(|moves| !moves.is_empty());
+        while runs.peek().is_some() || adopts.peek().is_some() || moves.is_some() {
+            let invalid: Vec<Run> = runs.next().unwrap_or_default().to_vec();
+            let adopts_now = adopts.next().unwrap_or_default().to_vec();
+            let moves = moves.take().unwrap_or_default().to_vec();
+            let last = runs.peek().is_none() && adopts.peek().is_none() && share.updates.is_empty();
+            let message = Message::Settle { invalid, moves, adopts: adopts_now, last };
+            actions.push(Action::Send { to, message });
+        }
+        if !share.updates.is_empty() {
+            actions.push(Action::SendUpdates { to, pages: share.updates });
+        }
+    }
+
+    pub(super) fn take_settlement(&mut self, from: Rank, invalid: &[Run], moves: &[Move], adopts: &[Adopt]) -> Checked {
+        if !self.in_barrier() {
+            return Err(Violation::Unasked);
+        }
+        let known = self.pages.len() as u32;
+        for run in invalid {
+            // Checked as a whole first: a run's length is a peer's word.
+            if run.pages().end > known || run.pages().is_empty() {
+                return Err(Violation::Page);
+            }
+            self.to_invalidate.extend(run.pages());
+        }
+        for adopt in adopts {
+            self.adopt(adopt)?;
+        }
+        for &Move { page, home } in moves {
+            if home.0 >= self.config.ranks || home == from {
+                return Err(Violation::Number);
+            }
+            let me = self.config.rank;
+            let is_home = self.is_home(page);
+            let local = self.local(page)?;
+            if (home == me) != is_home {
+                return Err(Violation::NotHome);
+            }
+            local.home = home;
+            if local.state == State::Asking {
+                local.state = State::Invalid;
+            }
+        }
+        Ok(())
+    }
+
+    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did.
+    fn adopt(&mut self, adopt: &Adopt) -> Checked {
+        let local = self.local(adopt.page)?;
+        if local.state != State::Clean {
+            return Err(Violation::NotHome);
+        }
+        local.state = State::HomeClean;
+        let me = self.config.rank;
+        let ranks = self.config.ranks;
+        let entry = self.entry(adopt.page);
+        entry.sharers = adopt.sharers;
+        entry.sharers.remove(me);
+        if entry.sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
+    }
+
+    pub(super) fn take_updates(&mut self, pages: &[u32], actions: &mut Vec<Action>) -> Checked {
+        if !self.in_barrier() {
+            return Err(Violation::Unasked);
+        }
+        for &page in pages {
+            if self.is_home(page) {
+                return Err(Violation::NotHome);
+            }
+            let local = self.local(page)?;
+            let wanted = match local.state {
+                State::Clean => true,
+                // Taken away by a lock's notice, of which the home knows nothing; or given up, and the home will hear.
+                State::Invalid => local.flags & super::LEFT == 0,
+                // What is being fetched is served after this, and is no older.
+                State::Fetching | State::Asking => false,
+                _ => return Err(Violation::Unasked),
+            };
+            if wanted {
+                local.state = State::Clean;
+                actions.push(Action::Install { page, writable: false });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn count_settlement(&mut self, from: Rank, last: bool, actions: &mut Vec<Action>) -> Checked {
+        if last && !self.settled_here.insert(from) {
+            return Err(Violation::Unasked);
+        }
+        if last {
+            self.settled_by_all(actions);
+        }
+        Ok(())
+    }
+
+    /// Goes back to the program when every settlement is here.
+    fn settled_by_all(&mut self, actions: &mut Vec<Action>) {
+        let Call::Barrier(Barrier::Settling { expect }) = self.call else { return };
+        if self.settled_here.len() < u32::from(expect) {
+            return;
+        }
+        self.settled_here = RankSet::EMPTY;
+        let mut pages = std::mem::take(&mut self.to_invalidate);
+        pages.retain(|&page| self.take_away(page));
+        actions.extend(runs_of(&mut pages).into_iter().map(|run| Action::Invalidate { run }));
+        pages.clear();
+        self.to_invalidate = pages;
+        self.call = Call::None;
+        self.counters.barriers += 1;
+        actions.push(Action::WakeAll);
+        actions.push(Action::Finished { outcome: Outcome::Done });
+    }
+
+    /// Gives up a copy that is not true; says whether there was one.
+    pub(super) fn take_away(&mut self, page: u32) -> bool {
+        match self.pages.get_mut(page as usize) {
+            Some(local) if local.state == State::Clean => {
+                local.state = State::Invalid;
+                self.counters.pages_invalidated += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}

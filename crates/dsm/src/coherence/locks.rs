@@ -1,0 +1,175 @@
+//! Locks: a release makes what was written known, an acquire takes away what is no longer true.
+
+use super::event::{Action, Misuse, Outcome};
+use super::message::{Message, Purpose, Violation};
+use super::units::{Rank, RankSet, Run, runs_of};
+use super::{Call, Checked, FETCH_AGAIN, Machine, State};
+use crate::limits::{LOCKS_MAX, RUNS_MAX};
+
+/// A lock call under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockCall {
+    lock: u32,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Waits for the lock.
+    Wanted,
+    /// Has it; waits until these homes have the diffs of pages that had to be taken away.
+    Granted(RankSet),
+    /// Gives it back when these homes have its diffs.
+    Flushing(RankSet),
+}
+
+impl Machine {
+    pub(super) fn acquire(&mut self, lock: u32, actions: &mut Vec<Action>) -> Result<(), Misuse> {
+        if lock >= LOCKS_MAX {
+            return Err(Misuse::NoLock(lock));
+        }
+        if self.held.contains(&lock) {
+            return Err(Misuse::Held(lock));
+        }
+        self.call = Call::Lock(LockCall { lock, at: At::Wanted });
+        self.send(Rank(0), Message::Acquire { lock }, actions);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, lock: u32, actions: &mut Vec<Action>) -> Result<(), Misuse> {
+        if !self.held.remove(&lock) {
+            return Err(Misuse::NotHeld(lock));
+        }
+        let homes = self.flush(Purpose::Lock, actions);
+        self.call = Call::Lock(LockCall { lock, at: At::Flushing(homes) });
+        self.diffs_arrived(actions);
+        Ok(())
+    }
+
+    /// A home has this rank's diffs.
+    pub(super) fn diffs_done(&mut self, from: Rank, actions: &mut Vec<Action>) -> Checked {
+        match &mut self.call {
+            Call::Lock(LockCall { at: At::Granted(homes) | At::Flushing(homes), .. }) if homes.contains(from) => {
+                homes.remove(from);
+            }
+            _ => return Err(Violation::Unasked),
+        }
+        self.diffs_arrived(actions);
+        Ok(())
+    }
+
+    /// Goes on when all homes have this rank's diffs.
+    fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
+        let Call::Lock(LockCall { lock, at }) = self.call else { return };
+        match at {
+            At::Granted(homes) if homes.is_empty() => self.counters.locks += 1,
+            At::Flushing(homes) if homes.is_empty() => {
+                let mut pages = std::mem::take(&mut self.flushed_early);
+                let runs = runs_of(&mut pages);
+                for runs in runs.chunks(RUNS_MAX) {
+                    self.send(Rank(0), Message::Wrote { runs: runs.to_vec() }, actions);
+                }
+                self.send(Rank(0), Message::Release { lock }, actions);
+            }
+            _ => return,
+        }
+        self.call = Call::None;
+        actions.push(Action::Finished { outcome: Outcome::Done });
+    }
+
+    pub(super) fn take_notices(&mut self, runs: &[Run]) -> Checked {
+        if !matches!(self.call, Call::Lock(LockCall { at: At::Wanted, .. })) {
+            return Err(Violation::Unasked);
+        }
+        self.noticed.extend(self.pages_in(runs)?);
+        Ok(())
+    }
+
+    /// The pages of runs that a peer named.
+    fn pages_in(&self, runs: &[Run]) -> Result<Vec<u32>, Violation> {
+        let known = self.pages.len() as u32;
+        let valid = runs.iter().all(|run| !run.pages().is_empty() && run.pages().end <= known);
+        if valid { Ok(runs.iter().flat_map(|run| run.pages()).collect()) } else { Err(Violation::Page) }
+    }
+
+    /// The lock is here, and with it the notices of what was written before.
+    pub(super) fn granted(&mut self, lock: u32, actions: &mut Vec<Action>) -> Checked {
+        match self.call {
+            Call::Lock(LockCall { lock: wanted, at: At::Wanted }) if wanted == lock => {}
+            _ => return Err(Violation::Unasked),
+        }
+        self.held.insert(lock);
+        let mut pages = std::mem::take(&mut self.noticed);
+        // What this rank wrote on such a page goes home first: the copy that is fetched again has it.
+        let dirty: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
+        let homes = self.flush_some(dirty, actions);
+        for &page in &pages {
+            if self.state(page) == State::Fetching {
+                self.pages[page as usize].flags |= FETCH_AGAIN;
+            }
+        }
+        pages.retain(|&page| self.take_away(page));
+        actions.extend(runs_of(&mut pages).into_iter().map(|run| Action::Invalidate { run }));
+        pages.clear();
+        self.noticed = pages;
+        self.call = Call::Lock(LockCall { lock, at: At::Granted(homes) });
+        self.diffs_arrived(actions);
+        Ok(())
+    }
+
+    /// Flushes some pages ahead of the next release, which will tell of them.
+    fn flush_some(&mut self, mut pages: Vec<u32>, actions: &mut Vec<Action>) -> RankSet {
+        if pages.is_empty() {
+            return RankSet::EMPTY;
+        }
+        let runs = runs_of(&mut pages);
+        actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
+        self.dirty.retain(|page| pages.binary_search(page).is_err());
+        self.flushed_early.extend(&pages);
+        let mut diffs = Vec::with_capacity(pages.len());
+        for &page in &pages {
+            let local = &mut self.pages[page as usize];
+            local.state = State::Clean;
+            diffs.push((local.home, page));
+        }
+        self.send_diffs(diffs, Purpose::Lock, actions)
+    }
+
+    pub(super) fn lock_wanted(&mut self, from: Rank, lock: u32, actions: &mut Vec<Action>) -> Checked {
+        if self.config.rank != Rank(0) || lock >= LOCKS_MAX {
+            return Err(Violation::Number);
+        }
+        if self.keeper.want(from, lock).ok_or(Violation::Unasked)? {
+            self.grant(from, lock, actions);
+        }
+        Ok(())
+    }
+
+    pub(super) fn lock_released(&mut self, from: Rank, lock: u32, actions: &mut Vec<Action>) -> Checked {
+        if self.config.rank != Rank(0) {
+            return Err(Violation::Number);
+        }
+        if let Some(next) = self.keeper.give(from, lock).ok_or(Violation::Unasked)? {
+            self.grant(next, lock, actions);
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, to: Rank, lock: u32, actions: &mut Vec<Action>) {
+        let runs = runs_of(&mut self.keeper.news(to));
+        for runs in runs.chunks(RUNS_MAX) {
+            self.send(to, Message::Notice { runs: runs.to_vec() }, actions);
+        }
+        self.send(to, Message::Grant { lock }, actions);
+    }
+
+    pub(super) fn log_notices(&mut self, from: Rank, runs: &[Run]) -> Checked {
+        if self.config.rank != Rank(0) {
+            return Err(Violation::Number);
+        }
+        for page in self.pages_in(runs)? {
+            self.keeper.wrote(from, page);
+        }
+        Ok(())
+    }
+}

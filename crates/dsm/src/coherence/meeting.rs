@@ -1,0 +1,108 @@
+//! Where all ranks meet: at rank 0, who lets them go on when the last one is there.
+
+use super::event::{Action, Reduction};
+use super::message::{Failure, Message, Together, Violation};
+use super::units::{Rank, RankSet};
+use super::{Checked, Machine};
+use crate::limits::VALUES_MAX;
+
+/// What a rank brings to a meeting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Arrival {
+    pub(super) what: Together,
+    pub(super) detail: u64,
+    pub(super) meeting: u8,
+    pub(super) targets: RankSet,
+    pub(super) values: Vec<u64>,
+}
+
+/// Who has arrived.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    /// The first to arrive, and what it came for.
+    first: Option<(Rank, Arrival)>,
+    here: RankSet,
+    ranks: u16,
+    /// How often each rank was named a target.
+    named: Vec<u16>,
+    /// Each rank's values.
+    values: Vec<Vec<u64>>,
+}
+
+impl Meeting {
+    pub(super) fn new(ranks: u16) -> Self {
+        let n = usize::from(ranks);
+        Self { first: None, here: RankSet::EMPTY, ranks, named: vec![0; n], values: vec![Vec::new(); n] }
+    }
+
+    pub(super) fn missing(&self) -> Option<(Together, RankSet)> {
+        let (_, arrival) = self.first.as_ref()?;
+        let mut missing = RankSet::EMPTY;
+        for rank in (0..self.ranks).map(Rank).filter(|&rank| !self.here.contains(rank)) {
+            missing.insert(rank);
+        }
+        Some((arrival.what, missing))
+    }
+
+    fn add(&mut self, from: Rank, arrival: Arrival) -> Result<bool, Violation> {
+        if arrival.values.len() > VALUES_MAX || !self.here.insert(from) {
+            return Err(Violation::Unasked);
+        }
+        for target in arrival.targets.iter() {
+            *self.named.get_mut(usize::from(target.0)).ok_or(Violation::Number)? += 1;
+        }
+        self.values[usize::from(from.0)].clone_from(&arrival.values);
+        if self.first.is_none() {
+            self.first = Some((from, arrival));
+        }
+        Ok(self.here.len() == u32::from(self.ranks))
+    }
+
+    /// Everyone's values, combined in the order of the ranks, so that doubles give the same sum every time.
+    fn reduced(&mut self, detail: u64) -> Result<Vec<u64>, Violation> {
+        let reduction = Reduction::from_detail(detail).ok_or(Violation::Number)?;
+        let mut ranks = self.values.iter_mut().map(std::mem::take);
+        let mut sum = ranks.next().unwrap_or_default();
+        for values in ranks {
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = reduction.combine(*sum, value));
+        }
+        Ok(sum)
+    }
+}
+
+impl Machine {
+    /// At rank 0: somebody has come.
+    pub(super) fn arrived(&mut self, from: Rank, arrival: Arrival, actions: &mut Vec<Action>) -> Checked {
+        if self.config.rank != Rank(0) {
+            return Err(Violation::NotHome);
+        }
+        let (what, detail, meeting) = (arrival.what, arrival.detail, arrival.meeting);
+        if let Some((first, other)) = &self.meeting.first {
+            let same = (other.what, other.detail, other.meeting, other.values.len())
+                == (what, detail, meeting, arrival.values.len());
+            if !same {
+                let failure = Failure::Mismatch { rank: from, called: what, other: *first, other_called: other.what };
+                self.fail(failure, actions);
+                return Ok(());
+            }
+        }
+        if !self.meeting.add(from, arrival)? {
+            return Ok(());
+        }
+        let values = match what {
+            Together::Reduce => self.meeting.reduced(detail)?,
+            _ => Vec::new(),
+        };
+        self.meeting.first = None;
+        self.meeting.here = RankSet::EMPTY;
+        if what == Together::Barrier && meeting == 1 {
+            // Nobody is in a lock call, and the barrier makes every copy true.
+            self.keeper.forget_notices();
+        }
+        for rank in (0..self.config.ranks).map(Rank) {
+            let expect = std::mem::take(&mut self.meeting.named[usize::from(rank.0)]);
+            self.send(rank, Message::Go { what, meeting, expect, values: values.clone() }, actions);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! Touches, fetches and homes: how a rank comes by its copy of a page.
+
+use super::event::{Action, Misuse};
+use super::message::{Message, Violation};
+use super::placement::Placement;
+use super::units::{Rank, Run};
+use super::{CHANGED, Checked, FETCH_AGAIN, FREE, LEFT, Local, Machine, State, UNKNOWN, WANTS_WRITE, directory};
+
+impl Machine {
+    /// A touch that trapped. Allocates nothing: the lists it adds to have room for every page.
+    pub(super) fn touch(&mut self, page: u32, write: bool, actions: &mut Vec<Action>) -> Result<(), Misuse> {
+        let in_barrier = self.in_barrier();
+        let local =
+            self.pages.get_mut(page as usize).filter(|l| l.state != State::Free).ok_or(Misuse::NotAllocated(page))?;
+        if write {
+            self.counters.write_faults += 1;
+        } else {
+            self.counters.read_faults += 1;
+        }
+        match local.state {
+            State::Dirty | State::HomeDirty => actions.push(Action::Wake { page }),
+            State::Clean | State::HomeClean if !write => actions.push(Action::Wake { page }),
+            State::Open => {
+                actions.push(Action::Open { run: Run { first: page, count: 1 } });
+                actions.push(Action::Wake { page });
+            }
+            State::Asking | State::Fetching => {
+                if write {
+                    local.flags |= WANTS_WRITE;
+                }
+            }
+            // Another thread than the one in the barrier: nothing changes until its end, which wakes everybody.
+            _ if in_barrier => {}
+            State::Clean => {
+                local.state = State::Dirty;
+                self.dirty.push(page);
+                self.counters.twins += 1;
+                actions.push(Action::Twin { page });
+                actions.push(Action::Wake { page });
+            }
+            State::HomeClean => {
+                local.state = State::HomeDirty;
+                self.dirty.push(page);
+                actions.push(Action::Open { run: Run { first: page, count: 1 } });
+                actions.push(Action::Wake { page });
+            }
+            State::Invalid | State::Free => {
+                local.flags = local.flags & !WANTS_WRITE | if write { WANTS_WRITE } else { 0 };
+                self.ask(page, actions);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the home for a page, or who is home.
+    fn ask(&mut self, page: u32, actions: &mut Vec<Action>) {
+        let me = self.config.rank;
+        let Some(local) = self.pages.get_mut(page as usize) else { return };
+        let home = local.home;
+        if home == UNKNOWN {
+            local.state = State::Asking;
+            let keeper = self.first_touch_keeper(page);
+            return self.send(keeper, Message::HomeRequest { page }, actions);
+        }
+        local.state = State::Fetching;
+        local.flags &= !(LEFT | FETCH_AGAIN);
+        self.send(home, Message::PageRequest { page, reader: me }, actions);
+    }
+
+    /// Who decides on the home of a page that waits for its first touch.
+    fn first_touch_keeper(&self, page: u32) -> Rank {
+        Rank((page % u32::from(self.config.ranks)) as u16)
+    }
+
+    pub(super) fn say_home(&mut self, from: Rank, page: u32, actions: &mut Vec<Action>) -> Checked {
+        if self.first_touch_keeper(page) != self.config.rank {
+            return Err(Violation::NotHome);
+        }
+        let me = self.config.rank;
+        let local = self.local(page)?;
+        if local.home == UNKNOWN && from != me {
+            local.home = from;
+            // A touch of this rank's own may be on its way here: it finds the answer below.
+        }
+        let home = if local.home == UNKNOWN { from } else { local.home };
+        self.send(from, Message::HomeReply { page, home }, actions);
+        Ok(())
+    }
+
+    pub(super) fn learn_home(&mut self, page: u32, home: Rank, actions: &mut Vec<Action>) -> Checked {
+        if home.0 >= self.config.ranks {
+            return Err(Violation::Number);
+        }
+        let me = self.config.rank;
+        let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
+        if local.state != State::Asking {
+            // Learnt in the meantime, from who asked for the page or from a move; or freed.
+            return Ok(());
+        }
+        if home == me {
+            self.become_home(page, actions);
+        } else {
+            local.home = home;
+            self.ask(page, actions);
+        }
+        Ok(())
+    }
+
+    /// The first touch of a page was this rank's: its zeroes are here.
+    fn become_home(&mut self, page: u32, actions: &mut Vec<Action>) {
+        let me = self.config.rank;
+        if let Some(local) = self.pages.get_mut(page as usize) {
+            (local.home, local.state) = (me, State::Open);
+            actions.push(Action::Open { run: Run { first: page, count: 1 } });
+            actions.push(Action::Wake { page });
+        }
+    }
+
+    /// A rank wants a page of which this one is the home.
+    pub(super) fn serve(&mut self, page: u32, reader: Rank, actions: &mut Vec<Action>) -> Checked {
+        if reader.0 >= self.config.ranks || reader == self.config.rank {
+            return Err(Violation::Number);
+        }
+        let local = *self.local(page)?;
+        if local.state == State::Asking {
+            // Whoever asks was told that this rank is home; the same answer is on its way here.
+            self.become_home(page, actions);
+        } else if !self.is_home(page) {
+            if local.home == UNKNOWN {
+                return Err(Violation::NotHome);
+            }
+            // The home moved while the request was on its way.
+            self.send(local.home, Message::PageRequest { page, reader }, actions);
+            return Ok(());
+        }
+        if self.state(page) == State::Open {
+            self.local(page)?.state = State::HomeClean;
+            actions.push(Action::Protect { run: Run { first: page, count: 1 } });
+        }
+        self.entry(page).fetched(reader);
+        actions.push(Action::SendPage { to: reader, page });
+        Ok(())
+    }
+
+    /// The directory's entry of a home page, made when there is none.
+    pub(super) fn entry(&mut self, page: u32) -> &mut directory::Entry {
+        let index = self.pages[page as usize].entry;
+        let index = if index == directory::NONE { self.directory.add() } else { index };
+        self.pages[page as usize].entry = index;
+        self.directory.get(index).expect("the directory holds what it added")
+    }
+
+    pub(super) fn fetched(&mut self, page: u32, actions: &mut Vec<Action>) -> Checked {
+        let in_barrier = self.in_barrier();
+        let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
+        if local.state != State::Fetching {
+            // Freed in the meantime.
+            return Ok(());
+        }
+        self.counters.pages_fetched += 1;
+        if local.flags & FETCH_AGAIN != 0 {
+            self.ask(page, actions);
+            return Ok(());
+        }
+        // In a barrier no page becomes dirty; who wants to write traps again after it.
+        let writable = local.flags & WANTS_WRITE != 0 && !in_barrier;
+        local.flags &= !WANTS_WRITE;
+        local.state = if writable { State::Dirty } else { State::Clean };
+        if writable {
+            self.dirty.push(page);
+            self.counters.twins += 1;
+        }
+        actions.push(Action::Install { page, writable });
+        actions.push(Action::Wake { page });
+        Ok(())
+    }
+
+    /// Gives a copy up, when it is one that is only read.
+    pub(super) fn drop_copy(&mut self, page: u32, actions: &mut Vec<Action>) {
+        if self.state(page) != State::Clean || self.in_barrier() {
+            return;
+        }
+        let Some(local) = self.pages.get_mut(page as usize) else { return };
+        local.state = State::Invalid;
+        local.flags |= LEFT;
+        let home = local.home;
+        actions.push(Action::Invalidate { run: Run { first: page, count: 1 } });
+        self.send(home, Message::Leave { page }, actions);
+    }
+
+    pub(super) fn forget_sharer(&mut self, from: Rank, page: u32) -> Checked {
+        let index = self.pages.get(page as usize).ok_or(Violation::Page)?.entry;
+        // A page whose home moved keeps the sharer, who passes over what it is sent. A freed one has none.
+        if let Some(entry) = self.directory.get(index) {
+            entry.sharers.remove(from);
+            entry.stale.remove(from);
+        }
+        Ok(())
+    }
+
+    /// Gives the pages of an allocation their homes.
+    pub(super) fn lay_out(&mut self, first: u32, count: u32, placement: &Placement, actions: &mut Vec<Action>) {
+        let me = self.config.rank;
+        let end = (first + count) as usize;
+        self.pages.resize(self.pages.len().max(end), FREE);
+        let mut open: Option<Run> = None;
+        for index in 0..count {
+            let page = first + index;
+            let home = placement.home(index, count, self.config.ranks).unwrap_or(UNKNOWN);
+            let state = if home == me { State::Open } else { State::Invalid };
+            self.pages[page as usize] = Local { home, state, flags: LEFT, entry: directory::NONE };
+            if home == me {
+                match &mut open {
+                    Some(run) if run.first + run.count == page => run.count += 1,
+                    _ => actions.extend(open.replace(Run { first: page, count: 1 }).map(|run| Action::Open { run })),
+                }
+            }
+        }
+        actions.extend(open.map(|run| Action::Open { run }));
+        // So that a touch never has to make room in the middle of a fault.
+        let room = self.areas.pages_taken() as usize;
+        self.dirty.reserve(room.saturating_sub(self.dirty.len()));
+    }
+
+    /// Forgets the pages of a freed allocation.
+    pub(super) fn clear_away(&mut self, run: Run, actions: &mut Vec<Action>) {
+        for page in run.pages() {
+            let index = self.pages[page as usize].entry;
+            self.directory.remove(index);
+            self.pages[page as usize] = FREE;
+        }
+        for list in [&mut self.dirty, &mut self.flushed_early, &mut self.changed] {
+            list.retain(|page| !run.pages().contains(page));
+        }
+        actions.push(Action::Discard { run });
+        actions.push(Action::WakeAll);
+    }
+
+    /// Notes that a home page has words that only `writer` had before.
+    pub(super) fn written(&mut self, page: u32, writer: Rank, at_barrier: bool) {
+        self.entry(page).written(writer, at_barrier);
+        let local = &mut self.pages[page as usize];
+        if local.flags & CHANGED == 0 {
+            local.flags |= CHANGED;
+            self.changed.push(page);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Which rank is a page's home to begin with.
+
+use super::units::Rank;
+
+/// Where the pages of an allocation have their homes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// As many neighbouring pages to each rank as divide evenly; the first ranks have the one more.
+    Block,
+    /// Blocks of so many pages in turn to each rank; 1 is cyclic by page.
+    Cyclic(u32),
+    /// All to one rank.
+    One(Rank),
+    /// Each page to the rank that touches it first.
+    FirstTouch,
+    /// A rank for each block of `pages` pages.
+    Owners {
+        /// Pages of a block.
+        pages: u32,
+        /// The blocks' homes; the last stands for all that follow.
+        owners: Vec<Rank>,
+    },
+}
+
+impl Placement {
+    /// Whether it means something with so many ranks.
+    #[must_use]
+    pub fn is_valid(&self, ranks: u16) -> bool {
+        match self {
+            Placement::Block | Placement::FirstTouch => true,
+            Placement::Cyclic(pages) => *pages > 0,
+            Placement::One(rank) => rank.0 < ranks,
+            Placement::Owners { pages, owners } => {
+                *pages > 0 && !owners.is_empty() && owners.iter().all(|rank| rank.0 < ranks)
+            }
+        }
+    }
+
+    /// The home of the page at `index` of `count`; none when the first touch decides.
+    #[must_use]
+    pub fn home(&self, index: u32, count: u32, ranks: u16) -> Option<Rank> {
+        let n = u32::from(ranks);
+        match self {
+            Placement::Block => {
+                let (each, more) = (count / n, count % n);
+                // The first `more` ranks have each + 1 pages.
+                let edge = more * (each + 1);
+                let rank = if index < edge { index / (each + 1) } else { more + (index - edge) / each.max(1) };
+                Some(Rank(rank as u16))
+            }
+            Placement::Cyclic(pages) => Some(Rank((index / pages % n) as u16)),
+            Placement::One(rank) => Some(*rank),
+            Placement::FirstTouch => None,
+            Placement::Owners { pages, owners } => owners.get((index / pages) as usize).or(owners.last()).copied(),
+        }
+    }
+
+    /// Feeds everything that makes two placements differ to `take`, to compare those of two ranks.
+    pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
+        match self {
+            Placement::Block => take(1),
+            Placement::Cyclic(pages) => {
+                take(2);
+                take(u64::from(*pages));
+            }
+            Placement::One(rank) => {
+                take(3);
+                take(u64::from(rank.0));
+            }
+            Placement::FirstTouch => take(4),
+            Placement::Owners { pages, owners } => {
+                take(5);
+                take(u64::from(*pages));
+                owners.iter().for_each(|rank| take(u64::from(rank.0)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn homes(placement: &Placement, count: u32, ranks: u16) -> Vec<u16> {
+        (0..count).map(|index| placement.home(index, count, ranks).expect("a home").0).collect()
+    }
+
+    #[test]
+    fn each_placement_gives_the_homes_it_says() {
+        assert_eq!(homes(&Placement::Block, 7, 3), [0, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(homes(&Placement::Block, 2, 3), [0, 1]);
+        assert_eq!(homes(&Placement::Cyclic(1), 5, 2), [0, 1, 0, 1, 0]);
+        assert_eq!(homes(&Placement::Cyclic(2), 7, 3), [0, 0, 1, 1, 2, 2, 0]);
+        assert_eq!(homes(&Placement::One(Rank(2)), 3, 3), [2, 2, 2]);
+        let owners = Placement::Owners { pages: 2, owners: vec![Rank(1), Rank(0)] };
+        assert_eq!(homes(&owners, 6, 2), [1, 1, 0, 0, 0, 0]);
+        assert_eq!(Placement::FirstTouch.home(0, 1, 2), None);
+    }
+
+    #[test]
+    fn placements_that_name_nobody_are_not_valid() {
+        assert!(!Placement::One(Rank(2)).is_valid(2) && !Placement::Cyclic(0).is_valid(2));
+        assert!(!Placement::Owners { pages: 1, owners: vec![] }.is_valid(2));
+        assert!(!Placement::Owners { pages: 1, owners: vec![Rank(5)] }.is_valid(2));
+        assert!(Placement::Block.is_valid(1));
+    }
+}

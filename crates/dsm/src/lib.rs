@@ -1,0 +1,20 @@
+//! Distributed shared memory: the ranks of one program share a region at one address.
+//!
+//! Release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page transfer method on
+//! software distributed shared memory system", section 2): every page has a *home* and a directory of *sharers*; a
+//! writer keeps a *twin* and sends the *diff* home at a memory barrier or a release.
+//!
+//! - [`coherence`] decides: a pure state machine a rank, events in, actions out. It never sees a page's bytes.
+//! - [`diff`] says what a rank wrote: a page against its twin, word by word.
+//! - [`codec`] turns what ranks say to each other into frames (`docs/wire-format.md` draws them).
+//! - [`live`] carries it out in a running program: traps, links, and the thread that answers other ranks.
+//! - [`capi`] is `include/dsm.h`.
+
+#![deny(unsafe_code)]
+
+pub mod capi;
+pub mod codec;
+pub mod coherence;
+pub mod diff;
+pub mod limits;
+pub mod live;

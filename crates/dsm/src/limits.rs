@@ -1,0 +1,40 @@
+//! Every bound of shared memory in one place, asserted against each other at compile time.
+
+/// Most ranks of one program.
+pub const RANKS_MAX: usize = 256;
+/// Most pages of one shared region.
+pub const PAGES_MAX: u32 = 1 << 26;
+/// Smallest page, in bytes. The operating system's is 4 KiB; tests use smaller ones.
+pub const PAGE_BYTES_MIN: usize = 32;
+/// Largest page, in bytes: a run of a diff counts words in 16 bits.
+pub const PAGE_BYTES_MAX: usize = 64 << 10;
+/// The grain of a diff, in bytes: ranks that write different words of a page between barriers do not disturb each other.
+pub const WORD_BYTES: usize = 4;
+/// Longest payload of one frame between ranks, in bytes; what is longer goes in several.
+pub const FRAME_BYTES_MAX: usize = hanare_wire::limits::BETWEEN_RANKS_MAX;
+/// What a frame is filled up to with pages or diffs, in bytes: the largest entry still fits behind it.
+pub const FRAME_BYTES_FULL: usize = 256 << 10;
+/// Most runs of pages in one message.
+pub const RUNS_MAX: usize = 4096;
+/// Most homes moved in one message, and most that one home gives away at one memory barrier.
+pub const MOVES_MAX: usize = 4096;
+/// Most pages handed to their new home in one message.
+pub const ADOPTS_MAX: usize = 4096;
+/// Locks have numbers below this.
+pub const LOCKS_MAX: u32 = 1 << 16;
+/// Most values in one reduction.
+pub const VALUES_MAX: usize = 64;
+/// Memory barriers in a row that one rank alone must have written a page before its home moves there.
+pub const MOVE_AFTER: u8 = 2;
+/// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.
+pub const UPDATE_AFTER: u8 = 2;
+/// Updates sent before the adaptive protocol first invalidates again, to see whether the page is still read.
+pub const PROBE_FIRST: u8 = 8;
+/// Most updates between two such probes.
+pub const PROBE_LAST: u8 = 64;
+
+const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
+// The bitmap form of a diff is a page, a bit a word, and its head: no diff is longer.
+const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
+const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
+const _: () = assert!(RANKS_MAX <= u16::MAX as usize && PROBE_FIRST < PROBE_LAST);

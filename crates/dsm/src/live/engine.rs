@@ -1,0 +1,195 @@
+//! A rank's calls and its thread: who takes events to the engine, and who waits for what.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hanare_sys::futex::LockCell;
+use hanare_sys::signal::SignalMask;
+use hanare_sys::thread;
+
+use super::carry::{Engine, Peer, peer_memory};
+use super::events::{Events, TRAPS};
+use super::fatal::{EXIT_LOST, die};
+use super::job::{Job, Transfer};
+use super::links::Link;
+use super::meet::{Join, meet};
+use super::region::{PAGE, Region};
+use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
+
+/// How long ranks wait for each other at the start.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long whoever waits for an answer looks for it before it sleeps, where every rank has a CPU.
+const SPIN: Duration = Duration::from_micros(40);
+/// Longest sleep, in microseconds, so that nothing is waited for without end.
+const NAP_US: u64 = 100_000;
+/// How long a rank that is gone may be explained by what another still says.
+const EXPLAIN: Duration = Duration::from_millis(300);
+/// How long the last frames may take to be sent.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a rank counted, and how long it took. Times are wall-clock nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// The machine's counts.
+    pub machine: Counters,
+    /// In memory barriers.
+    pub barrier_ns: u64,
+    /// Sending updates and taking them in, in memory barriers.
+    pub update_ns: u64,
+    /// Answering traps.
+    pub fault_ns: u64,
+    /// From a trap that had to wait until its page came.
+    pub share_ns: u64,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+}
+
+/// A rank that shares memory.
+pub struct Live {
+    engine: LockCell<Engine>,
+    events: Events,
+    /// The engine's thread is to end.
+    is_over: AtomicBool,
+    job: Job,
+    base: usize,
+    spin: Duration,
+}
+
+impl Live {
+    /// Meets the other ranks and starts the thread that answers them. Lives as long as the process.
+    ///
+    /// # Errors
+    /// One line that says what is wrong.
+    pub fn start(job: Job) -> Result<&'static Self, String> {
+        let region = Region::new(job.region_bytes, job.rank.0).map_err(|error| error.to_string())?;
+        let pages = u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX);
+        let config = Config { rank: job.rank, ranks: job.ranks, pages, protocol: job.protocol, migrate: job.migrate };
+        let machine = Machine::new(config).map_err(|error| error.to_string())?;
+        let join = Join::of(&job, region.memory_number());
+        let met = meet(&job, &join, PATIENCE).map_err(|error| error.to_string())?;
+        let failed = |error: &dyn std::fmt::Display| format!("cannot watch the other ranks: {error}; free descriptors");
+        let events = Events::new().map_err(|errno| failed(&errno))?;
+        events.add(region.uffd().as_fd(), TRAPS).map_err(|errno| failed(&errno))?;
+        let mut peers = Vec::new();
+        for (rank, met) in met.into_iter().enumerate() {
+            let Some((join, stream)) = met else {
+                peers.push(None);
+                continue;
+            };
+            let memory = match job.transfer {
+                Transfer::ZeroCopy => Some(peer_memory(&join, job.region_bytes)?),
+                Transfer::Message => None,
+            };
+            let link = Link::new(stream).map_err(|error| failed(&error))?;
+            events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
+            peers.push(Some(Peer::new(link, memory)));
+        }
+        let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
+        let live: &'static Self = Box::leak(Box::new(Self {
+            base: region.address_of(0),
+            engine: LockCell::new(Engine::new(machine, region, peers)),
+            events,
+            is_over: AtomicBool::new(false),
+            job,
+            spin: if has_cpu { SPIN } else { Duration::ZERO },
+        }));
+        let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
+        thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
+        Ok(live)
+    }
+
+    /// This rank's part in the job.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// The address of a page.
+    #[must_use]
+    pub fn address_of(&self, page: u32) -> usize {
+        self.base + page as usize * PAGE
+    }
+
+    /// The page that begins at an address; none when there is none.
+    #[must_use]
+    pub fn page_at(&self, addr: usize) -> Option<u32> {
+        let offset = addr.checked_sub(self.base)?;
+        let inside = (offset as u64) < self.job.region_bytes && offset.is_multiple_of(PAGE);
+        inside.then_some((offset / PAGE) as u32)
+    }
+
+    /// Makes a call and waits for its end, answering traps and other ranks meanwhile.
+    ///
+    /// # Errors
+    /// When this rank cannot make it.
+    pub fn call(&self, event: Event<'_>) -> Result<Outcome, Misuse> {
+        let is_barrier = matches!(event, Event::Barrier);
+        let since = Instant::now();
+        let mut engine = self.engine.lock();
+        self.events.take_over();
+        let begun = engine.call(event, &self.events);
+        let outcome = begun.map(|()| {
+            let mut quiet_since = Instant::now();
+            loop {
+                if let Some(outcome) = engine.take_outcome() {
+                    return outcome;
+                }
+                let nap_us = if quiet_since.elapsed() < self.spin { 0 } else { NAP_US };
+                if engine.pump(&self.events, nap_us) {
+                    quiet_since = Instant::now();
+                }
+                Self::mourn(&engine);
+            }
+        });
+        if is_barrier {
+            engine.counts.barrier_ns += since.elapsed().as_nanos() as u64;
+        }
+        self.events.give_back();
+        outcome
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.engine.lock().counts()
+    }
+
+    /// After the last call: sends what is still to be sent, and ends the engine's thread. The shared memory is gone.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        let mut engine = self.engine.lock();
+        engine.last_words(LAST_WORDS);
+        engine.take_away_everything();
+    }
+
+    /// The life of the engine's thread.
+    fn serve(&self) {
+        let _mask = SignalMask::block_all();
+        while !self.is_over.load(Ordering::Acquire) {
+            let ready = self.events.sleep(NAP_US);
+            let Some(mut engine) = self.engine.try_lock() else { continue };
+            if ready {
+                engine.pump(&self.events, 0);
+                let since = Instant::now();
+                // The answer to a trap is some microseconds away, a sleep and its end some tens.
+                while engine.is_fetching() && since.elapsed() < self.spin {
+                    engine.pump(&self.events, 0);
+                }
+            }
+            Self::mourn(&engine);
+        }
+    }
+
+    /// Ends this rank when another has been gone for long enough to know that nobody explains it.
+    fn mourn(engine: &Engine) {
+        if let Some((rank, since)) = engine.lost()
+            && since.elapsed() > EXPLAIN
+        {
+            let why = "it ended before dsm_shutdown, or was killed; look at what it said";
+            die(EXIT_LOST, &format!("rank {} lost rank {rank}: {why}", engine.rank()));
+        }
+    }
+}

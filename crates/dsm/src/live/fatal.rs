@@ -1,0 +1,18 @@
+//! The end of a rank that cannot go on: one line, an exit code, nothing else.
+
+use std::io::Write;
+
+/// Shared memory could not be started, or was called wrongly.
+pub const EXIT_OWN: i32 = 125;
+/// Another rank was lost, or the ranks cannot go on together.
+pub const EXIT_LOST: i32 = 122;
+
+/// Says why on stderr and ends the process at once, without running anything of the program's.
+#[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
+pub fn die(code: i32, why: &str) -> ! {
+    let line = format!("hanare: {why}\n");
+    // A closed stderr is no reason to stay.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    // SAFETY: ends the process; nothing of it is used afterwards.
+    unsafe { libc::_exit(code) }
+}

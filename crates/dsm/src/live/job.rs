@@ -1,0 +1,210 @@
+//! What a rank is told by its environment: which rank it is, of how many, where they meet, and the settings.
+
+use std::path::PathBuf;
+
+use crate::coherence::{Protocol, Rank};
+use crate::limits::RANKS_MAX;
+
+/// Bytes of the shared region when nothing else is set.
+const REGION_BYTES: u64 = 64 << 30;
+
+/// How pages travel between ranks (section 3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transfer {
+    /// In messages: copied into a send buffer and out of a receive buffer.
+    Message,
+    /// Ranks read and write each other's pages themselves.
+    ZeroCopy,
+}
+
+/// One rank's part in a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// This rank.
+    pub rank: Rank,
+    /// How many there are.
+    pub ranks: u16,
+    /// Directory in which the ranks' sockets lie. None for a rank on its own.
+    pub meet: Option<PathBuf>,
+    /// Who started this rank and ends with it: a process number.
+    pub launcher: Option<i32>,
+    /// What to do with stale copies.
+    pub protocol: Protocol,
+    /// Whether homes move to the main writer.
+    pub migrate: bool,
+    /// How pages travel.
+    pub transfer: Transfer,
+    /// Bytes of the region, whole pages.
+    pub region_bytes: u64,
+    /// Directory for this rank's counters at shutdown.
+    pub counts: Option<PathBuf>,
+}
+
+/// Why an environment says nothing usable.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JobError {
+    /// A variable has a value it cannot have.
+    #[error("{name}={value} is not {wanted}; correct it, or start the ranks with 'hanare launch'")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        wanted: &'static str,
+    },
+    /// A variable that goes with another is missing.
+    #[error("{name} is not set although {other} is; start the ranks with 'hanare launch', srun or mpirun")]
+    Missing {
+        /// The variable.
+        name: &'static str,
+        /// The one that is set.
+        other: &'static str,
+    },
+    /// Ranks on several hosts.
+    #[error("the job has ranks on {0} hosts; ranks share memory on one host only, so ask for one (srun -N 1)")]
+    Hosts(u32),
+}
+
+/// Variables by which a starter numbers its processes: rank, how many, what tells its jobs apart.
+const STARTERS: [(&str, &str, &[&str]); 2] = [
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+];
+
+impl Job {
+    /// Reads the environment, asked for by name.
+    ///
+    /// # Errors
+    /// When it contradicts itself or names what does not exist.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+        let (rank, ranks, meet) = place(&get)?;
+        let choose = |name, wanted, choices: &[&str]| match get(name) {
+            None => Ok(0),
+            Some(value) => {
+                choices.iter().position(|choice| *choice == value).ok_or(JobError::Value { name, value, wanted })
+            }
+        };
+        let protocol =
+            choose("HANARE_PROTOCOL", "invalidate, update or adaptive", &["invalidate", "update", "adaptive"])?;
+        let transfer = choose("HANARE_TRANSFER", "message or zero-copy", &["zero-copy", "message"])?;
+        let home = choose("HANARE_HOME_POLICY", "static or migrate", &["static", "migrate"])?;
+        Ok(Self {
+            rank: Rank(rank),
+            ranks,
+            meet,
+            launcher: get("HANARE_LAUNCHER").and_then(|pid| pid.parse().ok()),
+            protocol: [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive][protocol],
+            migrate: home == 1,
+            transfer: [Transfer::ZeroCopy, Transfer::Message][transfer],
+            region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
+                .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
+            counts: get("HANARE_COUNTS").map(PathBuf::from),
+        })
+    }
+}
+
+type Place = (u16, u16, Option<PathBuf>);
+
+fn place(get: &impl Fn(&str) -> Option<String>) -> Result<Place, JobError> {
+    if let Some(rank) = number(get, "HANARE_RANK", "a rank")? {
+        let ranks = count(get, "HANARE_RANKS", "HANARE_RANK")?;
+        let meet = get("HANARE_MEET").ok_or(JobError::Missing { name: "HANARE_MEET", other: "HANARE_RANK" })?;
+        return within(rank, ranks, Some(meet.into()), "HANARE_RANK");
+    }
+    for (name, size, keys) in STARTERS {
+        let Some(rank) = number(get, name, "a rank")? else { continue };
+        let ranks = count(get, size, name)?;
+        if name == "SLURM_PROCID"
+            && let Some(hosts) = number(get, "SLURM_STEP_NUM_NODES", "a number of hosts")?.filter(|hosts| *hosts > 1)
+        {
+            return Err(JobError::Hosts(hosts));
+        }
+        let mut key = String::new();
+        for name in keys {
+            key.extend(get(name).unwrap_or_default().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }));
+            key.push('.');
+        }
+        let user = rustix::process::getuid().as_raw();
+        let base = get("XDG_RUNTIME_DIR").or_else(|| get("TMPDIR")).unwrap_or_else(|| "/tmp".to_owned());
+        let meet = PathBuf::from(base).join(format!("hanare-{user}-{key}ranks"));
+        return within(rank, ranks, (ranks > 1).then_some(meet), name);
+    }
+    Ok((0, 1, None))
+}
+
+fn within(rank: u16, ranks: u16, meet: Option<PathBuf>, name: &'static str) -> Result<Place, JobError> {
+    if rank < ranks {
+        return Ok((rank, ranks, meet));
+    }
+    Err(JobError::Value { name, value: rank.to_string(), wanted: "below the number of ranks" })
+}
+
+fn count(get: &impl Fn(&str) -> Option<String>, name: &'static str, other: &'static str) -> Result<u16, JobError> {
+    let wanted = "a number of ranks from 1 to 256";
+    let ranks: u16 = number(get, name, wanted)?.ok_or(JobError::Missing { name, other })?;
+    if (1..=RANKS_MAX as u16).contains(&ranks) {
+        return Ok(ranks);
+    }
+    Err(JobError::Value { name, value: ranks.to_string(), wanted })
+}
+
+fn number<T: std::str::FromStr>(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    wanted: &'static str,
+) -> Result<Option<T>, JobError> {
+    get(name).map(|value| value.parse().map_err(|_| JobError::Value { name, value, wanted })).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(vars: &[(&str, &str)]) -> Result<Job, JobError> {
+        Job::from_env(|name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn a_program_started_by_nobody_is_a_rank_on_its_own() {
+        let job = of(&[]).expect("nothing is set");
+        assert_eq!((job.rank, job.ranks, job.meet), (Rank(0), 1, None));
+        assert_eq!((job.protocol, job.transfer, job.migrate), (Protocol::Invalidate, Transfer::ZeroCopy, false));
+    }
+
+    #[test]
+    fn each_starter_is_understood() {
+        let launch = of(&[("HANARE_RANK", "2"), ("HANARE_RANKS", "3"), ("HANARE_MEET", "/x"), ("SLURM_PROCID", "9")]);
+        let launch = launch.expect("a launched rank");
+        assert_eq!((launch.rank, launch.ranks, launch.meet), (Rank(2), 3, Some("/x".into())));
+        let slurm = of(&[
+            ("SLURM_PROCID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
+            ("TMPDIR", "/t"),
+        ])
+        .expect("a rank of srun");
+        assert_eq!((slurm.rank, slurm.ranks), (Rank(1), 2));
+        assert!(
+            slurm.meet.is_some_and(|path| path.starts_with("/t") && path.to_string_lossy().ends_with("-77.0.ranks"))
+        );
+        let mpi = of(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_NAMESPACE", "a/b")]);
+        assert!(mpi.expect("a rank of mpirun").meet.is_some_and(|path| path.to_string_lossy().contains("a-b")));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_name() {
+        for (vars, part) in [
+            (&[("HANARE_RANK", "x")][..], "HANARE_RANK=x"),
+            (&[("HANARE_RANK", "0")], "HANARE_RANKS is not set"),
+            (&[("HANARE_RANK", "3"), ("HANARE_RANKS", "3"), ("HANARE_MEET", "/x")], "HANARE_RANK=3"),
+            (&[("HANARE_RANK", "0"), ("HANARE_RANKS", "257"), ("HANARE_MEET", "/x")], "HANARE_RANKS=257"),
+            (&[("HANARE_PROTOCOL", "magic")], "HANARE_PROTOCOL=magic"),
+            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "2")], "on 2 hosts"),
+        ] {
+            let error = of(vars).expect_err(part).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The connections to the other ranks: whole frames in, whole frames out, nothing ever waits.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
+
+/// Bytes taken from a connection at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// What became of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkError {
+    /// The peer ended it, or died.
+    Closed,
+    /// It sent something that is no frame.
+    Garbage,
+}
+
+/// What was received: `bytes[taken..]` is not yet taken.
+#[derive(Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+/// One end of a connection to a rank.
+pub(super) struct Link {
+    stream: UnixStream,
+    inbox: Inbox,
+    /// To be sent, the first from `sent` on.
+    outbox: VecDeque<Vec<u8>>,
+    sent: usize,
+    sequence: u64,
+}
+
+impl Link {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// The number of the next frame.
+    pub(super) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once.
+    pub(super) fn send(&mut self, frame: Vec<u8>) -> Result<Option<Vec<u8>>, LinkError> {
+        self.outbox.push_back(frame);
+        self.flush()
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Sends what there is room for; gives back the last buffer that was emptied.
+    pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        let mut emptied = None;
+        while let Some(frame) = self.outbox.front() {
+            match self.stream.write(&frame[self.sent..]) {
+                Ok(count) if self.sent + count == frame.len() => {
+                    self.sent = 0;
+                    emptied = self.outbox.pop_front();
+                }
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return Err(LinkError::Closed),
+            }
+        }
+        Ok(emptied)
+    }
+
+    /// Takes in what has arrived. Whole frames are there also when it is an error: they came before the end.
+    pub(super) fn fill(&mut self) -> Result<(), LinkError> {
+        let Inbox { bytes, taken } = &mut self.inbox;
+        bytes.drain(..*taken);
+        *taken = 0;
+        loop {
+            let length = bytes.len();
+            bytes.resize(length + READ_BYTES, 0);
+            let outcome = self.stream.read(&mut bytes[length..]);
+            bytes.truncate(length + *outcome.as_ref().unwrap_or(&0));
+            match outcome {
+                Ok(0) => return Err(LinkError::Closed),
+                // Less than there was room for: nothing more is there just now.
+                Ok(count) if count < READ_BYTES => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => return Err(LinkError::Closed),
+            }
+        }
+    }
+
+    /// Hands the inbox over, so that frames can be taken from it while others are sent; to be put back.
+    pub(super) fn take_inbox(&mut self) -> Inbox {
+        std::mem::take(&mut self.inbox)
+    }
+
+    /// Puts the inbox back.
+    pub(super) fn put_inbox(&mut self, inbox: Inbox) {
+        self.inbox = inbox;
+    }
+}
+
+impl Inbox {
+    /// The next whole frame: its header and its payload.
+    pub(super) fn frame(&mut self) -> Result<Option<(Header, &[u8])>, LinkError> {
+        let Some(head) = self.bytes[self.taken..].first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::decode(head).map_err(|_| LinkError::Garbage)?;
+        if header.kind != Kind::BetweenRanks {
+            return Err(LinkError::Garbage);
+        }
+        let first = self.taken + HEADER_BYTES;
+        let range = first..first + header.payload_bytes();
+        let Some(payload) = self.bytes.get(range.clone()) else { return Ok(None) };
+        if header.flags & FLAG_PAYLOAD_CRC != 0 && crc32fast::hash(payload) != header.payload_crc {
+            return Err(LinkError::Garbage);
+        }
+        self.taken = range.end;
+        Ok(Some((header, payload)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(tag: u64, payload: &[u8]) -> Vec<u8> {
+        let mut header = Header::bare(Kind::BetweenRanks, tag);
+        header.length = payload.len() as u32;
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_they_come_in() {
+        let (mut far, near) = UnixStream::pair().expect("a pair");
+        let mut link = Link::new(near).expect("a link");
+        let mut bytes = frame(1, &[]);
+        bytes.extend(frame(2, &[7; 100_000]));
+        bytes.extend(frame(3, b"end"));
+        let mut tags = Vec::new();
+        for piece in bytes.chunks(33_333) {
+            far.write_all(piece).expect("room");
+            link.fill().expect("open");
+            let mut inbox = link.take_inbox();
+            while let Some((header, payload)) = inbox.frame().expect("frames") {
+                assert_eq!(payload.len(), header.length as usize);
+                tags.push(header.tag);
+            }
+            link.put_inbox(inbox);
+        }
+        assert_eq!(tags, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_too_much_for_the_socket_goes_later() {
+        let (far, near) = UnixStream::pair().expect("a pair");
+        let (mut sender, mut receiver) = (Link::new(near).expect("a link"), Link::new(far).expect("a link"));
+        for tag in 0..20 {
+            sender.send(frame(tag, &[tag as u8; 100_000])).expect("open");
+        }
+        assert!(sender.is_behind(), "two megabytes do not fit a socket");
+        let mut next = 0;
+        for _ in 0..1000 {
+            receiver.fill().expect("open");
+            let mut inbox = receiver.take_inbox();
+            while let Some((header, _)) = inbox.frame().expect("frames") {
+                assert_eq!(header.tag, next);
+                next += 1;
+            }
+            receiver.put_inbox(inbox);
+            sender.flush().expect("open");
+        }
+        assert_eq!((next, sender.is_behind()), (20, false));
+    }
+
+    #[test]
+    fn the_end_and_garbage_are_told_apart() {
+        let (far, near) = UnixStream::pair().expect("a pair");
+        let mut link = Link::new(near).expect("a link");
+        (&far).write_all(&frame(5, b"x")).expect("room");
+        drop(far);
+        // The frame that came before the end is still there.
+        let ended = link.fill().and_then(|()| link.fill());
+        assert_eq!(ended, Err(LinkError::Closed));
+        assert!(matches!(link.take_inbox().frame(), Ok(Some((_, b"x")))));
+        let (mut far, near) = UnixStream::pair().expect("a pair");
+        let mut link = Link::new(near).expect("a link");
+        far.write_all(&[9; 64]).expect("room");
+        link.fill().expect("open");
+        assert!(matches!(link.take_inbox().frame(), Err(LinkError::Garbage)));
+    }
+}

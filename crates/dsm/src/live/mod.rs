@@ -1,0 +1,17 @@
+//! A rank in a running program: what the machine of [`crate::coherence`] decides, carried out.
+//!
+//! One engine a process, behind one lock. Its thread answers traps and other ranks; while a thread of the program waits in
+//! a call, that thread does so itself, and nobody is woken just to be told that the call is over.
+
+mod carry;
+mod engine;
+mod events;
+mod fatal;
+mod job;
+mod links;
+mod meet;
+mod region;
+
+pub use engine::{Counts, Live};
+pub use fatal::{EXIT_LOST, EXIT_OWN, die};
+pub use job::{Job, JobError, Transfer};

@@ -1,0 +1,282 @@
+//! The shared region in one rank: the view that traps, and the one that Hanare reads and writes by.
+//!
+//! Both map one memfd. The trapped view lies at one address in every rank; a page in it is absent, protected or writable
+//! as its state says. Hanare itself never touches it. Peers on the host map the memfd a third way, for zero copy.
+#![allow(unsafe_code, reason = "memory that the program changes meanwhile, never behind a reference")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use hanare_sys::features::{Disabled, Features};
+use hanare_sys::map::{self, Advice, MapError, Mapping};
+use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
+use hanare_sys::{Errno, copy};
+
+use crate::coherence::Run;
+
+/// Bytes of a page.
+pub(super) const PAGE: usize = 4096;
+/// Where every rank has the region: far above what programs and the kernel's own choices use on 47-bit address spaces.
+const ADDRESS: usize = 0x2000_0000_0000;
+/// Attempts at an ioctl that the kernel asks to repeat.
+const ATTEMPTS: usize = 1000;
+
+/// Why there is no region.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegionError {
+    /// No userfaultfd that traps shared memory and the kernel's own touches.
+    #[error("this machine's userfaultfd cannot trap shared pages ({0}); 'hanare doctor' tells how to allow it")]
+    Unable(&'static str),
+    /// The mechanism failed.
+    #[error(transparent)]
+    Uffd(#[from] UffdError),
+    /// The memory could not be had.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Something else lies where the region must be.
+    #[error(
+        "the address {ADDRESS:#x}, at which every rank has the shared region, is taken in rank {rank}: {source}; \
+             start the program without what maps memory there, or with a smaller HANARE_SHARED_BYTES"
+    )]
+    Taken {
+        /// The rank.
+        rank: u16,
+        /// What the kernel said.
+        source: MapError,
+    },
+}
+
+/// What a page of the trapped view allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    Absent,
+    Protected,
+    Writable,
+}
+
+pub(super) struct Region {
+    memory: OwnedFd,
+    trapped: Mapping,
+    io: Mapping,
+    /// The twin of each page at its page's offset; memory only where there was ever one.
+    twins: Mapping,
+    uffd: Uffd,
+    /// Up to the last page ever shown.
+    shown: Vec<Shown>,
+}
+
+impl Region {
+    pub(super) fn new(bytes: u64, rank: u16) -> Result<Self, RegionError> {
+        let features = Features::probe(&Disabled::from_env().unwrap_or_default());
+        if !features.minor_shmem || !features.continue_ || !features.wp {
+            return Err(RegionError::Unable("it lacks minor faults, CONTINUE or write protection of shared memory"));
+        }
+        let wanted = feature::MINOR_SHMEM | feature::MISSING_SHMEM | feature::WP | feature::WP_HUGETLBFS_SHMEM;
+        let uffd = Uffd::open(features.access, wanted)?;
+        let memory = map::memfd("hanare-shared", bytes)?;
+        let io = Mapping::shared(&memory, 0, bytes as usize)?;
+        let twins = Mapping::reserve(bytes as usize, PAGE)?;
+        let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize)
+            .map_err(|source| RegionError::Taken { rank, source })?;
+        uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
+        for mapping in [&trapped, &io, &twins] {
+            for advice in [Advice::DontFork, Advice::DontDump] {
+                // SAFETY: advice about forks and dumps changes no contents. Without it a child merely has them too.
+                let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
+            }
+        }
+        Ok(Self { memory, trapped, io, twins, uffd, shown: Vec::new() })
+    }
+
+    pub(super) fn address_of(&self, page: u32) -> usize {
+        self.trapped.addr() + page as usize * PAGE
+    }
+
+    /// The page at an address; none outside the region.
+    pub(super) fn page_at(&self, addr: usize) -> Option<u32> {
+        let offset = addr.checked_sub(self.trapped.addr()).filter(|offset| *offset < self.trapped.len())?;
+        Some((offset / PAGE) as u32)
+    }
+
+    pub(super) fn uffd(&self) -> &Uffd {
+        &self.uffd
+    }
+
+    /// The number by which peers open the memory under /proc.
+    pub(super) fn memory_number(&self) -> i32 {
+        self.memory.as_raw_fd()
+    }
+
+    pub(super) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn range(run: Run) -> (usize, usize) {
+        (run.first as usize * PAGE, run.count as usize * PAGE)
+    }
+
+    fn shown(&mut self, page: u32) -> &mut Shown {
+        let index = page as usize;
+        if index >= self.shown.len() {
+            self.shown.resize(index + 1, Shown::Absent);
+        }
+        &mut self.shown[index]
+    }
+
+    pub(super) fn is_shown(&self, page: u32) -> bool {
+        self.shown.get(page as usize).is_some_and(|shown| *shown != Shown::Absent)
+    }
+
+    /// Shows a page and wakes who waits for it.
+    pub(super) fn show(&mut self, page: u32, writable: bool) -> Result<(), Errno> {
+        let addr = self.address_of(page);
+        match (*self.shown(page), writable) {
+            (Shown::Absent, _) => {
+                self.make_present(page);
+                repeat(|| match writable {
+                    true => self.uffd.continue_(addr, PAGE, false),
+                    false => self.uffd.continue_protected(addr, PAGE),
+                }
+                .errno)?;
+            }
+            (Shown::Protected, true) => repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?,
+            (Shown::Writable, false) => self.protect(Run { first: page, count: 1 })?,
+            (Shown::Protected, false) | (Shown::Writable, true) => {}
+        }
+        *self.shown(page) = if writable { Shown::Writable } else { Shown::Protected };
+        Ok(())
+    }
+
+    /// Gives a page of the memfd its memory: a hole cannot be continued.
+    fn make_present(&self, page: u32) {
+        // SAFETY: within the mapping. Reading a hole of a memfd by a shared mapping makes it zeroes; the value is not used.
+        unsafe { self.bytes(page).read_volatile() };
+    }
+
+    /// Shows absent pages for writing, at once, and wakes who waits for them.
+    pub(super) fn show_all(&mut self, run: Run) -> Result<(), Errno> {
+        run.pages().for_each(|page| self.make_present(page));
+        let (addr, len) = (self.address_of(run.first), run.count as usize * PAGE);
+        repeat(|| self.uffd.continue_(addr, len, false).errno)?;
+        run.pages().for_each(|page| *self.shown(page) = Shown::Writable);
+        Ok(())
+    }
+
+    /// Lets the pages of a run be read only; absent ones stay absent.
+    pub(super) fn protect(&mut self, run: Run) -> Result<(), Errno> {
+        let mut pages = run.pages();
+        while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&Shown::Writable)) {
+            let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&Shown::Writable));
+            let count = 1 + more.count() as u32;
+            let addr = self.address_of(first);
+            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, true, false)))?;
+            (first..first + count).for_each(|page| *self.shown(page) = Shown::Protected);
+            pages = first + count..run.pages().end;
+        }
+        Ok(())
+    }
+
+    /// Takes pages out of view; their bytes stay.
+    pub(super) fn hide(&mut self, run: Run) -> Result<(), Errno> {
+        let (offset, len) = Self::range(run);
+        for page in run.pages() {
+            *self.shown(page) = Shown::Absent;
+        }
+        // SAFETY: the region's own pages, to which there are no references. The memfd keeps their bytes.
+        unsafe { map::advise(self.trapped.addr() + offset, len, Advice::DontNeed) }
+    }
+
+    /// Takes pages out of view and gives their memory back: they read as zeroes from now on.
+    pub(super) fn discard(&mut self, run: Run) -> Result<(), Errno> {
+        self.hide(run)?;
+        let (offset, len) = Self::range(run);
+        map::punch_hole(self.memory(), offset as u64, len as u64)
+    }
+
+    pub(super) fn wake(&self, run: Run) {
+        let (offset, len) = Self::range(run);
+        if len > 0 {
+            // Fails only for a range that is not the region's.
+            let _ = self.uffd.wake(self.trapped.addr() + offset, len);
+        }
+    }
+
+    /// Wakes everyone who waits for any page.
+    pub(super) fn wake_all(&self) {
+        let _ = self.uffd.wake(self.trapped.addr(), self.trapped.len());
+    }
+
+    /// The program may touch nothing of it any more; a touch ends it with SIGSEGV instead of waiting for ever.
+    pub(super) fn close(&mut self) {
+        let _ = self.uffd.unregister(self.trapped.addr(), self.trapped.len());
+        // SAFETY: replaces the region's own mapping, to which there are no references, by nothing.
+        let _ = unsafe { map::replace_with_none(self.trapped.addr(), self.trapped.len()) };
+    }
+
+    /// Where a page's bytes are for Hanare.
+    pub(super) fn bytes(&self, page: u32) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.io.addr() + page as usize * PAGE)
+    }
+
+    /// Copies a page out.
+    pub(super) fn read(&self, page: u32, into: &mut [u8; PAGE]) {
+        // SAFETY: the page lies in the mapping, and `into` is ours alone. A word that is being written may be torn, as a
+        // racing read of it could be.
+        unsafe { copy::copy(self.bytes(page), into.as_mut_ptr(), PAGE) };
+    }
+
+    /// Writes bytes into a page.
+    pub(super) fn write(&self, page: u32, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= PAGE, "a piece lies in its page");
+        // SAFETY: within the mapping as just checked; nobody has a reference to it.
+        unsafe { copy::copy(from.as_ptr(), self.bytes(page).add(at), from.len()) };
+    }
+
+    /// Writes zeroes over a page.
+    pub(super) fn clear(&self, page: u32) {
+        // SAFETY: as for `write`.
+        unsafe { copy::zero(self.bytes(page), PAGE) };
+    }
+
+    /// Makes the twin of a page.
+    pub(super) fn make_twin(&self, page: u32) {
+        // SAFETY: both mappings are as long, and nobody has a reference to either. The page is protected or not shown.
+        unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
+    }
+
+    /// Copies a twin out.
+    pub(super) fn read_twin(&self, page: u32, into: &mut [u8; PAGE]) {
+        // SAFETY: the twin lies in its mapping, and `into` is ours alone.
+        unsafe { copy::copy(self.twin(page), into.as_mut_ptr(), PAGE) };
+    }
+
+    fn twin(&self, page: u32) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
+    }
+
+    /// Copies a page out of, or into, the memory of a peer.
+    pub(super) fn exchange(&self, peer: &Mapping, page: u32, inward: bool) {
+        let offset = page as usize * PAGE;
+        assert!(offset + PAGE <= peer.len(), "every rank's region is as long");
+        let theirs: *mut u8 = std::ptr::with_exposed_provenance_mut(peer.addr() + offset);
+        let (from, to) = if inward { (theirs, self.bytes(page)) } else { (self.bytes(page), theirs) };
+        // SAFETY: both lie in mappings of one length, and nobody has a reference to either. Words that are being written
+        // may be torn, as racing reads of them could be.
+        unsafe { copy::copy(from, to, PAGE) };
+    }
+}
+
+fn errno(result: Result<(), Errno>) -> Option<i32> {
+    result.err().map(|errno| errno.0)
+}
+
+/// Does something again that the kernel asks to repeat. A page that is there already is as good as shown.
+fn repeat(mut once: impl FnMut() -> Option<i32>) -> Result<(), Errno> {
+    for _ in 0..ATTEMPTS {
+        match once() {
+            None | Some(libc::EEXIST) => return Ok(()),
+            Some(libc::EAGAIN) => {}
+            Some(other) => return Err(Errno(other)),
+        }
+    }
+    Err(Errno(libc::EAGAIN))
+}

@@ -1,0 +1,292 @@
+//! Ranks in one test: machines, plain memory that obeys them, and links that deliver in any order but their own.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use std::collections::{HashMap, VecDeque};
+
+use hanare_dsm::codec::{self, Arrived, Bodies, Sizes};
+use hanare_dsm::coherence::{
+    Action, Config, Event, Failure, Machine, Message, Misuse, Outcome, Protocol, Purpose, Rank, Run, State,
+};
+use hanare_dsm::diff::{self, Differ};
+use hanare_wire::frame::{HEADER_BYTES, Header};
+
+pub const PAGE: usize = 32;
+pub const WORDS: u32 = 8;
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let x = self.0 ^ (self.0 >> 33);
+        x.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 16
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+}
+
+/// What a rank's view of a page allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    None,
+    Read,
+    Write,
+}
+
+/// What a rank's program has to hear of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    Wake(u32),
+    WakeAll,
+    Finished(Outcome),
+    Failed(Failure),
+}
+
+pub struct Node {
+    pub machine: Machine,
+    pub memory: Vec<[u8; PAGE]>,
+    pub access: Vec<Access>,
+    pub twins: HashMap<u32, [u8; PAGE]>,
+    differ: Differ,
+}
+
+/// All ranks and the links between them.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    links: Vec<VecDeque<Vec<u8>>>,
+    /// Links on which frames lie around for long, so that they arrive after what was caused by later ones.
+    slow: Vec<bool>,
+    pub random: Random,
+    /// Frames sent, by kind of message.
+    pub sent: HashMap<&'static str, u64>,
+    /// Whether diffs and updates go in more frames than needed.
+    pub chop: bool,
+}
+
+impl Cluster {
+    pub fn new(ranks: u16, pages: u32, protocol: Protocol, migrate: bool, seed: u64) -> Self {
+        let node = |rank| Node {
+            machine: Machine::new(Config { rank: Rank(rank), ranks, pages, protocol, migrate }).expect("valid"),
+            memory: vec![[0; PAGE]; pages as usize],
+            access: vec![Access::None; pages as usize],
+            twins: HashMap::new(),
+            differ: Differ::new(),
+        };
+        let mut random = Random(seed);
+        let count = usize::from(ranks) * usize::from(ranks);
+        Self {
+            slow: (0..count).map(|_| random.chance(250)).collect(),
+            nodes: (0..ranks).map(node).collect(),
+            links: vec![VecDeque::new(); count],
+            random,
+            sent: HashMap::new(),
+            chop: true,
+        }
+    }
+
+    /// Tells a rank something, does what it answers, and returns what its program hears.
+    pub fn step(&mut self, rank: usize, event: Event<'_>) -> Result<Vec<News>, Misuse> {
+        self.step_with(rank, event, &[], &[])
+    }
+
+    fn step_with(
+        &mut self,
+        rank: usize,
+        event: Event<'_>,
+        pages: &[u32],
+        bodies: &[&[u8]],
+    ) -> Result<Vec<News>, Misuse> {
+        let mut actions = Vec::new();
+        self.nodes[rank].machine.step(event, &mut actions)?;
+        let mut news = Vec::new();
+        for action in actions {
+            self.carry_out(rank, action, pages, bodies, &mut news);
+        }
+        self.check_views(rank);
+        Ok(news)
+    }
+
+    fn carry_out(&mut self, rank: usize, action: Action, pages: &[u32], bodies: &[&[u8]], news: &mut Vec<News>) {
+        let node = &mut self.nodes[rank];
+        match action {
+            Action::Send { to, message } => self.send(rank, to, &message, &Bodies::new()),
+            Action::SendPage { to, page } => {
+                let mut body = Bodies::new();
+                let bytes = node.memory[page as usize];
+                if bytes != [0; PAGE] {
+                    body.add(|out| out.extend_from_slice(&bytes));
+                }
+                self.send(rank, to, &Message::PageReply { page }, &body);
+            }
+            Action::SendDiffs { to, pages, purpose } => self.send_diffs(rank, to, pages, purpose),
+            Action::SendUpdates { to, pages } => self.send_updates(rank, to, &pages),
+            Action::Install { page, writable } => {
+                let at = pages.iter().position(|&other| other == page).expect("the page came with the message");
+                let bytes = bodies.get(at).map_or([0; PAGE], |body| (*body).try_into().expect("a page"));
+                node.memory[page as usize] = bytes;
+                if writable {
+                    assert!(node.twins.insert(page, bytes).is_none(), "page {page} had a twin");
+                }
+                node.access[page as usize] = if writable { Access::Write } else { Access::Read };
+            }
+            Action::Apply { index, page } => {
+                assert_eq!(pages[index as usize], page);
+                diff::apply(bodies[index as usize], &mut node.memory[page as usize]).expect("a diff");
+            }
+            Action::Twin { page } => {
+                assert_eq!(node.access[page as usize], Access::Read, "a twin is made of what is shown for reading");
+                assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
+                node.access[page as usize] = Access::Write;
+            }
+            Action::Open { run } => node.set_access(run, Access::Write),
+            Action::Protect { run } => node.set_access(run, Access::Read),
+            Action::Invalidate { run } => {
+                node.set_access(run, Access::None);
+                // Nobody may read what was there: it is only garbage from now on.
+                run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
+            }
+            Action::Discard { run } => {
+                node.set_access(run, Access::None);
+                for page in run.pages() {
+                    node.memory[page as usize] = [0; PAGE];
+                    node.twins.remove(&page);
+                }
+            }
+            Action::Wake { page } => news.push(News::Wake(page)),
+            Action::WakeAll => news.push(News::WakeAll),
+            Action::Finished { outcome } => news.push(News::Finished(outcome)),
+            Action::Fail { failure } => news.push(News::Failed(failure)),
+        }
+    }
+
+    fn send_diffs(&mut self, rank: usize, to: Rank, pages: Vec<u32>, purpose: Purpose) {
+        let (mut bodies, mut named) = (Bodies::new(), Vec::new());
+        for page in pages {
+            let node = &mut self.nodes[rank];
+            assert_eq!(node.access[page as usize], Access::Read, "a page is protected before it is compared");
+            let twin = node.twins.remove(&page).expect("a written page has a twin");
+            if bodies.add(|out| _ = node.differ.encode(&twin, &node.memory[page as usize], out)) {
+                named.push(page);
+            }
+            if self.chop && self.random.chance(300) {
+                let pages = std::mem::take(&mut named);
+                self.send(rank, to, &Message::Diffs { purpose, pages, last: false }, &bodies);
+                bodies.clear();
+            }
+        }
+        self.send(rank, to, &Message::Diffs { purpose, pages: named, last: true }, &bodies);
+    }
+
+    fn send_updates(&mut self, rank: usize, to: Rank, pages: &[u32]) {
+        let size = if self.chop { 1 + self.random.below(pages.len() as u64) as usize } else { pages.len() };
+        let mut chunks = pages.chunks(size).peekable();
+        while let Some(chunk) = chunks.next() {
+            let mut bodies = Bodies::new();
+            for &page in chunk {
+                let bytes = self.nodes[rank].memory[page as usize];
+                bodies.add(|out| out.extend_from_slice(&bytes));
+            }
+            let message = Message::Updates { pages: chunk.to_vec(), last: chunks.peek().is_none() };
+            self.send(rank, to, &message, &bodies);
+        }
+    }
+
+    pub fn send(&mut self, from: usize, to: Rank, message: &Message, bodies: &Bodies) {
+        let name = format!("{message:?}");
+        let name: &str = name.split([' ', '{']).next().unwrap_or_default();
+        *self.sent.entry(Box::leak(name.to_owned().into_boxed_str())).or_default() += 1;
+        let mut frame = Vec::new();
+        codec::encode(message, bodies, 1, true, &mut frame);
+        let link = from * self.nodes.len() + usize::from(to.0);
+        assert!(from != usize::from(to.0), "a rank does not send to itself");
+        self.links[link].push_back(frame);
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_still(&self) -> bool {
+        self.links.iter().all(VecDeque::is_empty)
+    }
+
+    /// Delivers the next frame of some link. The rank it went to, and what its program hears.
+    pub fn deliver(&mut self) -> Option<(usize, Vec<News>)> {
+        let with_slow = self.random.chance(40);
+        let waits = |link: &usize| !self.links[*link].is_empty();
+        let mut full: Vec<usize> =
+            (0..self.links.len()).filter(waits).filter(|&l| with_slow || !self.slow[l]).collect();
+        if full.is_empty() {
+            full = (0..self.links.len()).filter(waits).collect();
+        }
+        let link = *full.get(self.random.below(full.len().max(1) as u64) as usize)?;
+        self.deliver_from(link / self.nodes.len(), link % self.nodes.len())
+    }
+
+    /// Delivers everything but what lies on one link.
+    pub fn deliver_all_but(&mut self, from: usize, to: usize) -> Vec<(usize, News)> {
+        let held = std::mem::take(&mut self.links[from * self.nodes.len() + to]);
+        let mut heard = Vec::new();
+        let mut later = VecDeque::new();
+        while let Some((rank, news)) = self.deliver() {
+            heard.extend(news.into_iter().map(|one| (rank, one)));
+            // What is sent on that link meanwhile waits behind what is held.
+            later.append(&mut self.links[from * self.nodes.len() + to]);
+        }
+        let link = &mut self.links[from * self.nodes.len() + to];
+        *link = held;
+        link.append(&mut later);
+        heard
+    }
+
+    /// Delivers the next frame from one rank to another.
+    pub fn deliver_from(&mut self, from: usize, to: usize) -> Option<(usize, Vec<News>)> {
+        let frame = self.links[from * self.nodes.len() + to].pop_front()?;
+        let (head, payload) = frame.split_at(HEADER_BYTES);
+        let header = Header::decode(head.try_into().expect("a header")).expect("a header of ours");
+        let Arrived { message, bodies } =
+            codec::decode(&header, payload, Sizes { page: PAGE, carried: PAGE }).expect("a message of ours");
+        let pages = match &message {
+            Message::Diffs { pages, .. } | Message::Updates { pages, .. } => pages.clone(),
+            Message::PageReply { page } => vec![*page],
+            _ => Vec::new(),
+        };
+        let bodies: Vec<&[u8]> = bodies.into_iter().map(|range| &payload[range]).collect();
+        let event = Event::Received { from: Rank(from as u16), message };
+        let news = self.step_with(to, event, &pages, &bodies).expect("a message is no misuse");
+        Some((to, news))
+    }
+
+    /// A page's view is what its state says, at every moment.
+    fn check_views(&self, rank: usize) {
+        let node = &self.nodes[rank];
+        for (page, &access) in node.access.iter().enumerate() {
+            let state = node.machine.state(page as u32);
+            let expected = match state {
+                State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
+                State::Clean | State::HomeClean => Access::Read,
+                State::Dirty | State::HomeDirty | State::Open => Access::Write,
+            };
+            assert_eq!(access, expected, "page {page} of rank {rank} is {state:?}");
+            assert_eq!(
+                node.twins.contains_key(&(page as u32)),
+                state == State::Dirty,
+                "twin of page {page}, {state:?}"
+            );
+        }
+    }
+}
+
+impl Node {
+    fn set_access(&mut self, run: Run, access: Access) {
+        run.pages().for_each(|page| self.access[page as usize] = access);
+    }
+
+    pub fn word(&mut self, word: u32) -> &mut [u8] {
+        let at = (word % WORDS * 4) as usize;
+        &mut self.memory[(word / WORDS) as usize][at..at + 4]
+    }
+}

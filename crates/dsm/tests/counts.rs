@@ -1,0 +1,249 @@
+//! What must be exact: how many pages and messages a program costs.
+
+mod common;
+
+use common::{Access, Cluster, News};
+use hanare_dsm::coherence::{Event, Outcome, Placement, Protocol, Rank};
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive];
+
+/// A cluster whose program does one thing at a time.
+struct Steps(Cluster);
+
+impl Steps {
+    fn new(ranks: u16, pages: u32, protocol: Protocol, migrate: bool, placement: &Placement) -> Self {
+        let mut cluster = Cluster::new(ranks, pages, protocol, migrate, 1);
+        cluster.chop = false;
+        let mut steps = Self(cluster);
+        steps.together(|| Event::Alloc { pages, placement });
+        steps.0.sent.clear();
+        steps
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.nodes.len()
+    }
+
+    /// All ranks make a call.
+    fn together<'a>(&mut self, call: impl Fn() -> Event<'a>) {
+        let mut finished = 0;
+        let done = |news: &[News]| news.iter().filter(|one| matches!(one, News::Finished(_))).count();
+        for rank in 0..self.ranks() {
+            finished += done(&self.0.step(rank, call()).expect("a right call"));
+        }
+        while let Some((_, news)) = self.0.deliver() {
+            finished += done(&news);
+        }
+        assert_eq!(finished, self.ranks(), "every rank goes on");
+    }
+
+    /// A rank touches a page; a write changes its first word.
+    fn touch(&mut self, rank: usize, page: u32, write: bool) {
+        let enough = |access| access == Access::Write || access == Access::Read && !write;
+        for _ in 0..3 {
+            if enough(self.0.nodes[rank].access[page as usize]) {
+                break;
+            }
+            self.0.step(rank, Event::Touch { page, write }).expect("an allocated page");
+            while self.0.deliver().is_some() {}
+        }
+        assert!(enough(self.0.nodes[rank].access[page as usize]), "rank {rank} gets page {page}");
+        if write {
+            let word = self.0.nodes[rank].word(page * common::WORDS);
+            let next = u32::from_le_bytes((&*word).try_into().expect("a word")) + 1;
+            word.copy_from_slice(&next.to_le_bytes());
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&hanare_dsm::coherence::Counters) -> u64) -> u64 {
+        self.0.nodes.iter().map(|node| of(node.machine.counters())).sum()
+    }
+
+    fn sent(&self, name: &str) -> u64 {
+        self.0.sent.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Jacobi iterations on two grids whose rows are pages: rank r owns an equal block of rows, reads its neighbours' edge
+/// rows of one grid, writes its own of the other.
+fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
+    let each = rows / steps.ranks() as u32;
+    for iteration in 0..iterations {
+        let (from, to) = if iteration % 2 == 0 { (0, rows) } else { (rows, 0) };
+        for rank in 0..steps.ranks() {
+            let (first, end) = (rank as u32 * each, (rank as u32 + 1) * each);
+            for row in first.saturating_sub(1)..(end + 1).min(rows) {
+                steps.touch(rank, from + row, false);
+            }
+            for row in first..end {
+                steps.touch(rank, to + row, true);
+            }
+        }
+        steps.together(|| Event::Barrier);
+    }
+}
+
+/// Both grids have their rows at their owners.
+fn by_rows(ranks: u16, rows: u32) -> Placement {
+    let owners = (0..2 * ranks).map(|block| Rank(block % ranks)).collect();
+    Placement::Owners { pages: rows / u32::from(ranks), owners }
+}
+
+#[test]
+fn laplace_costs_the_edge_rows_of_each_rank_and_nothing_else() {
+    for ranks in [1u16, 2, 3, 4, 8] {
+        let (rows, iterations) = (u32::from(ranks) * 4, 12u64);
+        // Two neighbours read each of the ranks - 1 borders, a page each.
+        let edges = 2 * (u64::from(ranks) - 1);
+        for protocol in PROTOCOLS {
+            let mut steps = Steps::new(ranks, 2 * rows, protocol, false, &by_rows(ranks, rows));
+            laplace(&mut steps, rows, iterations as u32);
+            let (shares, updates) = (steps.sum(|c| c.pages_fetched), steps.sum(|c| c.pages_updated));
+            match protocol {
+                Protocol::Invalidate => assert_eq!((shares, updates), (edges * iterations, 0)),
+                // Each grid's edges are fetched once; from the second barrier on they come as updates.
+                Protocol::Update => assert_eq!((shares, updates), (2 * edges, edges * (iterations - 1))),
+                Protocol::Adaptive => {
+                    assert!((edges * iterations..=edges * (iterations + 1)).contains(&(shares + updates)));
+                    assert_eq!(updates > 0, edges > 0, "constant readers get updates");
+                }
+            }
+            assert_eq!(steps.sum(|c| c.pages_flushed), 0, "whoever writes is home");
+            // Every reader of a page that changed is told once a barrier, by one message of each neighbour.
+            let told = steps.sent("Settle") + steps.sent("Updates");
+            assert_eq!(told, edges * (iterations - 1), "{protocol:?}, {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn homes_follow_the_writers_of_a_badly_placed_laplace() {
+    let (ranks, rows) = (4u16, 16u32);
+    let mut steps = Steps::new(ranks, 2 * rows, Protocol::Invalidate, true, &Placement::One(Rank(0)));
+    laplace(&mut steps, rows, 8);
+    let elsewhere = u64::from(2 * rows) * 3 / 4;
+    assert_eq!(steps.sum(|c| c.homes_moved), elsewhere, "each page moves once, to the rank that writes it");
+    let flushed = steps.sum(|c| c.pages_flushed);
+    assert_eq!(flushed, 2 * elsewhere, "and only its first two writes needed a diff");
+    for page in 0..2 * rows {
+        let owner = Rank((page % rows / 4) as u16);
+        assert!(steps.0.nodes.iter().all(|node| node.machine.home(page) == Some(owner)), "page {page}");
+    }
+}
+
+#[test]
+fn an_empty_memory_barrier_is_two_or_three_meetings() {
+    for (protocol, meetings) in [(Protocol::Invalidate, 2), (Protocol::Update, 3), (Protocol::Adaptive, 2)] {
+        let mut steps = Steps::new(5, 1, protocol, true, &Placement::Block);
+        steps.together(|| Event::Barrier);
+        let total: u64 = steps.0.sent.values().sum();
+        assert_eq!((steps.sent("Arrive"), steps.sent("Go"), total), (4 * meetings, 4 * meetings, 8 * meetings));
+    }
+}
+
+#[test]
+fn a_flush_is_one_message_a_home_however_many_pages() {
+    let mut steps = Steps::new(3, 30, Protocol::Invalidate, false, &Placement::Cyclic(1));
+    (0..30).for_each(|page| steps.touch(0, page, true));
+    steps.together(|| Event::Barrier);
+    assert_eq!((steps.sent("Diffs"), steps.sum(|c| c.pages_flushed)), (2, 20));
+    // The only writer has what it wrote: nobody is told anything.
+    assert_eq!((steps.sent("Settle"), steps.sum(|c| c.pages_invalidated)), (0, 0));
+}
+
+#[test]
+fn several_writers_of_one_page_keep_all_their_words() {
+    for protocol in PROTOCOLS {
+        let mut steps = Steps::new(4, 1, protocol, false, &Placement::Block);
+        for rank in 0..4u32 {
+            steps.touch(rank as usize, 0, true);
+            steps.0.nodes[rank as usize].word(4 + rank).copy_from_slice(&(rank + 10).to_le_bytes());
+        }
+        steps.together(|| Event::Barrier);
+        for rank in 0..4 {
+            steps.touch(rank, 0, false);
+            let words: Vec<u8> = (4..8).map(|word| steps.0.nodes[rank].word(word)[0]).collect();
+            assert_eq!(words, [10, 11, 12, 13], "{protocol:?}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn pages_nobody_shares_cost_no_trap_after_the_first_and_no_message() {
+    let mut steps = Steps::new(2, 8, Protocol::Update, false, &Placement::Block);
+    for _ in 0..5 {
+        (0..4).for_each(|page| steps.touch(0, page, true));
+        steps.together(|| Event::Barrier);
+    }
+    assert_eq!(steps.sum(|c| c.write_faults + c.read_faults), 0);
+    assert_eq!(steps.0.sent.values().sum::<u64>(), 5 * 6);
+}
+
+#[test]
+fn first_touch_makes_a_home() {
+    let mut steps = Steps::new(3, 6, Protocol::Invalidate, false, &Placement::FirstTouch);
+    (0..6).for_each(|page| steps.touch(2, page, true));
+    (0..6).for_each(|page| steps.touch(1, page, false));
+    for page in 0..6 {
+        assert_eq!(steps.0.nodes[1].machine.home(page), Some(Rank(2)));
+        assert_eq!(steps.0.nodes[1].word(page * common::WORDS)[0], 1);
+    }
+}
+
+#[test]
+fn calls_that_do_not_match_end_the_job_on_every_rank() {
+    let placement = Placement::Block;
+    let different: [[Event<'_>; 2]; 3] = [
+        [Event::Barrier, Event::Shutdown],
+        [Event::Alloc { pages: 1, placement: &placement }, Event::Alloc { pages: 2, placement: &placement }],
+        [Event::Alloc { pages: 1, placement: &placement }, Event::Alloc { pages: 1, placement: &Placement::Cyclic(1) }],
+    ];
+    for [one, other] in different {
+        let mut steps = Steps::new(3, 4, Protocol::Update, false, &Placement::One(Rank(1)));
+        steps.together(|| Event::Free { first: 0 });
+        let mut failed = 0;
+        let count = |news: Vec<News>| news.iter().filter(|one| matches!(one, News::Failed(_))).count();
+        failed += count(steps.0.step(0, one).expect("allowed"));
+        failed += count(steps.0.step(2, other).expect("allowed"));
+        while let Some((_, news)) = steps.0.deliver() {
+            failed += count(news);
+        }
+        assert_eq!(failed, 3);
+    }
+}
+
+#[test]
+fn misuse_is_refused_and_changes_nothing() {
+    let mut steps = Steps::new(2, 4, Protocol::Update, false, &Placement::Block);
+    let placement = Placement::One(Rank(2));
+    for wrong in [
+        Event::Touch { page: 4, write: false },
+        Event::Release { lock: 1 },
+        Event::Acquire { lock: 1 << 16 },
+        Event::Alloc { pages: 0, placement: &Placement::Block },
+        Event::Alloc { pages: 1, placement: &placement },
+        Event::Free { first: 1 },
+        Event::Reduce { reduction: hanare_dsm::coherence::Reduction::SumF64, values: &[] },
+    ] {
+        let said = format!("{wrong:?}");
+        assert!(steps.0.step(0, wrong).is_err(), "{said}");
+    }
+    steps.together(|| Event::Barrier);
+    steps.together(|| Event::Shutdown);
+    assert!(steps.0.step(0, Event::Barrier).is_err());
+}
+
+#[test]
+fn a_full_region_says_so_on_every_rank() {
+    let mut steps = Steps::new(2, 4, Protocol::Update, false, &Placement::Block);
+    let placement = Placement::Block;
+    let mut no_room = 0;
+    let mut count = |news: Vec<News>| no_room += news.iter().filter(|n| **n == News::Finished(Outcome::NoRoom)).count();
+    for rank in 0..2 {
+        count(steps.0.step(rank, Event::Alloc { pages: 1, placement: &placement }).expect("allowed"));
+    }
+    while let Some((_, news)) = steps.0.deliver() {
+        count(news);
+    }
+    assert_eq!(no_room, 2);
+}

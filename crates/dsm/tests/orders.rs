@@ -1,0 +1,102 @@
+//! Orders of arrival that chance brings about too seldom: one link is held up while everything else goes on.
+
+mod common;
+
+use common::{Access, Cluster, News, WORDS};
+use hanare_dsm::coherence::{Event, Placement, Protocol, Rank};
+
+/// Three ranks, one page whose home is rank 2; rank 0 keeps the locks and counts who has arrived.
+fn three(protocol: Protocol, migrate: bool) -> Cluster {
+    let mut cluster = Cluster::new(3, 1, protocol, migrate, 1);
+    let placement = Placement::One(Rank(2));
+    together(&mut cluster, || Event::Alloc { pages: 1, placement: &placement }, (0, 0));
+    cluster
+}
+
+/// All ranks make a call, while the link `held` (one to itself: none) delivers nothing.
+fn together<'a>(cluster: &mut Cluster, call: impl Fn() -> Event<'a>, held: (usize, usize)) {
+    let mut heard = Vec::new();
+    for rank in 0..3 {
+        heard.extend(cluster.step(rank, call()).expect("a right call"));
+    }
+    heard.extend(cluster.deliver_all_but(held.0, held.1).into_iter().map(|(_, one)| one));
+    let failed: Vec<_> = heard.iter().filter(|one| matches!(one, News::Failed(_))).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(heard.iter().filter(|one| matches!(one, News::Finished(_))).count(), 3, "all go on");
+}
+
+fn call(cluster: &mut Cluster, rank: usize, event: Event<'_>, held: (usize, usize)) {
+    let mut heard = cluster.step(rank, event).expect("a right call");
+    heard.extend(cluster.deliver_all_but(held.0, held.1).into_iter().map(|(_, one)| one));
+    assert!(heard.iter().any(|one| matches!(one, News::Finished(_))), "the call ends");
+}
+
+fn touch(cluster: &mut Cluster, rank: usize, write: bool, held: (usize, usize)) {
+    for _ in 0..3 {
+        let access = cluster.nodes[rank].access[0];
+        if access == Access::Write || access == Access::Read && !write {
+            return;
+        }
+        cluster.step(rank, Event::Touch { page: 0, write }).expect("an allocated page");
+        cluster.deliver_all_but(held.0, held.1);
+    }
+    panic!("rank {rank} does not get the page");
+}
+
+fn write(cluster: &mut Cluster, rank: usize, value: u8, held: (usize, usize)) {
+    touch(cluster, rank, true, held);
+    cluster.nodes[rank].word(WORDS - 1)[0] = value;
+}
+
+fn read(cluster: &mut Cluster, rank: usize) -> u8 {
+    touch(cluster, rank, false, (0, 0));
+    cluster.nodes[rank].word(WORDS - 1)[0]
+}
+
+const NONE: (usize, usize) = (0, 0);
+
+#[test]
+fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
+    let mut cluster = three(Protocol::Invalidate, false);
+    // Another thread of rank 1 asks; the home answers, and the answer lies on the link.
+    let slow = (2, 1);
+    cluster.step(1, Event::Touch { page: 0, write: false }).expect("allocated");
+    cluster.deliver_all_but(slow.0, slow.1);
+    call(&mut cluster, 0, Event::Acquire { lock: 5 }, slow);
+    write(&mut cluster, 0, 9, slow);
+    call(&mut cluster, 0, Event::Release { lock: 5 }, slow);
+    call(&mut cluster, 1, Event::Acquire { lock: 5 }, slow);
+    cluster.deliver_all_but(0, 0);
+    assert_eq!(read(&mut cluster, 1), 9);
+}
+
+#[test]
+fn an_update_for_a_copy_just_given_up_is_passed_over() {
+    let mut cluster = three(Protocol::Update, false);
+    assert_eq!(read(&mut cluster, 1), 0);
+    // The home does not hear of it before the next barrier is over.
+    let slow = (1, 2);
+    cluster.step(1, Event::Drop { page: 0 }).expect("allowed");
+    write(&mut cluster, 0, 1, slow);
+    together(&mut cluster, || Event::Barrier, slow);
+    cluster.deliver_all_but(0, 0);
+    write(&mut cluster, 0, 2, NONE);
+    together(&mut cluster, || Event::Barrier, NONE);
+    assert_eq!(read(&mut cluster, 1), 2);
+}
+
+#[test]
+fn a_home_does_not_move_to_a_writer_that_gave_its_copy_up() {
+    let mut cluster = three(Protocol::Invalidate, true);
+    write(&mut cluster, 1, 1, NONE);
+    together(&mut cluster, || Event::Barrier, NONE);
+    // The only writer again, by a lock; then it gives the copy up, and the home hears of it too late.
+    let slow = (1, 2);
+    call(&mut cluster, 1, Event::Acquire { lock: 5 }, NONE);
+    write(&mut cluster, 1, 2, NONE);
+    call(&mut cluster, 1, Event::Release { lock: 5 }, NONE);
+    cluster.step(1, Event::Drop { page: 0 }).expect("allowed");
+    together(&mut cluster, || Event::Barrier, slow);
+    cluster.deliver_all_but(0, 0);
+    assert_eq!((read(&mut cluster, 0), read(&mut cluster, 1)), (2, 2));
+}

@@ -1,0 +1,140 @@
+/* dsm.h: memory shared by the ranks of one program.
+ *
+ *     #include <dsm.h>
+ *     int main(int argc, char *argv[]) {
+ *         dsm_startup(&argc, &argv);
+ *         double *a = dsm_alloc(sizeof(double) * N, dsm_block());
+ *         ... every rank writes its part of a ...
+ *         dsm_barrier();
+ *         ... every rank reads all of a ...
+ *         dsm_free(a);
+ *         dsm_shutdown();
+ *     }
+ *
+ *     cc example.c -lhanare_dsm -o example
+ *     hanare launch -n 4 -- ./example
+ *
+ * Every rank runs the same program and makes the same calls with the same arguments in the same order (dsm_lock and
+ * dsm_unlock apart). Memory from dsm_alloc has one address in every rank and is used through ordinary pointers. The
+ * consistency is release consistency: what a rank writes is seen by the others after the next dsm_barrier of all, and by
+ * whoever gets a lock after the writer gave that lock back. Several ranks may write one page between two barriers, as
+ * long as they write different 4-byte words.
+ *
+ * A call that cannot be made, and a rank that is lost, end all ranks: each says why in one line on standard error, the
+ * exit code is 125 or 122. Calls are made by one thread of a rank at a time; every thread may touch. A forked child has
+ * no shared memory.
+ */
+#ifndef HANARE_DSM_H
+#define HANARE_DSM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Meets the other ranks; to be called once, before the other calls. Which rank this is comes from `hanare launch`, srun or
+ * mpirun; started by nobody, it is rank 0 of 1. Settings: flags of `hanare launch`, or HANARE_PROTOCOL,
+ * HANARE_HOME_POLICY, HANARE_TRANSFER and HANARE_SHARED_BYTES. Returns 0; when ranks cannot meet it says why and ends
+ * the process with 125. */
+int dsm_startup(int *argc, char ***argv);
+
+/* Waits for all ranks, then ends sharing: the memory is gone. */
+void dsm_shutdown(void);
+
+/* This rank, from 0, and how many there are. */
+int dsm_rank(void);
+int dsm_size(void);
+
+/* Where pages have their homes. Writing at home costs nothing until somebody else reads the page, so a page's home
+ * should be the rank that writes it most. */
+struct dsm_placement {
+    int kind;
+    int rank;
+    size_t block;      /* bytes, a multiple of 4096 */
+    const int *owners; /* the home of each block; the last stands for all that follow */
+    size_t count;
+};
+
+/* As many neighbouring pages to each rank as divide evenly. */
+static inline struct dsm_placement dsm_block(void) {
+    struct dsm_placement placement = {0, 0, 0, NULL, 0};
+    return placement;
+}
+
+/* Blocks of so many bytes to each rank in turn; 4096 is cyclic by page. */
+static inline struct dsm_placement dsm_cyclic(size_t block) {
+    struct dsm_placement placement = {1, 0, block, NULL, 0};
+    return placement;
+}
+
+/* All to one rank. */
+static inline struct dsm_placement dsm_one(int rank) {
+    struct dsm_placement placement = {2, rank, 0, NULL, 0};
+    return placement;
+}
+
+/* Each page to the rank that touches it first. */
+static inline struct dsm_placement dsm_first_touch(void) {
+    struct dsm_placement placement = {3, 0, 0, NULL, 0};
+    return placement;
+}
+
+/* A given rank for each block of so many bytes. */
+static inline struct dsm_placement dsm_owners(size_t block, const int *owners, size_t count) {
+    struct dsm_placement placement = {4, 0, block, owners, count};
+    return placement;
+}
+
+/* All ranks together: so many bytes, zero, at one address everywhere, in whole pages. NULL with errno ENOMEM in every rank
+ * when the shared region (HANARE_SHARED_BYTES) is used up. */
+void *dsm_alloc(size_t size, struct dsm_placement placement);
+
+/* All ranks together: gives a block back. */
+void dsm_free(void *block);
+
+/* The memory barrier: waits for all ranks, and everyone sees what anyone wrote before. */
+void dsm_barrier(void);
+
+/* Locks, numbered from 0 to 65535. */
+void dsm_lock(int lock);
+void dsm_unlock(int lock);
+
+/* All ranks together: replaces each of the values (at most 64, of 8 bytes) by what comes of those of all ranks, combined
+ * in the order of the ranks. It is no memory barrier. */
+#define DSM_SUM_INT64 1
+#define DSM_MIN_INT64 2
+#define DSM_MAX_INT64 3
+#define DSM_SUM_DOUBLE 4
+#define DSM_MIN_DOUBLE 5
+#define DSM_MAX_DOUBLE 6
+void dsm_reduce(int operation, void *values, size_t count);
+
+/* What this rank counted. Times are nanoseconds. */
+struct dsm_stats {
+    uint64_t barriers;      /* memory barriers */
+    uint64_t barrier_ns;    /* their time */
+    uint64_t update_ns;     /* its part for page updates */
+    uint64_t read_faults;   /* touches that trapped, by reads */
+    uint64_t write_faults;  /* and by writes */
+    uint64_t fault_ns;      /* their time */
+    uint64_t share_ns;      /* its part for page shares */
+    uint64_t page_shares;   /* pages fetched from their homes */
+    uint64_t page_updates;  /* pages sent to sharers at memory barriers */
+    uint64_t invalidations; /* copies taken away from this rank */
+    uint64_t twins;         /* twins made */
+    uint64_t diffs;         /* pages compared with their twins */
+    uint64_t flushes;       /* messages with diffs: one a home and barrier or release */
+    uint64_t homes_moved;   /* pages whose home this rank gave away */
+    uint64_t locks;         /* locks got */
+    uint64_t frames_sent;   /* to other ranks */
+    uint64_t bytes_sent;    /* of those frames */
+};
+void dsm_stats(struct dsm_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

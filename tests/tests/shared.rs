@@ -1,0 +1,137 @@
+//! Guards shared memory on a live machine: the papers' LAPLACE at many ranks with exact counts, outcomes that release
+//! consistency forbids, and that every rank ends, and says why, when one of them cannot go on.
+
+use std::time::Duration;
+
+use hanare_tests::{Outcome, Place, built};
+
+const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a program of the workloads on so many ranks.
+fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> Outcome {
+    let mut command = place.command(built().hanare());
+    command.arg("launch").args(["-n", &ranks.to_string()]).args(flags).arg("--");
+    command.arg(built().workload(program[0])).args(&program[1..]);
+    place.start(&mut command).finish(LIMIT)
+}
+
+/// Rows of the grid are two pages each, and every rank but the edge ones reads a row of each of two neighbours.
+fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iterations: u64) {
+    let laplace = ["laplace", "-i", &iterations.to_string(), "--verify", "--json"];
+    let outcome = launch(place, ranks, &[&["--protocol", protocol], flags].concat(), &laplace);
+    let case = format!("{ranks} ranks, {protocol}, {flags:?}");
+    assert_eq!(outcome.code, Some(0), "{case}: {}", outcome.stderr);
+    assert!(outcome.stderr.contains("verified"), "{case}: {}", outcome.stderr);
+    let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
+    let count = |name: &str| counts[name].as_u64().expect("a count");
+    // 1024 rows divide evenly by powers of two: no page has rows of two ranks.
+    let edges = 4 * (u64::from(ranks) - 1);
+    let (shares, updates) = (count("page_shares"), count("page_updates"));
+    match protocol {
+        "invalidate" => assert_eq!((shares, updates), (edges * iterations, 0), "{case}"),
+        "update" => assert_eq!((shares, updates), (2 * edges, edges * (iterations - 1)), "{case}"),
+        _ => assert!((edges * iterations..=edges * (iterations + 1)).contains(&(shares + updates)), "{case}"),
+    }
+    assert_eq!(count("diffs"), 0, "{case}: whoever writes is home");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn laplace_is_right_and_moves_the_edge_rows_only() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for transfer in ["message", "zero-copy"] {
+            for ranks in [1, 2, 4, 8] {
+                check_laplace(&place, ranks, &["--transfer", transfer], protocol, 20);
+            }
+        }
+        check_laplace(&place, 32, &[], protocol, 10);
+    }
+}
+
+#[test]
+fn rows_that_share_pages_and_homes_in_the_wrong_place_give_the_same_points() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for transfer in ["message", "zero-copy"] {
+            for home in ["static", "migrate"] {
+                let flags = ["--protocol", protocol, "--transfer", transfer, "--home", home];
+                let outcome = launch(&place, 3, &flags, &["laplace", "-n", "300", "--home", "one", "--verify"]);
+                assert_eq!(outcome.code, Some(0), "{flags:?}: {}", outcome.stderr);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_outcome_is_seen_that_release_consistency_forbids() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for (transfer, home) in [("message", "migrate"), ("zero-copy", "static"), ("zero-copy", "migrate")] {
+            for ranks in [2, 3] {
+                let flags = ["--protocol", protocol, "--transfer", transfer, "--home", home];
+                let outcome = launch(&place, ranks, &flags, &["litmus", "150"]);
+                assert_eq!(outcome.code, Some(0), "{ranks} ranks, {flags:?}: {}", outcome.stderr);
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
+    let place = Place::new();
+    for (what, code, parts) in [
+        ("before", 125, &["before dsm_startup"][..]),
+        ("after", 125, &["rank 0: dsm_barrier was called after dsm_shutdown"]),
+        ("exit", 7, &["rank 1 ended with exit code 7", "rank 0 lost rank 1", "rank 2 lost rank 1"]),
+        ("kill", 137, &["rank 1 was ended by signal 9", "rank 0 lost rank 1", "rank 2 lost rank 1"]),
+        ("unlock", 125, &["rank 1: dsm_unlock: lock 3 is not held", "rank 0 lost rank 1"]),
+        ("alloc", 122, &["rank 0: rank 1 called dsm_alloc", "rank 2: rank"]),
+        ("beyond", 125, &["rank 1: touch of 0x", "is not allocated"]),
+    ] {
+        let outcome = launch(&place, 3, &[], &["misuse", what]);
+        assert!(outcome.stdout.is_empty());
+        // With alloc, who comes second is chance.
+        let said = outcome.stderr.replace("rank 0 called dsm_alloc", "rank 1 called dsm_alloc");
+        assert!(outcome.code == Some(code), "{what}: {:?} {}", outcome.code, outcome.stderr);
+        for part in parts {
+            assert!(said.contains(part), "{what}: {part:?} is not in {}", outcome.stderr);
+        }
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_one_line() {
+    let place = Place::new();
+    for (flags, part) in [
+        (&["-n", "0", "--", "true"][..], "0"),
+        (&["-n", "257", "--", "true"], "257"),
+        (&["-n", "2", "--protocol", "magic", "--", "true"], "magic"),
+        (&["-n", "2"], "PROGRAM"),
+    ] {
+        let outcome = place.run(place.command(built().hanare()).arg("launch").args(flags));
+        assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(125), 1), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+    }
+    let outcome = place.run(place.command(built().hanare()).args(["launch", "-n", "2", "--", "/no/such/program"]));
+    assert_eq!(outcome.code, Some(127), "{}", outcome.stderr);
+}
+
+#[test]
+fn each_ranks_counts_are_written_when_asked_for() {
+    let place = Place::new();
+    let file = place.path("counts.json");
+    let outcome = launch(&place, 3, &["--stats-json", &file.display().to_string()], &["litmus", "5"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let counts: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("the file")).expect("JSON");
+    let ranks = counts.as_array().expect("an array");
+    assert_eq!(ranks.len(), 3);
+    for (rank, counts) in ranks.iter().enumerate() {
+        assert_eq!(counts["rank"], rank);
+        assert_eq!(counts["barriers"], 10);
+        assert_eq!(counts["locks"], 20);
+    }
+}

@@ -1,0 +1,36 @@
+/* Calls of dsm.h that cannot be made, and ranks that end too early: `misuse WHAT`, as the tests of the shared memory name
+ * them. Every rank must end, and say why. */
+#include <dsm.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char *argv[]) {
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "before"))
+        dsm_barrier();
+    dsm_startup(&argc, &argv);
+    int rank = dsm_rank();
+    volatile int *page = dsm_alloc(4096, dsm_one(0));
+    if (!strcmp(what, "after")) {
+        dsm_shutdown();
+        dsm_barrier();
+    }
+    if (rank == 1) {
+        if (!strcmp(what, "exit"))
+            exit(7);
+        if (!strcmp(what, "kill"))
+            raise(SIGKILL);
+        if (!strcmp(what, "unlock"))
+            dsm_unlock(3);
+        if (!strcmp(what, "alloc"))
+            dsm_alloc(8192, dsm_one(0));
+        if (!strcmp(what, "beyond"))
+            page[1 << 20] = 1;
+    }
+    if (!strcmp(what, "alloc"))
+        dsm_alloc(4096, dsm_one(0));
+    dsm_barrier();
+    dsm_shutdown();
+    return 0;
+}
