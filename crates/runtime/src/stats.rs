@@ -184,8 +184,6 @@ counters! {
     near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
-    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
-    near_bytes,
 }
 
 /// Adds to a counter.
