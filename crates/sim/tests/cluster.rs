@@ -80,7 +80,8 @@ fn algo2_and_algo3_are_the_same_on_a_flat_network_bit_for_bit() {
 
 /// Rates by network, remote cost, replacement and scheduler.
 fn rates(seeds: u32, set: &[(&str, &str)]) -> Vec<Row> {
-    let mut config = Config { seeds, ..Config::default() };
+    let mut config = Config::default();
+    config.seeds = seeds;
     set.iter().for_each(|(key, value)| config.set(key, value, &|_| Err(String::new())).unwrap());
     config.check().unwrap();
     run_all(&config, 2, &|_| true).unwrap()
@@ -140,7 +141,7 @@ fn contention_costs_and_a_stopped_run_says_so() {
         *told = part;
         part < 0.5
     };
-    let error = run_all(&Config { seeds: 1, ..Config::default() }, 1, &stop_at_half).unwrap_err();
+    let error = run_all(&Config::default(), 1, &stop_at_half).unwrap_err();
     assert_eq!(error, RunError::Stopped);
     assert!((0.5..0.7).contains(&told.into_inner().unwrap()));
 }
