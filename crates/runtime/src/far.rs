@@ -1,8 +1,9 @@
 //! Far memory of this process: what the preload library and the C API call.
 //!
-//! One engine a process, made by [`start`] and never taken down, since the program may touch far memory until its very
-//! end. This room keeps the extents (which far bytes are allocated) and guards the engine's doors: signals are blocked
-//! while a thread of the program is inside, and a forked child finds every door closed.
+//! One engine a process, made by [`start`] (or, after [`start_later`], by the first far allocation) and never taken down,
+//! since the program may touch far memory until its very end. This room keeps the extents (which far bytes are
+//! allocated) and guards the engine's doors: signals are blocked while a thread of the program is inside, and a fork waits
+//! until everybody is out.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -14,6 +15,7 @@ use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
+use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
@@ -22,14 +24,18 @@ use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 use crate::choose::{self, ChooseError};
 use crate::engine::{Engine, Parts, Store, now_ns};
 use crate::extents::Extents;
+use crate::fatal::{self, EXIT_BEFORE};
+use crate::fork;
+use crate::gate;
 use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
-use crate::settings::{Local, Mode, Overcommit, PageSize, Settings, SettingsError};
+use crate::settings::{Environment, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
+use crate::tree::Seat;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
 use crate::windows::Windows;
 
@@ -71,6 +77,10 @@ pub enum StartError {
     Heap(#[from] HeapError),
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
+    #[error("cannot see which pages are there: {0}")]
+    Pagemap(PagemapError),
+    #[error("too many processes share this budget; start fewer at a time")]
+    Members,
     #[error("far memory was started already in this process; start it once")]
     Again,
 }
@@ -81,18 +91,41 @@ const THREAD_START_MAX: Duration = Duration::from_secs(10);
 /// Far bytes from which it is worth a millisecond at the end to count the near ones.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
-struct State {
-    engine: Engine,
-    extents: LockCell<Extents>,
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) extents: LockCell<Extents>,
     /// What of the space is taken, in bytes: a copy that can be read without the lock.
     taken: AtomicU64,
     /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
     /// static array's last page.
     idle: AtomicU64,
-    local: Local,
-    overcommit: Overcommit,
+    pub(crate) launch: Launch,
+    /// Its place among the processes of the run.
+    pub(crate) seat: Seat,
     /// What allocations are rounded to.
     granularity: usize,
+}
+
+/// What an engine is started from, and a child's again.
+pub(crate) struct Launch {
+    pub(crate) settings: Settings,
+    pub(crate) plan: Plan,
+    pub(crate) mode: Mode,
+    pub(crate) features: Features,
+    pub(crate) counters: &'static Stats,
+}
+
+impl Launch {
+    /// The least budget to get on with, in bytes.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let pages = u64::from(paging::limits::BUDGET_PAGES_MIN);
+        self.plan.overhead_bytes + pages * u64::from(self.plan.config.geometry.unit_bytes)
+    }
+
+    /// The budget that all processes of the run share; 0 where each has its own.
+    fn whole_bytes(&self) -> u64 {
+        if let Local::Bytes(bytes) = self.settings.local { bytes } else { 0 }
+    }
 }
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
@@ -105,14 +138,23 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 static PROGRAM_HANDLES_SIGNALS: AtomicBool = AtomicBool::new(false);
+/// The engine is to be started, or woken up, by who needs it first.
+static LATENT: AtomicBool = AtomicBool::new(false);
+static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+/// What [`before_start`] was given.
+static BEFORE_START: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// An engine was started, or is about to be.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// The counters of this process, mapped once.
+static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-fn state() -> Option<&'static State> {
-    // SAFETY: set once to a leaked box, or null.
+pub(crate) fn state() -> Option<&'static State> {
+    // SAFETY: a leaked box, or null; taken back only where nobody else exists ([`take_state`]).
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
@@ -124,6 +166,24 @@ pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
 
 // ---- starting -------------------------------------------------------------------------------------------------------
 
+fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
+    settings.validate()?;
+    let features = Features::probe(&settings.disabled()?);
+    let mode = choose::choose(settings.mode, &features)?;
+    let direct = settings.private.is_some() && settings.servers.is_empty();
+    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
+    let plan = plan::plan(settings, mode, &features, direct, hides)?;
+    Ok((features, mode, plan))
+}
+
+/// Whether and how a process could start with these settings: the trap mode it would have.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
+    consider(settings).map(|(_, mode, _)| mode)
+}
+
 /// Sets up far memory for this process: reservation, trap, links, threads.
 ///
 /// # Errors
@@ -132,57 +192,170 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     if state().is_some() {
         return Err(StartError::Again);
     }
-    settings.validate()?;
-    let features = Features::probe(&settings.disabled()?);
-    let mode = choose::choose(settings.mode, &features)?;
-    let direct = settings.private.is_some() && settings.servers.is_empty();
-    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
-    let plan = plan::plan(settings, mode, &features, direct, hides)?;
-    let counters = open_counters(settings, mode)?;
+    HAS_BEGUN.store(true, Release);
+    let (features, mode, plan) = consider(settings)?;
+    let counters = attach_counters(settings)?;
+    name_choices(counters, settings, mode);
     let view = open_view(&plan, mode, &features)?;
     let (store, writers) = open_store(settings, &plan)?;
     let pager = open_pager(settings, &plan, mode)?;
     let geometry = plan.config.geometry;
-    let unit_bytes = geometry.unit_bytes as usize;
     let engine = Engine::new(Parts {
         view,
         store,
         pager,
         small_moves: plan.config.small.moves,
-        unit_bytes,
+        unit_bytes: geometry.unit_bytes as usize,
         block_units: geometry.block_units,
         process_madvise: features.process_madvise,
         overhead_bytes: plan.overhead_bytes,
+        traps_by_signal: mode != Mode::Thread,
         counters,
     })?;
-    let state = Box::leak(Box::new(State {
-        extents: LockCell::new(Extents::new(plan.reserve as u64)),
-        taken: AtomicU64::new(0),
-        idle: AtomicU64::new(0),
-        local: settings.local,
-        overcommit: settings.overcommit,
-        granularity: unit_bytes,
-        engine,
-    }));
-    BASE.store(state.engine.view().base(), Relaxed);
-    LEN.store(state.engine.view().len(), Relaxed);
-    THREAD_MODE.store(mode == Mode::Thread, Relaxed);
-    STATE.store(state, Release);
-    open_trap(state, mode)?;
-    open_threads(state, writers)?;
-    heap::open(state.engine.view().base(), state.engine.view().len())?;
+    let launch = Launch { settings: settings.clone(), plan, mode, features, counters };
+    let seat = join(&launch)?;
+    let (base, len) = (engine.view().base(), engine.view().len());
+    BASE.store(base, Relaxed);
+    LEN.store(len, Relaxed);
     // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
     unsafe { libc::atexit(at_exit) };
-    THRESHOLD.store(settings.far, Release);
+    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, writers)?;
+    heap::open(base, len)?;
+    open_doors();
     Ok(())
+}
+
+/// A place among the processes of the run.
+pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
+    let counters = launch.counters;
+    counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
+}
+
+/// Makes an engine this process', with what of the space is taken and the idle part of it, and starts its trap and threads.
+pub(crate) fn set_state(
+    engine: Engine,
+    (extents, idle): (Extents, u64),
+    launch: Launch,
+    seat: Seat,
+    writers: Vec<Writer>,
+) -> Result<(), StartError> {
+    let granularity = launch.plan.config.geometry.unit_bytes as usize;
+    let mode = launch.mode;
+    let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
+    let extents = LockCell::new(extents);
+    let state = Box::leak(Box::new(State { engine, extents, taken, idle, launch, seat, granularity }));
+    state.engine.sit(seat);
+    state.budget_is(seat.share());
+    state.far_changed();
+    THREAD_MODE.store(mode == Mode::Thread, Relaxed);
+    STATE.store(state, Release);
+    add(&state.engine.counters.processes, 1);
+    open_trap(state, mode)?;
+    open_threads(state, writers)
+}
+
+/// Far memory can be had from now on.
+pub(crate) fn open_doors() {
+    if let Some(state) = state() {
+        LATENT.store(false, Release);
+        THRESHOLD.store(state.launch.settings.far, Release);
+    }
+}
+
+/// Leaves the start to the first far allocation, which most programs that others execute never make: they are not to be
+/// slowed down by what they do not use. Unless the settings say that a thread traps, the start is now: a program may take
+/// the fault signal for itself before.
+///
+/// # Errors
+/// See [`start`].
+pub fn start_later(environment: Environment) -> Result<(), StartError> {
+    let (mode, threshold) = Settings::brief(&environment)?;
+    if mode != Mode::Thread {
+        return start_now(&environment);
+    }
+    LATER.store(Box::leak(Box::new(environment)), Release);
+    LATENT.store(true, Release);
+    THRESHOLD.store(threshold, Release);
+    Ok(())
+}
+
+fn start_now(environment: &Environment) -> Result<(), StartError> {
+    // SAFETY: null, or a plain function ([`before_start`]).
+    if let Some(prepare) = unsafe { prepare_of(BEFORE_START.load(Acquire)) } {
+        prepare();
+    }
+    start(&Settings::from_environment(environment)?)
+}
+
+/// The engine, started or woken up if need be. Signals are not blocked yet.
+fn ready() -> Option<&'static State> {
+    if LATENT.load(Acquire) {
+        bring_up();
+    }
+    state()
+}
+
+/// Starts far memory now if that was left to the first who needs it.
+pub fn ensure_started() {
+    let _ = ready();
+}
+
+/// `prepare` is called before far memory starts in this process by [`start_later`].
+pub fn before_start(prepare: fn()) {
+    BEFORE_START.store(prepare as *mut (), Release);
+}
+
+/// # Safety
+/// `pointer` is null or was a `fn()`.
+unsafe fn prepare_of(pointer: *mut ()) -> Option<fn()> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn()>(pointer) })
+}
+
+#[cold]
+fn bring_up() {
+    if OWN.get() {
+        return;
+    }
+    let _mask = SignalMask::block_all();
+    gate::close();
+    if LATENT.load(Acquire) {
+        // What is allocated on the way is near.
+        OWN.set(true);
+        HAS_BEGUN.store(true, Release);
+        fork::wake_up_inside();
+        // Kept until it is done: a child forked meanwhile by another thread has to start by itself.
+        let later = LATER.load(Acquire);
+        // SAFETY: a leaked box, or null.
+        if let Some(environment) = unsafe { later.as_ref() }
+            && state().is_none()
+            && let Err(error) = start_now(environment)
+        {
+            fatal::die(EXIT_BEFORE, format_args!("{error}"));
+        }
+        OWN.set(false);
+        LATENT.store(false, Release);
+    }
+    gate::open();
 }
 
 extern "C" fn at_exit() {
     shutdown();
 }
 
-fn open_counters(settings: &Settings, mode: Mode) -> Result<&'static Counters, StartError> {
-    let counters: &'static Stats = Box::leak(Box::new(Stats::attach(settings.stats_fd)?));
+/// The counters of the run.
+fn attach_counters(settings: &Settings) -> Result<&'static Stats, StartError> {
+    // SAFETY: set once to a leaked box, or null.
+    if let Some(counters) = unsafe { COUNTERS.load(Acquire).as_ref() } {
+        return Ok(counters);
+    }
+    let counters = Box::leak(Box::new(Stats::attach(settings.stats_fd, settings.stats_pid)?));
+    COUNTERS.store(counters, Release);
+    counters.tree().executed(counters);
+    Ok(counters)
+}
+
+fn name_choices(counters: &Counters, settings: &Settings, mode: Mode) {
     counters.policy.set(&settings.policy);
     counters.prefetch.set(&settings.prefetch);
     let number = match mode {
@@ -193,20 +366,22 @@ fn open_counters(settings: &Settings, mode: Mode) -> Result<&'static Counters, S
     counters.mode.store(number, Relaxed);
     let page = if let PageSize::Fixed(bytes) = settings.page_size { u64::from(bytes) } else { 0 };
     counters.page_size.store(page, Relaxed);
-    add(&counters.processes, 1);
     let _ = counters.started_ns.compare_exchange(0, now_ns(), Relaxed, Relaxed);
-    Ok(counters)
+}
+
+/// The trap, not yet in place.
+pub(crate) fn open_mechanism(mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
+    if mode == Mode::Sigsegv {
+        return Ok(Mechanism::Protection);
+    }
+    let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
+    let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
+    let moving = if features.move_ { feature::MOVE } else { 0 };
+    Ok(Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?))
 }
 
 fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, StartError> {
-    let mechanism = if mode == Mode::Sigsegv {
-        Mechanism::Protection
-    } else {
-        let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
-        let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
-        let moving = if features.move_ { feature::MOVE } else { 0 };
-        Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?)
-    };
+    let mechanism = open_mechanism(mode, features)?;
     let config = plan.config;
     let unit = config.geometry.unit_bytes as usize;
     let sizes = Sizes {
@@ -219,7 +394,7 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
     Ok(View::new(mechanism, sizes, plan.huge, only_one_thread_runs)?)
 }
 
-fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
+pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
     let units = plan.config.geometry.units;
     let unit = plan.config.geometry.unit_bytes as usize;
     if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
@@ -239,7 +414,7 @@ fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), 
         let session = Session::open(&server.endpoint, &options)
             .map_err(|source| StartError::Server { server: name.clone(), source })?;
         let there = session.info().capacity_bytes;
-        opened.push(Opened { name, session, capacity_bytes: there, limit_bytes: server.capacity });
+        opened.push(Opened { name, session, options, capacity_bytes: there, limit_bytes: server.capacity });
     }
     let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
     let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
@@ -315,9 +490,13 @@ fn only_one_thread_runs() -> bool {
     is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
 }
 
+// ---- forking --------------------------------------------------------------------------------------------------------
+
+pub use fork::{before as before_fork, in_child as forked_child, in_parent as after_fork};
+
 // ---- asking ---------------------------------------------------------------------------------------------------------
 
-/// Whether far memory can be had now: false before the start and in a forked child.
+/// Whether far memory can be had now: false before the start, and in a forked child that cannot share its parent's.
 #[inline]
 pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
@@ -366,15 +545,17 @@ pub fn program_handles_signals() {
 
 /// Length of the far allocation that starts here.
 pub fn allocation(addr: usize) -> Option<usize> {
-    let state = state()?;
+    let state = ready()?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize)
 }
 
 /// The counters at this instant.
 pub fn snapshot() -> Option<Snapshot> {
-    let state = state()?;
+    let state = ready()?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.publish();
     Some(state.engine.counters.snapshot())
 }
@@ -393,7 +574,7 @@ fn allocated_offset(addr: usize) -> Option<usize> {
 /// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
 /// (see [`crate::settings::Overcommit`]). Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
-    let overcommit = state().map_or(Overcommit::Always, |state| state.overcommit);
+    let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
 }
 
@@ -406,6 +587,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let start = take(len, align, overcommit);
     if let Some(state) = state().filter(|_| !start.is_null()) {
         let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
         state.far_changed();
     }
     start
@@ -413,8 +595,9 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 
 /// Takes a range, and leaves it to the caller to account for it.
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
-    let Some(state) = state().filter(|_| active()) else { return std::ptr::null_mut() };
+    let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
     if !state.promises(len, overcommit) {
         return std::ptr::null_mut();
@@ -425,8 +608,9 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 pub fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     state.forget_whole(offset, len as usize);
     state.give_back(offset, len as usize);
@@ -436,8 +620,9 @@ pub fn free(addr: usize) -> bool {
 
 /// Takes address space for the heap: none of it counts as far bytes until [`heap_uses`] says so.
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
-    let state = state().filter(|_| active())?;
+    let state = ready().filter(|_| active())?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let offset = state.extents.lock().alloc(len as u64, align as u64)?;
     state.idle.fetch_add(len as u64, Relaxed);
     state.far_changed();
@@ -447,9 +632,10 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
 /// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
 /// room for them (see [`crate::settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
-    let Some(state) = state() else { return false };
+    let Some(state) = ready() else { return false };
     let _mask = SignalMask::block_all();
-    if !state.promises(len, state.overcommit) {
+    let _inside = gate::enter();
+    if !state.promises(len, state.launch.settings.overcommit) {
         return false;
     }
     state.idle.fetch_sub(len as u64, Relaxed);
@@ -460,11 +646,13 @@ pub(crate) fn heap_uses(len: usize) -> bool {
 /// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
 /// range is not of whole pages of Hanare's.
 pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
         return false;
     }
     heap_discards(addr, len);
+    let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.idle.fetch_add(len as u64, Relaxed);
     state.count_far(state.taken.load(Relaxed));
     true
@@ -472,14 +660,15 @@ pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
 
 /// The heap does not need what is in this range.
 pub(crate) fn heap_discards(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
 }
 
 /// Gives back any page-aligned part of far allocations, as munmap does.
 pub fn release(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !is_reserved(addr) {
         // Of a static array the pages go, and its place stays taken.
         discard(addr, len);
@@ -488,6 +677,7 @@ pub fn release(addr: usize, len: usize) {
     }
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.forget_whole(offset, len);
     state.extents.lock().release(offset as u64, len as u64);
     state.far_changed();
@@ -495,16 +685,18 @@ pub fn release(addr: usize, len: usize) {
 
 /// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages everywhere.
 pub fn discard(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
 }
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
 pub fn resize(addr: usize, new_len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let new_len = new_len.max(1).next_multiple_of(state.granularity);
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     let len = len as usize;
@@ -512,7 +704,7 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
         state.forget_whole(offset + new_len, len - new_len);
         state.give_back(offset + new_len, len - new_len);
     } else if new_len > len {
-        let grown = state.promises(new_len - len, state.overcommit)
+        let grown = state.promises(new_len - len, state.launch.settings.overcommit)
             && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
         if !grown {
             return false;
@@ -527,8 +719,9 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
 /// # Errors
 /// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
 pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return Err(libc::ENOMEM) };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     if !state.extents.lock().covers(offset as u64, len as u64) {
         return Err(libc::ENOMEM);
     }
@@ -540,8 +733,9 @@ pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
 /// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
 /// Null also for more than a quarter of what is left.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
-    let left = state().map_or(0, |state| {
+    let left = ready().map_or(0, |state| {
         let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
         LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
     });
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
@@ -563,15 +757,17 @@ pub fn is_readable(addr: usize) -> bool {
 }
 
 fn permits(addr: usize, write: bool) -> bool {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.view().permits(offset, write)
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.will_need(offset, len);
 }
 
@@ -656,26 +852,93 @@ impl State {
 
     /// After the far bytes changed: counters, and a budget that is a share of them.
     fn count_far(&self, taken: u64) {
-        let idle = self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64;
-        let far = taken.saturating_sub(idle);
-        self.engine.counters.far_bytes.store(far, Relaxed);
-        raise(&self.engine.counters.far_bytes_peak, far);
-        if let Local::Percent(percent) = self.local {
+        let far = self.far_bytes_of(taken);
+        self.seat.set_far(far);
+        if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
             self.engine.set_budget(far / 100 * u64::from(percent));
+        }
+    }
+
+    /// Far memory that the program can touch.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.far_bytes_of(self.taken.load(Relaxed))
+    }
+
+    fn far_bytes_of(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64)
+    }
+
+    /// The idle part of what is taken.
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle.load(Relaxed)
+    }
+
+    /// This process' share of the budget is so many bytes now.
+    pub(crate) fn budget_is(&self, share: u64) {
+        if self.seat.whole().is_some() {
+            self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));
+        }
+    }
+
+    /// Now and then: a fair share among the processes of the run.
+    fn balance(&self) {
+        let wants = self.far_bytes() + 2 * self.launch.least_bytes();
+        if let Some(share) = self.seat.balance(wants, self.engine.local_bytes()) {
+            self.budget_is(share);
         }
     }
 }
 
 // ---- ending ---------------------------------------------------------------------------------------------------------
 
-/// In a forked child: far memory is not there, nothing may come to lie in its place, and new memory is near.
-pub fn forked_child() {
+/// What is to be done now and then, by a thread of Hanare's own.
+pub(crate) fn keep() {
+    let _inside = gate::enter();
     if let Some(state) = state() {
-        THRESHOLD.store(usize::MAX, Release);
-        STATE.store(std::ptr::null_mut(), Release);
-        state.engine.view().forbid();
+        state.engine.keep();
+        tracing::flush();
+        state.balance();
     }
+}
+
+/// In a forked child, where none of Hanare's threads exist. What is done here allocates near memory.
+pub(crate) fn forked(work: impl FnOnce()) {
+    OWN_THREADS.store(0, Relaxed);
+    let before = OWN.replace(true);
+    work();
+    OWN.set(before);
+}
+
+/// In a forked child: takes the parent's engine, whose other users do not exist here.
+pub(crate) fn take_state() -> Option<Box<State>> {
+    let state = STATE.swap(std::ptr::null_mut(), AcqRel);
+    // SAFETY: a leaked box; only the thread that forked is left, and it is in no door.
+    (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
+}
+
+/// Whether there is an engine, or about to be.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Acquire)
+}
+
+/// The engine is brought up by who needs it first.
+pub(crate) fn is_latent(latent: bool) {
+    LATENT.store(latent, Release);
+}
+
+/// No far memory is to be had any more. The ranges where it was.
+pub(crate) fn close_doors() -> Vec<(usize, usize)> {
+    LATENT.store(false, Release);
+    THRESHOLD.store(usize::MAX, Release);
+    let whole = Span { offset: 0, len: LEN.load(Relaxed) };
+    // SAFETY: null, or leaked.
+    let Some(windows) = (unsafe { WINDOWS.load(Acquire).as_ref() }) else {
+        return vec![(BASE.load(Relaxed), whole.len)];
+    };
+    let mut ranges = Vec::new();
+    windows.runs(whole, |addr, part| ranges.push((addr, part.len)));
+    ranges
 }
 
 /// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still touch it.
