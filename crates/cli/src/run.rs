@@ -42,8 +42,8 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
-HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_THRESHOLD (128K), HANARE_RESERVE (256G), \
-HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
+HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_THRESHOLD (128K), HANARE_STATIC (on), \
+HANARE_RESERVE (256G), HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
 
 /// Run a program whose large allocations live in far memory.
 ///

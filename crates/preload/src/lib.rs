@@ -2,13 +2,15 @@
 //! memory keep their meaning on it.
 //!
 //! This room only decides *whether* a call concerns far memory and translates it into the words of `hanare::far`. It
-//! must not know pages, servers or budgets, and it holds no state of its own: what is far is asked of the engine by
-//! address.
+//! must not know pages, servers or budgets, and it holds no state of its own but the program's break: what is far is asked
+//! of the engine by address.
 //!
 //! The rules every function here keeps:
 //! - An allocation of at least `far::threshold()` is far while the engine is active, and fails with `ENOMEM` rather than
 //!   becoming near when far memory is exhausted. Before the engine starts, in a forked child and on Hanare's own threads
 //!   every call goes to the C library or the kernel.
+//! - What the program is linked with as large arrays is far before anything of it runs (`statics`).
+//! - Where the trap is a signal, the kernel never sees a far address (`calls`).
 //! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
 //!   sets up thread-locals, and would come back here without end.
 //! - The C library's `malloc` family is reached under its `__libc_*` names and the kernel by number, so nothing here
@@ -53,6 +55,7 @@ extern "C" fn start() {
     if let Err(error) = far::start(&settings) {
         refuse(&error);
     }
+    signals::unblock_trap();
     if settings.statics
         && let Err(error) = statics::adopt()
     {

@@ -32,7 +32,7 @@ use crate::windows::Windows;
 
 mod places;
 
-pub use places::{adopt, expel, make_hole, run};
+pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -334,6 +334,7 @@ mod tests {
             ("HANARE_SERVERS", "a:1,,b:2"),
             ("HANARE_THRESHOLD", "1"),
             ("HANARE_RESERVE", "1M"),
+            ("HANARE_STATIC", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_TIMEOUT", "0"),
             ("HANARE_TRACE_BYTES", "1K"),
@@ -396,6 +397,7 @@ mod tests {
             mode in prop_oneof![Just(Mode::Auto), Just(Mode::Thread), Just(Mode::Sigbus), Just(Mode::Sigsegv)],
             capacity in proptest::option::of(1_u64..1 << 50),
             threshold in 4096_usize..1 << 30,
+            statics: bool,
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
         ) {
@@ -403,6 +405,7 @@ mod tests {
             settings.page_size = page;
             settings.mode = mode;
             settings.threshold = threshold;
+            settings.statics = statics;
             settings.stats_fd = stats_fd;
             settings.timeout_s = timeout_s;
             settings.private = Some("/tmp/dir/socket".into());

@@ -61,7 +61,12 @@ impl Pieces {
 ///
 /// # Safety
 /// The row is valid and `total` bytes long.
-unsafe fn give(mut row: Vectors, total: usize, pieces: Pieces, call: impl Fn(*mut c_void, usize, usize) -> ssize_t) -> ssize_t {
+unsafe fn give(
+    mut row: Vectors,
+    total: usize,
+    pieces: Pieces,
+    call: impl Fn(*mut c_void, usize, usize) -> ssize_t,
+) -> ssize_t {
     let most = pieces.most(total);
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
@@ -84,7 +89,12 @@ unsafe fn give(mut row: Vectors, total: usize, pieces: Pieces, call: impl Fn(*mu
 ///
 /// # Safety
 /// The row is valid and `total` bytes long.
-unsafe fn take(mut row: Vectors, total: usize, pieces: Pieces, call: impl Fn(*mut c_void, usize, usize) -> ssize_t) -> ssize_t {
+unsafe fn take(
+    mut row: Vectors,
+    total: usize,
+    pieces: Pieces,
+    call: impl Fn(*mut c_void, usize, usize) -> ssize_t,
+) -> ssize_t {
     let most = pieces.most(total);
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
@@ -250,7 +260,13 @@ unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, fl
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, size_t, c_int) -> ssize_t;
     if len <= room {
         // SAFETY: the contract of recv(2).
@@ -318,8 +334,15 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    type Call =
-        unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    type Call = unsafe extern "C-unwind" fn(
+        c_int,
+        *mut c_void,
+        size_t,
+        size_t,
+        c_int,
+        *mut sockaddr,
+        *mut socklen_t,
+    ) -> ssize_t;
     if len <= room {
         // SAFETY: the contract of recvfrom(2).
         return unsafe { recvfrom(fd, buffer, len, flags, address, address_len) };

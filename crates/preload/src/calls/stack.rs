@@ -27,9 +27,8 @@ static REPLACED: [Replaced; STACKS_MAX] =
 /// The near memory for a far stack, the same each time it is given. A thread's stack is that thread's alone, so no two
 /// threads come here with the same.
 fn near_stack(far: usize, len: usize) -> Option<usize> {
-    let known = |entry: &&Replaced| {
-        entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len
-    };
+    let known =
+        |entry: &&Replaced| entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len;
     if let Some(entry) = REPLACED.iter().find(known) {
         return Some(entry.near.load(Ordering::Acquire)).filter(|&near| near != 0);
     }

@@ -164,7 +164,12 @@ unsafe extern "C-unwind" fn fwrite(from: *mut c_void, size: size_t, count: size_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fwrite_unlocked(from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+unsafe extern "C-unwind" fn fwrite_unlocked(
+    from: *mut c_void,
+    size: size_t,
+    count: size_t,
+    stream: *mut FILE,
+) -> size_t {
     // SAFETY: passed on from the caller.
     unsafe { write_blocks(&real::fwrite_unlocked, from, size, count, stream) }
 }
@@ -212,7 +217,8 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
-            let ended = if put == libc::EOF { put } else { put_text(&real::fputs, &real::fwrite, c"\n".as_ptr(), stdout) };
+            let ended =
+                if put == libc::EOF { put } else { put_text(&real::fputs, &real::fwrite, c"\n".as_ptr(), stdout) };
             funlockfile(stdout);
             return ended;
         }
