@@ -96,12 +96,12 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# numpy in a place of its own. Where it cannot be had, the tests that want it skip themselves and say so.
+# numpy and duckdb in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
 python:
 	@scripts/need python3
-	@$(PYTHON) -c 'import numpy' 2>/dev/null || { \
-	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy; \
-	} || echo "numpy cannot be installed: the tests that want it are skipped"
+	@$(PYTHON) -c 'import numpy, duckdb' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy duckdb; \
+	} || echo "numpy and duckdb cannot be installed: the tests that want them are skipped"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build

@@ -45,8 +45,8 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
-HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_RESERVE (256G), \
-HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
+HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_STATIC (on), \
+HANARE_RESERVE (256G), HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
 
 /// Run a program whose large allocations live in far memory.
 ///

@@ -794,3 +794,38 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     assert_eq!((after.fetched, after.written_back), (before.fetched, before.written_back), "freeing moves nothing");
     world.finish();
 }
+
+/// Guards against a discard that waited for ever: a large page that was fetched ahead and not touched is at rest, so
+/// nothing that it could wait for would ever happen to it.
+#[test]
+fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
+    const BLOCK: u32 = 64;
+    let shape =
+        Shape { block_units: BLOCK, wide_moves: true, small_moves: false, direct: true, ..quiet(4, 8, 16).shape };
+    let mut world = World::new(4, Shape { units: 40 * BLOCK, budget: 9 * BLOCK, ..shape });
+    for unit in (0..40 * BLOCK).chain(BLOCK..40 * BLOCK) {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    world.step(Event::WillNeed { first: 0, end: BLOCK });
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    assert_eq!(
+        (world.pager.page_of(0).1, world.pager.state_of(0)),
+        (BLOCK, State::Staged),
+        "a large page, fetched ahead"
+    );
+    for _ in 0..100 {
+        if world.step(Event::Discard { first: 3, end: 4 }) == Progress::Done {
+            world.model.remove(&3);
+            return world.finish();
+        }
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    panic!("the discard waits for a page at rest");
+}

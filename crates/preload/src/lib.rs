@@ -2,13 +2,15 @@
 //! memory keep their meaning on it.
 //!
 //! This room only decides *whether* a call concerns far memory and translates it into the words of `hanare::far`. It
-//! must not know pages, servers or budgets, and it holds no state of its own: what is far is asked of the engine by
-//! address.
+//! must not know pages, servers or budgets, and it holds no state of its own but the program's break: what is far is asked
+//! of the engine by address.
 //!
 //! The rules every function here keeps:
 //! - An allocation of at least `far::threshold()` is far while the engine is active, and fails with `ENOMEM` rather than
 //!   becoming near when far memory is exhausted. On Hanare's own threads, and in a forked child that
 //!   cannot share its parent's far memory, every call goes to the C library or the kernel.
+//! - What the program is linked with as large arrays is far before anything of it runs (`statics`).
+//! - Where the trap is a signal, the kernel never sees a far address (`calls`).
 //! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
 //!   sets up thread-locals, and would come back here without end.
 //! - The C library's `malloc` family is reached under its `__libc_*` names and the kernel by number, so nothing here
@@ -49,6 +51,7 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
+    signals::unblock_trap();
     if statics && let Err(error) = statics::adopt() {
         refuse(&error);
     }

@@ -128,6 +128,16 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     Ok(())
 }
 
+/// Lets the trap come through a mask that the process was started with.
+pub(crate) fn unblock_trap() {
+    if let Some(trap) = far::trap_signal() {
+        let set = bit(trap);
+        let args = [libc::SIG_UNBLOCK as usize, &raw const set as usize, 0, MASK_BYTES, 0, 0];
+        // SAFETY: a mask of our own.
+        let _ = unsafe { kernel(libc::SYS_rt_sigprocmask, args) };
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the contract of sigprocmask(2).

@@ -43,7 +43,7 @@ use crate::windows::Windows;
 mod places;
 mod start;
 
-pub use places::{adopt, expel, make_hole, run};
+pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
 use start::ready;
 pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};

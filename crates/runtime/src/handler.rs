@@ -12,6 +12,7 @@ use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
 use crate::together::Together;
+use crate::view::OS_PAGE;
 use crate::{accounts, far, gate};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
@@ -86,7 +87,11 @@ impl Handler {
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
-            let Some((unit, opened)) = self.engine.fault_there(addr, write) else { continue };
+            let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
+                // It became a hole after the touch: what is mapped there next answers it.
+                let _ = self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE);
+                continue;
+            };
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
                 let now = now_ns();
                 accounts::fault(self.engine.counters, opened, now - since_ns);

@@ -420,6 +420,7 @@ mod tests {
             ("HANARE_FAR", "little"),
             ("HANARE_OVERCOMMIT", "2"),
             ("HANARE_RESERVE", "1M"),
+            ("HANARE_STATIC", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_STATS_PID", "0"),
             ("HANARE_TIMEOUT", "0"),
@@ -489,6 +490,7 @@ mod tests {
             ],
             capacity in proptest::option::of(1_u64..1 << 50),
             far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
+            statics: bool,
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
         ) {
@@ -497,6 +499,7 @@ mod tests {
             settings.mode = mode;
             settings.far = far;
             settings.overcommit = overcommit;
+            settings.statics = statics;
             settings.stats_fd = stats_fd;
             settings.stats_pid = stats_fd.map(|fd| fd + 1);
             settings.timeout_s = timeout_s;

@@ -3,8 +3,11 @@
 
 use super::*;
 use crate::adopt::{AdoptError, Aside, Piece};
-use crate::windows::MARK;
+use crate::windows::{MARK, WINDOWS_MAX};
 use hanare_sys::map::{self, Mapping};
+
+/// How often [`adopt`] works in a process.
+pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
 /// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
 ///
@@ -77,7 +80,7 @@ pub fn make_hole(addr: usize, len: usize) {
 /// cannot be far. No other thread writes to it meanwhile.
 ///
 /// # Errors
-/// The errno of the refusal; nothing has changed.
+/// The errno of the refusal; nothing but the access has changed.
 pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
     protect(addr, len, Prot::READ_WRITE.0)?;
@@ -85,7 +88,11 @@ pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
     unsafe { copy::copy(addr as *const u8, aside.as_ptr(), len) };
     make_hole(addr, len);
     // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
-    unsafe { map::move_to(aside.leak(), addr, len) }.map_err(|errno| errno.0)
+    if let Err(errno) = unsafe { map::move_to(aside.leak(), addr, len) } {
+        let why = format_args!("cannot map what becomes executable: {errno}; raise vm.max_map_count");
+        crate::fatal::die(crate::fatal::EXIT_LOST, why);
+    }
+    Ok(())
 }
 
 impl State {
