@@ -78,6 +78,9 @@ pub enum StartError {
 /// How long a new thread of Hanare's may take to run.
 const THREAD_START_MAX: Duration = Duration::from_secs(10);
 
+/// What the heap is promised at a time, in bytes.
+const HEAP_PROMISE: u64 = 1 << 20;
+
 /// Far bytes from which it is worth a millisecond at the end to count the near ones.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
@@ -89,6 +92,8 @@ struct State {
     /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
     /// static array's last page.
     idle: AtomicU64,
+    /// What the heap was promised and has not used yet, in bytes.
+    promised: AtomicU64,
     local: Local,
     overcommit: Overcommit,
     /// What allocations are rounded to.
@@ -159,6 +164,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
         extents: LockCell::new(Extents::new(plan.reserve as u64)),
         taken: AtomicU64::new(0),
         idle: AtomicU64::new(0),
+        promised: AtomicU64::new(0),
         local: settings.local,
         overcommit: settings.overcommit,
         granularity: unit_bytes,
@@ -444,14 +450,10 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     Some(BASE.load(Relaxed) + offset as usize)
 }
 
-/// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
-/// room for them (see [`crate::settings::Overcommit`]).
+/// The heap is to have blocks in `len` more bytes of what it took; false when the memory servers have no room
+/// for them (see [`crate::settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
-    let Some(state) = state() else { return false };
-    let _mask = SignalMask::block_all();
-    if !state.promises(len, state.overcommit) {
-        return false;
-    }
+    let Some(state) = state().filter(|state| state.promises_heap(len as u64)) else { return false };
     state.idle.fetch_sub(len as u64, Relaxed);
     state.count_far(state.taken.load(Relaxed));
     true
@@ -582,8 +584,23 @@ impl State {
         if more > LEN.load(Relaxed) {
             return false;
         }
-        let allocated = self.extents.lock().taken_bytes();
+        let allocated = self.extents.lock().taken_bytes().saturating_sub(self.idle.load(Relaxed));
         self.engine.promises(more as u64, allocated, overcommit)
+    }
+
+    /// The same for the heap, which is promised a megabyte at a time: its extents are small, and asking takes locks.
+    fn promises_heap(&self, more: u64) -> bool {
+        let spend = |promised: u64| promised.checked_sub(more);
+        if self.overcommit == Overcommit::Always || self.promised.fetch_update(Relaxed, Relaxed, spend).is_ok() {
+            return true;
+        }
+        let step = more.max(HEAP_PROMISE);
+        let _mask = SignalMask::block_all();
+        let promised = self.promises(step as usize, self.overcommit);
+        if promised {
+            self.promised.fetch_add(step - more, Relaxed);
+        }
+        promised
     }
 
     /// The whole units inside a byte range.
