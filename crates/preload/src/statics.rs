@@ -56,7 +56,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     let mut large = Vec::new();
     // SAFETY: the callback gets the address of `large`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut large).cast()) };
-    if large.is_empty() {
+    if large.is_empty() || !far::is_due(large.iter().map(Range::len).sum()) {
         return Ok(());
     }
     let mappings = private_mappings();

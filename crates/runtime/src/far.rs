@@ -31,6 +31,7 @@ use crate::gate;
 use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
+use crate::promise::Refusal;
 use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
@@ -96,6 +97,9 @@ const THREAD_START_MAX: Duration = Duration::from_secs(10);
 /// Far bytes from which it is worth a millisecond at the end to count the near ones.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
+/// What is promised to the heap at a time, in bytes.
+const HEAP_AHEAD: u64 = 256 << 10;
+
 pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) extents: LockCell<Extents>,
@@ -104,6 +108,8 @@ pub(crate) struct State {
     /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
     /// static array's last page.
     idle: AtomicU64,
+    /// Bytes that have been promised to the heap ahead of its use of them.
+    heap_promised: AtomicU64,
     pub(crate) launch: Launch,
     /// Its place among the processes of the run.
     pub(crate) seat: Seat,
@@ -299,7 +305,7 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let _mask = SignalMask::block_all();
     let _inside = gate::enter();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
-    if !state.promises(len, overcommit) {
+    if !state.promises(len, overcommit, Refusal::Told) {
         return std::ptr::null_mut();
     }
     let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
@@ -333,9 +339,7 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
 /// room for them (see [`crate::settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
     let Some(state) = ready() else { return false };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    if !state.promises(len, state.launch.settings.overcommit) {
+    if !state.promises_heap(len) {
         return false;
     }
     state.idle.fetch_sub(len as u64, Relaxed);
@@ -404,7 +408,7 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
         state.forget_whole(offset + new_len, len - new_len);
         state.give_back(offset + new_len, len - new_len);
     } else if new_len > len {
-        let grown = state.promises(new_len - len, state.launch.settings.overcommit)
+        let grown = state.promises(new_len - len, state.launch.settings.overcommit, Refusal::Told)
             && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
         if !grown {
             return false;
@@ -473,13 +477,29 @@ pub fn will_need(addr: usize, len: usize) {
 
 impl State {
     /// Whether so many more bytes can be promised.
-    fn promises(&self, more: usize, overcommit: Overcommit) -> bool {
+    fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
         // More than can be addressed fails by itself, and is nothing to tell of the servers.
         if more > LEN.load(Relaxed) {
             return false;
         }
-        let allocated = self.extents.lock().taken_bytes();
-        self.engine.promises(more as u64, allocated, overcommit)
+        let allocated = self.taken.load(Relaxed).saturating_sub(self.idle.load(Relaxed));
+        self.engine.promises(more as u64, allocated, overcommit, refusal)
+    }
+
+    /// The same for the heap, which uses little at a time: most calls are answered from what was promised ahead.
+    fn promises_heap(&self, more: usize) -> bool {
+        let take = |promised: u64| promised.checked_sub(more as u64);
+        if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            return true;
+        }
+        let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
+        let overcommit = self.launch.settings.overcommit;
+        let ahead = more
+            .checked_add(HEAP_AHEAD as usize)
+            .is_some_and(|bytes| self.promises(bytes, overcommit, Refusal::Silent));
+        self.heap_promised.store(if ahead { HEAP_AHEAD } else { 0 }, Relaxed);
+        ahead || self.promises(more, overcommit, Refusal::Told)
     }
 
     /// The whole units inside a byte range.

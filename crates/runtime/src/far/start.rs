@@ -79,7 +79,8 @@ pub(crate) fn set_state(
     let mode = launch.mode;
     let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
     let extents = LockCell::new(extents);
-    let state = Box::leak(Box::new(State { engine, extents, taken, idle, launch, seat, granularity }));
+    let heap_promised = AtomicU64::new(0);
+    let state = Box::leak(Box::new(State { engine, extents, taken, idle, heap_promised, launch, seat, granularity }));
     state.engine.sit(seat);
     state.budget_is(seat.share());
     state.far_changed();

@@ -26,7 +26,7 @@ const SPILLED: u32 = 1 << 31;
 /// Slots that were free all this time, beyond what is kept for write-backs to come, are given back.
 const IDLE_NS: u64 = 2_000_000_000;
 /// At most so many bytes of them at a time, in so many runs.
-const IDLE_BYTES_MAX: usize = 256 << 20;
+const IDLE_BYTES_MAX: usize = 64 << 20;
 const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
@@ -299,6 +299,8 @@ impl Direct {
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
+        // To the end: who finds no slot meanwhile must not ask before these can be granted again.
+        let mut control = self.control.lock();
         let mut slots: Vec<u32> = {
             let mut table = self.table.lock();
             let idle = self.idle_slots.load(Relaxed).min(table.free.len() as u32);
@@ -314,7 +316,6 @@ impl Direct {
         let (now, later) = runs.split_at(runs.len().min(IDLE_RUNS_MAX));
         for run in now {
             let place = if run[0] & SPILLED != 0 { Place::Spill } else { Place::Memory };
-            let mut control = self.control.lock();
             // A link that failed shows itself to the keeper, and then the slots are lost with the rest.
             if control.give_back(run[0] & !SPILLED, run.len() as u32, place).is_ok() {
                 self.granted_slots.fetch_sub(run.len() as u32, Relaxed);
