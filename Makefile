@@ -87,11 +87,11 @@ bench-heap: build
 bench-servers: build
 	benches/servers.sh
 
-# Two of them call the library, and are linked with it where it is built.
 bench-cluster: build
 	@scripts/need python3
 	benches/cluster.sh
 
+# Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
 	$(CARGO) build --quiet --profile $(PROFILE) -p hanare
@@ -122,5 +122,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers bench-cluster \
-    workloads shared-workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
+    bench-cluster workloads shared-workloads python install clean
