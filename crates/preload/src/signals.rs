@@ -29,11 +29,6 @@ static REAL_SIGNAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
-/// Looks the remaining symbol up while nothing else runs.
-pub(crate) fn resolve() {
-    real_signal();
-}
-
 fn real_signal() -> Option<SignalCall> {
     let mut found = REAL_SIGNAL.load(Ordering::Acquire);
     if found.is_null() {

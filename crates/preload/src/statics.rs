@@ -41,7 +41,7 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. To be called once, when far memory runs and nothing of the program does yet.
+/// Makes large static arrays far. To be called once, when nothing of the program runs yet.
 ///
 /// # Errors
 /// See [`AdoptError`].
@@ -53,6 +53,9 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     let mut large = Vec::new();
     // SAFETY: the callback gets the address of `large`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut large).cast()) };
+    if large.is_empty() {
+        return Ok(());
+    }
     let mappings = private_mappings();
     for range in large {
         for pieces in pieces(range, &mappings) {
@@ -100,7 +103,11 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
         .iter()
         .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0)
         .map(|header| outward(range(header)))
+        .filter(|range| range.len() >= far::threshold())
         .collect();
+    if ranges.is_empty() {
+        return ranges;
+    }
     for header in headers {
         match header.p_type {
             // The dynamic linker protects whole pages only.

@@ -18,11 +18,12 @@ use hanare_sys::map::{self, Mapping};
 pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
-    let state = state().filter(|_| active()).ok_or(AdoptError::Room(len))?;
+    let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
     // Offset and address are alike up to the largest page, so that such pages can be moved whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();
+    let inside = gate::enter();
     let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
     // SAFETY: passed on from the caller.
     let aside = match unsafe { Aside::take(pieces) } {
@@ -38,6 +39,7 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     state.look_up_places();
     state.idle.fetch_add((taken - len) as u64, Relaxed);
     state.far_changed();
+    drop(inside);
     drop(mask);
     aside.refill();
     Ok(())
@@ -56,8 +58,9 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
 
 /// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
 pub fn make_hole(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
     let _ = state.engine.view().restrict(Span { offset, len }, Prot::READ_WRITE.0);
     state.engine.view().windows().puncture(Span { offset, len });
