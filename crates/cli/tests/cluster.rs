@@ -68,6 +68,17 @@ fn a_table_json_and_a_page_come_of_one_run() {
     assert!((sd - (rates[0] - rates[1]).abs() / 2.0_f64.sqrt()).abs() < 1e-9);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
 
+    // Each claim that these cells can be judged by has its line, and says the same in all three.
+    let claims = results["claims"].as_array().unwrap();
+    assert_eq!(claims.len(), 4, "{claims:?}");
+    for claim in claims {
+        let (text, verdict) = (claim["claim"].as_str().unwrap(), claim["verdict"].as_str().unwrap());
+        let line = outcome.stdout.lines().find(|line| line.contains(text)).unwrap();
+        assert!(line.starts_with(verdict) && ["holds", "tied", "does not hold"].contains(&verdict), "{line}");
+        let cases = format!(": {} of {}", claim["held"], claim["cases"]);
+        assert!(line.contains(&cases) && std::fs::read_to_string(&html).unwrap().contains(&cases), "{line}");
+    }
+
     // The same again, bit for bit, whatever runs beside it.
     let mut command = simulate(&place, "cluster", &["--network", "4,2x2", "--scheduler", "algo0,algo4,settle"]);
     let again = place.run(command.arg(&config).args(["--jobs", "1", "--json", "-"]));
@@ -149,6 +160,8 @@ fn bad_settings_are_refused_before_anything_runs() {
         (&["cluster", "--scheduler", "algo9"], "algo0, algo1"),
         (&["cluster", "--replacement", "best"], "kind+POLICY"),
         (&["cluster", "--remote-cost", "1.5"], "cells.remote_costs"),
+        (&["cluster", "--remote-cost", "100,-5"], "cells.remote_costs cannot be -5"),
+        (&["cluster", "--remote-cost", "-5"], "cells.remote_costs cannot be -5"),
         (&["cluster", "--seeds", "0"], "1 to 10000"),
         (&["cluster", "--jobs", "0"], "--jobs"),
         (&["cluster", "--set", "costs.disk_clk"], "SECTION.NAME=VALUE"),

@@ -61,10 +61,10 @@ pub(super) struct Chosen {
     #[arg(long, value_name = "NAMES")]
     replacement: Option<String>,
     /// Clocks of a remote access, a level.
-    #[arg(long, value_name = "CLOCKS")]
+    #[arg(long, value_name = "CLOCKS", allow_negative_numbers = true)]
     remote_cost: Option<String>,
     /// Runs of each, with the seeds 1, 2, ...
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     seeds: Option<String>,
     /// Any other setting of the file; may be given several times.
     #[arg(long, value_name = "SECTION.NAME=VALUE")]
@@ -348,7 +348,7 @@ fn told(claims: &[Claim]) -> String {
     }
     let line = |claim: &Claim| format!("{:13} {}\n", claim.verdict().word(), claim.line());
     let lines: String = claims.iter().map(line).collect();
-    format!("\nclaims, in points; tied: mean over the seeds within one standard error of 0\n{lines}")
+    format!("\nclaims; means over the seeds in points, ± their standard error; tied: within one of 0\n{lines}")
 }
 
 fn line_of(widest: usize, head: &str, parts: impl Iterator<Item = String>) -> String {

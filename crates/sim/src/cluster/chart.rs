@@ -71,7 +71,9 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
         html,
         "<svg viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
          font-family=\"sans-serif\" font-size=\"12\" aria-label=\"Effective execution rate by scheduler, remote access {cost} clocks a level\">\
-         <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">Effective execution rate, remote access {cost} clk a level</text>"
+         <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">Effective execution rate, remote access {cost} clk a level</text>\
+         <text x=\"{:.1}\" y=\"16\" font-weight=\"bold\">network, replacement</text>",
+        WIDTH - LEGEND + 16.0
     );
     axes(html, &schedulers, &x);
     for (index, line) in lines.iter().enumerate() {
@@ -228,16 +230,16 @@ fn verdicts(html: &mut String, rows: &[Row]) {
         return;
     }
     html.push_str(
-        "<h2>Claims</h2><p>In points; tied: the mean over the seeds is within one standard error of 0.</p>\n<ul>\n",
+        "<h2>Claims</h2><p>Means over the seeds in points, ± their standard error; tied: within one of 0.</p>\n<ul>\n",
     );
     for claim in claims {
-        let _ = writeln!(html, "<li><b>{}</b>: {}</li>", claim.verdict().word(), escape(&claim.line()));
+        let _ = writeln!(html, "<li><strong>{}</strong>: {}</li>", claim.verdict().word(), escape(&claim.line()));
     }
     html.push_str("</ul>\n");
 }
 
 fn table(html: &mut String, rows: &[Row]) {
-    html.push_str("<h2>Cells</h2>\n<div style=\"overflow-x:auto\"><table><thead><tr>");
+    html.push_str("<h2>Cells</h2>\n<div style=\"overflow-x:auto;font-size:13px\"><table><thead><tr>");
     for head in [
         "network",
         "remote clk",
