@@ -7,8 +7,9 @@ const UNWINDER: &str = "libgcc_eh.a";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Keeps the memory that jemalloc maps for itself near: its `mmap` is not the one this library gives the program.
-    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap");
+    // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives the
+    // program.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk");
     link_unwinder();
 }
 

@@ -63,11 +63,12 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
         && far::active()
         && caller.wrapping_sub(LINKER.load(Ordering::Relaxed)) >= LINKER_LEN.load(Ordering::Relaxed)
         && !far::is_own_thread()
+        && far::is_due(size)
 }
 
 /// Whether a new mapping of `size` is to be far.
 pub(crate) fn wants_far(size: usize) -> bool {
-    size >= far::threshold() && far::active() && !far::is_own_thread()
+    size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size)
 }
 
 /// Whole pages of far memory, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.

@@ -30,7 +30,7 @@ use crate::gate;
 use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
-use crate::settings::{Environment, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
+use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
@@ -139,6 +139,11 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 /// Where far memory is, once that is more than the reservation: null until there is a window or a hole.
 static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Most programs that others execute have a buffer or two of 128 KiB and end: starting far memory takes longer than they do.
+const NEAR_FIRST: usize = 1 << 20;
+/// Whether far memory is being started.
+static IS_STARTING: AtomicBool = AtomicBool::new(false);
+static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 static PROGRAM_HANDLES_SIGNALS: AtomicBool = AtomicBool::new(false);
@@ -204,6 +209,22 @@ fn is_reserved(addr: usize) -> bool {
 #[inline]
 pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
+}
+
+/// Whether an allocation of `size`, large enough to be far, is to be far already: with the default threshold a process has
+/// [`NEAR_FIRST`] bytes near before far memory is started for it.
+#[inline]
+pub fn is_due(size: usize) -> bool {
+    !LATENT.load(Relaxed) || is_due_by(size)
+}
+
+#[cold]
+fn is_due_by(size: usize) -> bool {
+    // A thread of Hanare's allocates a little before it is known as one, and the start waits for it.
+    if IS_STARTING.load(Acquire) && size < FAR_LARGE {
+        return false;
+    }
+    threshold() != FAR_LARGE || NEAR_SO_FAR.fetch_add(size.min(NEAR_FIRST), Relaxed).saturating_add(size) > NEAR_FIRST
 }
 
 /// Whether this is one of Hanare's own threads, whose allocations stay near.

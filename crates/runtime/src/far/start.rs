@@ -158,6 +158,7 @@ fn bring_up() {
     if LATENT.load(Acquire) {
         // What is allocated on the way is near.
         OWN.set(true);
+        IS_STARTING.store(true, Release);
         HAS_BEGUN.store(true, Release);
         fork::wake_up_inside();
         // Kept until it is done: a child forked meanwhile by another thread has to start by itself.
@@ -171,6 +172,7 @@ fn bring_up() {
         }
         OWN.set(false);
         LATENT.store(false, Release);
+        IS_STARTING.store(false, Release);
     }
     gate::open();
 }
