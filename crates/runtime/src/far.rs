@@ -15,6 +15,7 @@ use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
+use hanare_sys::mark;
 use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::thread::{self, CpuCell};

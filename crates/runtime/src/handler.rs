@@ -7,7 +7,7 @@ use std::time::Duration;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{futex, signal::SignalMask};
+use hanare_sys::{futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
@@ -23,6 +23,10 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
+    // A child made behind our back ends here: its links are its parent's.
+    if !mark::is_set() {
+        return Verdict::NotOurs;
+    }
     let _inside = gate::enter();
     let Some((engine, offset)) = far::engine_at(info.addr) else { return Verdict::NotOurs };
     // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.

@@ -84,6 +84,8 @@ pub enum Advice {
     DontFork,
     /// Let a forked child have it, copy-on-write.
     DoFork,
+    /// Let a forked child have zeroes in its place.
+    WipeOnFork,
     /// Drop its pages.
     DontNeed,
     /// Drop its pages and those of the shared object beneath.
@@ -298,6 +300,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::DontNeed => Kernel::LinuxDontNeed,
         Advice::Remove => Kernel::LinuxRemove,
         Advice::PopulateWrite => Kernel::LinuxPopulateWrite,
+        Advice::WipeOnFork => Kernel::LinuxWipeOnFork,
         Advice::DontDump => Kernel::LinuxDontDump,
     };
     // SAFETY: passed on to the caller.

@@ -280,6 +280,7 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
         }
     };
     TRAP.store(signal, Release);
+    mark::set()?;
     Ok(signal::install(signal, handler::on_signal)?)
 }
 
