@@ -10,6 +10,7 @@
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
+#   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, litmus
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
@@ -86,6 +87,10 @@ bench-heap: build
 bench-servers: build
 	benches/servers.sh
 
+bench-cluster: build
+	@scripts/need python3
+	benches/cluster.sh
+
 # Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
@@ -118,4 +123,4 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
-    workloads shared-workloads python install clean
+    bench-cluster workloads shared-workloads python install clean
