@@ -474,15 +474,18 @@ impl World {
         self.come_to_rest();
         let mut next = 0;
         for _ in 0..200_000 {
-            if next >= self.shape.units && self.pager.is_settled() {
-                break;
+            if next >= self.shape.units {
+                // What could not be taken out has come back.
+                let is_back = leave && self.pager.next_in_view(0, self.shape.units).is_some();
+                if !is_back && self.pager.is_settled() {
+                    break;
+                }
+                next = 0;
             }
-            if next < self.shape.units {
-                next = match self.step(Event::Settle { first: next, end: self.shape.units, leave }) {
-                    Progress::Done => self.shape.units,
-                    Progress::Continue(unit) | Progress::Busy(unit) => unit,
-                };
-            }
+            next = match self.step(Event::Settle { first: next, end: self.shape.units, leave }) {
+                Progress::Done => self.shape.units,
+                Progress::Continue(unit) | Progress::Busy(unit) => unit,
+            };
             if !self.pending.is_empty() {
                 self.complete();
             }

@@ -57,16 +57,17 @@ impl Engine {
     /// takes longer than `limit`.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
-        let mut looked_through = !leave;
         loop {
             if self.local_bytes() > local_max {
                 let overhead_bytes = self.core.lock().accounts.overhead_bytes();
                 self.set_budget(local_max.saturating_sub(overhead_bytes));
             }
-            if self.is_settled() && looked_through && self.local_bytes() <= local_max {
+            let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
+            // What could not be taken out has come back.
+            let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
+            if looked_through && self.is_settled() && !is_back() && self.local_bytes() <= local_max {
                 return true;
             }
-            looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
             self.lend_a_hand();
             if now_ns() > end_ns {
                 return false;
@@ -74,9 +75,17 @@ impl Engine {
         }
     }
 
+    fn has_in_view(&self, span: Span) -> bool {
+        let (first, end) = self.units_of(span);
+        self.core.lock().pager.next_in_view(first, end).is_some()
+    }
+
+    fn units_of(&self, span: Span) -> (u32, u32) {
+        ((span.offset / self.unit_bytes) as u32, ((span.offset + span.len) / self.unit_bytes) as u32)
+    }
+
     fn settle_span(&self, span: Span, leave: bool) -> bool {
-        let (mut next, end) =
-            ((span.offset / self.unit_bytes) as u32, ((span.offset + span.len) / self.unit_bytes) as u32);
+        let (mut next, end) = self.units_of(span);
         loop {
             match self.submit_asking(Event::Settle { first: next, end, leave }) {
                 Progress::Done => return true,
