@@ -62,7 +62,8 @@ fn over_a_link_and_with_a_share_of_them_local() {
     let (_, seen) = run(&place, &flags, "statics", |_| ());
     seen.assert_within_budget("a quarter");
     let (peak, far) = (seen.number("local_bytes_budget"), seen.number("far_bytes_peak"));
-    assert!((far / 5..=far / 4).contains(&peak), "the budget is {peak} bytes for {far} far ones");
+    // What the engine itself needs comes on top.
+    assert!((far / 5..=far / 4 + (1 << 20)).contains(&peak), "the budget is {peak} bytes for {far} far ones");
 }
 
 #[test]

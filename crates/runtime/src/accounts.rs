@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hanare_paging::{self as paging, Pager};
 
-use crate::stats::{Counters, add};
+use crate::stats::{Counters, add, raise};
 use crate::tree::Seat;
 
 /// What has been published so far, so that several processes can add to the same counters.
@@ -93,7 +93,11 @@ impl Accounts {
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);
         let budget = u64::from(pager.budget_units()) * unit + self.overhead_bytes;
-        to.budget_bytes.store(self.seat.and_then(|seat| seat.whole()).unwrap_or(budget), Relaxed);
+        match self.seat.and_then(|seat| seat.whole()) {
+            Some(whole) => to.budget_bytes.store(whole, Relaxed),
+            // A share of what is allocated: the peak of the one goes with that of the other.
+            None => raise(&to.budget_bytes, budget),
+        }
         let mut words = Words { text: [0; 1023], len: 0 };
         // What does not fit is left out.
         let _ = pager.describe(&mut words);

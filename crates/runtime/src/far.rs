@@ -7,7 +7,6 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
@@ -43,6 +42,7 @@ use crate::windows::Windows;
 
 mod places;
 mod start;
+mod threads;
 
 pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
 use start::ready;
@@ -90,9 +90,6 @@ pub enum StartError {
     #[error("far memory was started already in this process; start it once")]
     Again,
 }
-
-/// How long a new thread of Hanare's may take to run.
-const THREAD_START_MAX: Duration = Duration::from_secs(10);
 
 /// Far bytes from which it is worth a millisecond at the end to count the near ones.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;

@@ -1,5 +1,6 @@
 //! Starting: at once, or by the first who needs far memory; a process' own, or a forked child's again.
 
+use super::threads::own_thread;
 use super::*;
 
 fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
@@ -277,7 +278,7 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
         Mode::Sigsegv => libc::SIGSEGV,
         Mode::Thread | Mode::Auto => {
             let first_thread = CpuCell::of_first_thread();
-            return own_thread("hanare-pager", move || handler::run(&state.engine, first_thread));
+            return own_thread(c"hanare-pager", move || handler::run(&state.engine, first_thread));
         }
     };
     TRAP.store(signal, Release);
@@ -286,9 +287,9 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
 }
 
 fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), StartError> {
-    own_thread("hanare-keeper", || handler::keep(&state.engine))?;
+    own_thread(c"hanare-keeper", || handler::keep(&state.engine))?;
     for (index, writer) in writers.into_iter().enumerate() {
-        own_thread("hanare-writer", move || {
+        own_thread(c"hanare-writer", move || {
             let _mask = SignalMask::block_all();
             if let Store::Remote(remote) = state.engine.store() {
                 remote.run_writer(&state.engine, index, writer);
@@ -296,26 +297,6 @@ fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), Start
         })?;
     }
     Ok(())
-}
-
-/// Starts a thread of Hanare's and waits until it is known as such: what the standard library allocates for it before is
-/// to be near, and once far memory is active only [`is_own_thread`] sees to that.
-fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-    OWN_THREADS.fetch_add(1, Relaxed);
-    // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
-    let _mask = SignalMask::block_all();
-    let (known, is_known) = mpsc::sync_channel(1);
-    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
-    let started = builder.spawn(move || {
-        OWN.set(true);
-        // The starter waits, or gave up and ends the process.
-        let _ = known.send(());
-        drop(known);
-        life();
-    });
-    started.map_err(StartError::Thread)?;
-    let late = |_| StartError::Thread(std::io::ErrorKind::TimedOut.into());
-    is_known.recv_timeout(THREAD_START_MAX).map_err(late)
 }
 
 /// Whether a single thread of the program exists.

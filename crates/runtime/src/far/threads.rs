@@ -1,0 +1,79 @@
+//! Hanare's own threads in a program.
+
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use hanare_sys::futex;
+
+use super::*;
+
+/// How long a new thread may take to run.
+const START_MAX: Duration = Duration::from_secs(10);
+const STACK_BYTES: usize = 256 << 10;
+
+/// A thread of Hanare's between its making and its first step.
+struct Birth<F> {
+    name: &'static CStr,
+    is_known: Arc<AtomicU32>,
+    life: F,
+}
+
+/// Starts a thread of Hanare's and waits until it is known as such: what is allocated in it is near, and once far memory is
+/// active only [`is_own_thread`] sees to that.
+///
+/// It is not made by the standard library, whose threads register destructors of thread-locals: for that the C library
+/// takes the dynamic linker's lock, which whoever starts far memory may hold, in the constructor of a library being loaded.
+pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> Result<(), StartError> {
+    OWN_THREADS.fetch_add(1, Relaxed);
+    // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
+    let _mask = SignalMask::block_all();
+    let is_known = Arc::new(AtomicU32::new(0));
+    let birth = Box::into_raw(Box::new(Birth { name, is_known: Arc::clone(&is_known), life }));
+    if let Err(error) = spawn(live::<F>, birth.cast()) {
+        // SAFETY: made above, and no thread was.
+        drop(unsafe { Box::from_raw(birth) });
+        return Err(StartError::Thread(std::io::Error::from_raw_os_error(error)));
+    }
+    let deadline = Instant::now() + START_MAX;
+    while is_known.load(Acquire) == 0 {
+        if Instant::now() > deadline {
+            return Err(StartError::Thread(std::io::ErrorKind::TimedOut.into()));
+        }
+        let _ = futex::wait(&is_known, 0, Some(START_MAX));
+    }
+    Ok(())
+}
+
+/// A detached thread with a small stack; or the C library's number.
+fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -> Result<(), i32> {
+    let told = |number: i32| if number == 0 { Ok(()) } else { Err(number) };
+    let mut attributes = std::mem::MaybeUninit::uninit();
+    let mut thread = 0;
+    // SAFETY: attributes are initialised, used and destroyed here; `first` takes over `birth`; the thread goes on by
+    // itself.
+    unsafe {
+        told(libc::pthread_attr_init(attributes.as_mut_ptr()))?;
+        let made = told(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES))
+            .and_then(|()| {
+                told(libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED))
+            })
+            .and_then(|()| told(libc::pthread_create(&raw mut thread, attributes.as_ptr(), first, birth)));
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        made
+    }
+}
+
+extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
+    OWN.set(true);
+    // SAFETY: what `own_thread` made for this thread alone.
+    let Birth { name, is_known, life } = *unsafe { Box::from_raw(birth.cast::<Birth<F>>()) };
+    // SAFETY: a terminated name for this very thread. Debuggers show it; nothing hangs on it.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
+    is_known.store(1, Release);
+    futex::wake_all(&is_known);
+    drop(is_known);
+    life();
+    std::ptr::null_mut()
+}
