@@ -137,7 +137,7 @@ fn xz_there_and_back() {
     let place = Place::new();
     let text = text(&place, 1_000_000);
     let args = ["-9", "-T2", "--block-size=512KiB", "-c"];
-    let packed = same_as_native(&place, &["--local", "24M"], "xz".as_ref(), &args, Some(&text), 1 << 20);
+    let packed = same_as_native(&place, &["--local", "16M"], "xz".as_ref(), &args, Some(&text), 1 << 20);
     let packed = place.file("packed", packed.stdout);
     let mut unpack = place.hanare(["run", "--local", "8M", "--", "xz", "-d", "-c", "-T2"]);
     let unpacked = place.run(unpack.stdin(File::open(packed).expect("the packed text")));

@@ -96,11 +96,12 @@ fn what_is_printed_as_settings_is_read_as_settings() {
 fn a_sweep_runs_every_combination() {
     let place = Place::new();
     let config = place.file("small.toml", SMALL);
-    let vary = ["--vary", "machine.memory_pages=30,60", "--vary", "cells.networks=4,2x2", "--scheduler", "algo4"];
+    let vary = ["--vary", "machine.memory_pages=10,60", "--vary", "cells.networks=4,2x2", "--scheduler", "algo4"];
     let mut command = simulate(&place, "sweep", &vary);
     let outcome =
         place.run(command.arg(&config).args(["--replacement", "kind", "--remote-cost", "100", "--json", "-"]));
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
+    // In so little memory nothing gets done, which is told on standard error.
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let results: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
     let points = results["points"].as_array().unwrap();
     let seen: Vec<(&str, &str)> = points
@@ -111,7 +112,7 @@ fn a_sweep_runs_every_combination() {
             (settings["machine.memory_pages"].as_str().unwrap(), settings["cells.networks"].as_str().unwrap())
         })
         .collect();
-    assert_eq!(seen, [("30", "4"), ("30", "2x2"), ("60", "4"), ("60", "2x2")]);
+    assert_eq!(seen, [("10", "4"), ("10", "2x2"), ("60", "4"), ("60", "2x2")]);
     let evictions = |at: usize| points[at]["cells"][0]["evictions_mean"].as_f64().unwrap();
     assert!(evictions(0) > evictions(2));
     let table = place.run(simulate(&place, "sweep", &vary).arg(&config));

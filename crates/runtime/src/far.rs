@@ -444,12 +444,17 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     Some(BASE.load(Relaxed) + offset as usize)
 }
 
-/// The heap has blocks in `len` more bytes of what it took.
-pub(crate) fn heap_uses(len: usize) {
-    if let Some(state) = state() {
-        state.idle.fetch_sub(len as u64, Relaxed);
-        state.count_far(state.taken.load(Relaxed));
+/// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
+/// room for them (see [`crate::settings::Overcommit`]).
+pub(crate) fn heap_uses(len: usize) -> bool {
+    let Some(state) = state() else { return false };
+    let _mask = SignalMask::block_all();
+    if !state.promises(len, state.overcommit) {
+        return false;
     }
+    state.idle.fetch_sub(len as u64, Relaxed);
+    state.count_far(state.taken.load(Relaxed));
+    true
 }
 
 /// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
@@ -573,6 +578,10 @@ pub fn will_need(addr: usize, len: usize) {
 impl State {
     /// Whether so many more bytes can be promised.
     fn promises(&self, more: usize, overcommit: Overcommit) -> bool {
+        // More than can be addressed fails by itself, and is nothing to tell of the servers.
+        if more > LEN.load(Relaxed) {
+            return false;
+        }
         let allocated = self.extents.lock().taken_bytes();
         self.engine.promises(more as u64, allocated, overcommit)
     }

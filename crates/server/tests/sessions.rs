@@ -26,7 +26,7 @@ fn keeps_to_its_quota(endpoint: &Endpoint) {
     let mut held = HashSet::new();
     let mut refused = 0;
     for tag in 0..1000 {
-        let (slot, discards) = (rng.next_u64() % (2 * QUOTA_SLOTS), rng.next_u64() % 3 == 0);
+        let (slot, discards) = (rng.next_u64() % (2 * QUOTA_SLOTS), rng.next_u64().is_multiple_of(3));
         if discards {
             client.writer.discard(tag, slot * PAGE, PAGE as u32).expect("sent");
         } else {

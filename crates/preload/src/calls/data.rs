@@ -194,8 +194,8 @@ macro_rules! many_buffers {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
             // SAFETY: the C library's function of this name, which has this type.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
-            // SAFETY: the contract of the call makes buffers and table valid; only signal-trapped far memory is looked at.
             let far = match super::near::kernel_is_blind() && count > 0 {
+                // SAFETY: the contract of the call makes buffers and table valid.
                 true => unsafe { Vectors::new(buffers, count as usize) }.far_bytes(),
                 false => None,
             };

@@ -21,7 +21,7 @@ fn event_bytes(count: c_int) -> usize {
 
 /// The kernel reads and writes whole words of the bits that were asked about.
 fn set_bytes(count: c_int) -> usize {
-    let bits = 8 * size_of::<c_ulong>();
+    let bits = c_ulong::BITS as usize;
     usize::try_from(count).unwrap_or(0).div_ceil(bits) * size_of::<c_ulong>()
 }
 

@@ -69,13 +69,15 @@ unsafe extern "C" fn take_chunk(
     // SAFETY: jemalloc passes valid places.
     unsafe {
         zero.write(true);
-        if committed.read() {
-            keeping_errno(|| far::heap_uses(len));
+        if committed.read() && !keeping_errno(|| far::heap_uses(len)) {
+            // The chunk stays with the heap's idle space, and is not used again: it costs addresses only.
+            return null_mut();
         }
     }
     addr as *mut c_void
 }
 
+/// True is a refusal: there is no room on the servers.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
     _: *mut c_void,
@@ -84,8 +86,7 @@ unsafe extern "C" fn commit(
     len: usize,
     _: c_uint,
 ) -> bool {
-    keeping_errno(|| far::heap_uses(len));
-    false
+    !keeping_errno(|| far::heap_uses(len))
 }
 
 /// Discards the pages of a free extent. True is a refusal: a page of Hanare's that lies in it only partly would not read

@@ -6,14 +6,16 @@ use super::cells::Row;
 use super::paper;
 use crate::html::{STYLE, escape};
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
-const LEGEND: f64 = 190.0;
+const LEGEND: f64 = 250.0;
+/// Height of a line of the legend.
+const LINE: f64 = 20.0;
 
-/// A page of these rows. `note` stands above the figures, `tests` of what the paper claims below them.
+/// A page of these rows. `note` stands above the figures.
 #[must_use]
 pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     let title = escape(title);
@@ -56,20 +58,22 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     let methods = distinct(&owned, |row| row.cell.replacement.name());
     let step = (WIDTH - LEFT - LEGEND) / schedulers.len().max(1) as f64;
     let x = |name: &str| LEFT + step * (schedulers.iter().position(|s| *s == name).unwrap_or(0) as f64 + 0.5);
+    let lines = distinct(&owned, series);
+    let height = HEIGHT.max(TOP + LINE * (lines.len() + 2) as f64);
     let _ = writeln!(
         html,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" \
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
          aria-label=\"Effective execution rate by scheduler, remote access {cost} clocks a level\">\
          <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">Effective execution rate, remote access {cost} clk a level</text>"
     );
     axes(html, &schedulers, &x);
-    for (index, line) in distinct(&owned, series).iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         let place = |all: &[String], name: &String| all.iter().position(|other| other == name).unwrap_or(0);
         let look = Look { network: place(&networks, &line.0), method: place(&methods, &line.1), index };
         draw(html, &look, line, rows, &x);
     }
     if rows.iter().any(|row| paper::rate(&row.cell).is_some()) {
-        papers(html, rows, &x);
+        papers(html, rows, lines.len(), &x);
     }
     html.push_str("</svg>\n");
 }
@@ -158,7 +162,7 @@ fn draw(html: &mut String, look: &Look, line: &Series, rows: &[&Row], x: &dyn Fn
             look.mark(at, y(rate), &title)
         );
     }
-    let (x, y) = (WIDTH - LEGEND + 16.0, TOP + 20.0 * (look.index as f64 + 0.5));
+    let (x, y) = (WIDTH - LEGEND + 16.0, TOP + LINE * (look.index as f64 + 0.5));
     let _ = writeln!(
         html,
         "<path d=\"M{x:.1},{y:.1}h30\" stroke=\"{colour}\" stroke-width=\"1.8\" stroke-dasharray=\"{dashes}\"/>{}\
@@ -179,7 +183,7 @@ fn method(name: &str) -> String {
     }
 }
 
-fn papers(html: &mut String, rows: &[&Row], x: &dyn Fn(&str) -> f64) {
+fn papers(html: &mut String, rows: &[&Row], lines: usize, x: &dyn Fn(&str) -> f64) {
     let cross = |html: &mut String, x: f64, y: f64| {
         let _ = write!(
             html,
@@ -194,9 +198,9 @@ fn papers(html: &mut String, rows: &[&Row], x: &dyn Fn(&str) -> f64) {
             cross(html, x(row.cell.scheduler.name) + 14.0, y(rate));
         }
     }
-    let at = (WIDTH - LEGEND + 31.0, HEIGHT - BOTTOM - 8.0);
+    let at = (WIDTH - LEGEND + 31.0, TOP + LINE * (lines as f64 + 1.0));
     cross(html, at.0, at.1);
-    let _ = writeln!(html, "<text x=\"{:.1}\" y=\"{:.1}\">the paper's Table 3</text>", at.0 + 23.0, at.1 + 4.0);
+    let _ = writeln!(html, "<text x=\"{:.1}\" y=\"{:.1}\">the paper's Table 3 (16)</text>", at.0 + 23.0, at.1 + 4.0);
 }
 
 fn table(html: &mut String, rows: &[Row]) {

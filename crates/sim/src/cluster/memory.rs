@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn methods_are_named_as_they_are_read() {
-        for name in ["lru", "kind", "kind+arc", "2q:in=30", "kind+2q:in=30"] {
+        for name in ["lru", "kind", "kind+arc", "2q:in_percent=30", "kind+2q:in_percent=30"] {
             assert_eq!(Replacement::parse(name).unwrap().name(), name);
         }
         assert_eq!(Replacement::parse("kind+lru").unwrap().name(), "kind");

@@ -161,6 +161,9 @@ fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
 /// ones with most; any, if fewer than `want` hold some. None if there are fewer than `want` nodes.
 #[must_use]
 pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
+    if pages.is_empty() {
+        return None;
+    }
     let network = Network::flat(pages.len() as u32);
     let free = vec![true; pages.len()];
     let land = Landscape {

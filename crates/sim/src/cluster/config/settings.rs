@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::{Config, Loader};
 use crate::cluster::memory::Replacement;
 use crate::cluster::model::{FirstTouch, Frequencies, Group};
+use crate::cluster::network::NetworkError;
 use crate::cluster::references::PAGES_MAX;
 use crate::cluster::schedule::Info;
 
@@ -131,8 +132,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         key: "cells.networks",
         takes: "branches of each level from the root, such as \"16\", \"4x4\", \"2x2x2x2\"",
         set: |config, given, _| {
-            let parse = |item: &Given<'_>| item.text()?.parse().map_err(|error| Some(format!("{error}")));
-            config.networks = given.list(parse as fn(&Given<'_>) -> _)?;
+            config.networks = given.list(|item| {
+                // A flat one may be written as the number that it is.
+                let parsed = match item {
+                    Given::Integer(number) => number.to_string().parse(),
+                    item => item.text()?.parse(),
+                };
+                parsed.map_err(|error: NetworkError| Some(error.to_string()))
+            })?;
             Ok(())
         },
     },
