@@ -11,7 +11,7 @@
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
-#   make shared-workloads  those on shared memory: laplace, litmus
+#   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
 #

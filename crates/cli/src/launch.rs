@@ -48,6 +48,12 @@ enum Home {
     Migrate,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Bind {
+    Yes,
+    No,
+}
+
 /// Start the ranks of a program that shares memory by dsm.h.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -64,6 +70,9 @@ pub(crate) struct LaunchArgs {
     /// Whether a page's home moves to the rank that writes it.
     #[arg(long, value_enum, default_value = "static")]
     home: Home,
+    /// Whether each rank keeps to its share of the CPUs, where there are as many CPUs as ranks.
+    #[arg(long, value_enum, default_value = "yes")]
+    bind: Bind,
     /// Size of the shared region; nothing is taken before it is used.
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
     shared: u64,
@@ -162,6 +171,7 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path) -> io::Result<Child> {
         .env("HANARE_LAUNCHER", std::process::id().to_string())
         .env("HANARE_PROTOCOL", name(args.protocol.to_possible_value()))
         .env("HANARE_TRANSFER", name(args.transfer.to_possible_value()))
+        .env("HANARE_BIND", name(args.bind.to_possible_value()))
         .env("HANARE_HOME_POLICY", name(args.home.to_possible_value()))
         .env("HANARE_SHARED_BYTES", args.shared.to_string())
         .spawn()

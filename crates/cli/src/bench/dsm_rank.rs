@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use hanare_dsm::coherence::{Event, Misuse, Outcome, Placement, Rank};
+use hanare_dsm::coherence::{Event, Misuse, Outcome, Placement, Rank, Reduction};
 use hanare_dsm::live::{Job, JobError, Live};
 use thiserror::Error;
 
@@ -117,12 +117,18 @@ impl Bench {
         Ok(())
     }
 
+    /// A memory barrier's time, in microseconds, from when all ranks are there and awake.
+    fn barrier_us(&self) -> Result<f64, RankError> {
+        self.live.call(Event::Reduce { reduction: Reduction::MaxI64, values: &[0] })?;
+        timed(|| self.barrier())
+    }
+
     /// The median of empty barriers, which all ranks pass.
     fn empty_barrier_us(&self, count: usize) -> Result<f64, RankError> {
         self.barrier()?;
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
-            times.push(timed(|| self.barrier())?);
+            times.push(self.barrier_us()?);
         }
         Ok(median(times))
     }
@@ -162,7 +168,7 @@ impl Bench {
                     (0..PAGES).for_each(|page| scatter(base + page * PAGE, round as u32));
                 }
             }
-            let us = timed(|| self.barrier())?;
+            let us = self.barrier_us()?;
             let per_page = (us - empty_us) / PAGES as f64;
             match round % 3 {
                 0 => one.push(per_page),
@@ -186,7 +192,7 @@ impl Bench {
                 let pages = if round % 2 == 1 { 1 } else { PAGES };
                 (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
             }
-            let us = timed(|| self.barrier())?;
+            let us = self.barrier_us()?;
             match round {
                 0 => {}
                 _ if round % 2 == 1 => one.push(us - empty_us),

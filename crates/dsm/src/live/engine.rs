@@ -88,6 +88,10 @@ impl Live {
             peers.push(Some(Peer::new(link, memory)));
         }
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
+        if job.bind && has_cpu && job.ranks > 1 {
+            // Merely slower without: ranks that wait for each other on one CPU while another is idle.
+            let _ = thread::set_affinity_share(job.rank.0.into(), job.ranks.into());
+        }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
             engine: LockCell::new(Engine::new(machine, region, peers)),
@@ -140,6 +144,9 @@ impl Live {
                 let nap_us = if quiet_since.elapsed() < self.spin { 0 } else { NAP_US };
                 if engine.pump(&self.events, nap_us) {
                     quiet_since = Instant::now();
+                } else {
+                    // Whom this rank waits for may be on the same CPU.
+                    std::thread::yield_now();
                 }
                 Self::mourn(&engine);
             }
@@ -176,7 +183,9 @@ impl Live {
                 let since = Instant::now();
                 // The answer to a trap is some microseconds away, a sleep and its end some tens.
                 while engine.is_fetching() && since.elapsed() < self.spin {
-                    engine.pump(&self.events, 0);
+                    if !engine.pump(&self.events, 0) {
+                        std::thread::yield_now();
+                    }
                 }
             }
             Self::mourn(&engine);

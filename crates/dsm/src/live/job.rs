@@ -34,6 +34,8 @@ pub struct Job {
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
+    /// Whether each rank keeps to its share of the CPUs, where there are as many as ranks.
+    pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,
     /// Directory for this rank's counters at shutdown.
@@ -88,6 +90,7 @@ impl Job {
         let protocol =
             choose("HANARE_PROTOCOL", "invalidate, update or adaptive", &["invalidate", "update", "adaptive"])?;
         let transfer = choose("HANARE_TRANSFER", "message or zero-copy", &["zero-copy", "message"])?;
+        let bind = choose("HANARE_BIND", "yes or no", &["no", "yes"])?;
         let home = choose("HANARE_HOME_POLICY", "static or migrate", &["static", "migrate"])?;
         Ok(Self {
             rank: Rank(rank),
@@ -97,6 +100,7 @@ impl Job {
             protocol: [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive][protocol],
             migrate: home == 1,
             transfer: [Transfer::ZeroCopy, Transfer::Message][transfer],
+            bind: bind == 1,
             region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
                 .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
             counts: get("HANARE_COUNTS").map(PathBuf::from),
@@ -201,6 +205,7 @@ mod tests {
             (&[("HANARE_RANK", "3"), ("HANARE_RANKS", "3"), ("HANARE_MEET", "/x")], "HANARE_RANK=3"),
             (&[("HANARE_RANK", "0"), ("HANARE_RANKS", "257"), ("HANARE_MEET", "/x")], "HANARE_RANKS=257"),
             (&[("HANARE_PROTOCOL", "magic")], "HANARE_PROTOCOL=magic"),
+            (&[("HANARE_BIND", "1")], "HANARE_BIND=1 is not yes or no"),
             (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "2")], "on 2 hosts"),
         ] {
             let error = of(vars).expect_err(part).to_string();

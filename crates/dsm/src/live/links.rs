@@ -1,9 +1,11 @@
 //! The connections to the other ranks: whole frames in, whole frames out, nothing ever waits.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
@@ -87,17 +89,15 @@ impl Link {
         bytes.drain(..*taken);
         *taken = 0;
         loop {
-            let length = bytes.len();
-            bytes.resize(length + READ_BYTES, 0);
-            let outcome = self.stream.read(&mut bytes[length..]);
-            bytes.truncate(length + *outcome.as_ref().unwrap_or(&0));
+            bytes.reserve(READ_BYTES);
+            let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
             match outcome {
                 Ok(0) => return Err(LinkError::Closed),
                 // Less than there was room for: nothing more is there just now.
                 Ok(count) if count < READ_BYTES => return Ok(()),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(LinkError::Closed),
             }
         }
