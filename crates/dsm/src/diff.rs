@@ -250,7 +250,7 @@ fn walk_runs(mut body: &[u8], runs: usize, words: usize, mut put: impl FnMut(usi
 /// The bitmap and the words.
 fn split_bits(body: &[u8], changed: usize, words: usize) -> Result<(&[u8], &[u8]), BadDiff> {
     let (bits, values) = body.split_at_checked(words.div_ceil(8)).ok_or(BadDiff)?;
-    let set: usize = bits.iter().map(|byte| byte.count_ones() as usize).sum();
+    let set: usize = blocks(bits).map(|bits| bits.count_ones() as usize).sum();
     let fits = set == changed && values.len() == changed * WORD_BYTES && changed > 0;
     if fits { Ok((bits, values)) } else { Err(BadDiff) }
 }
@@ -258,15 +258,23 @@ fn split_bits(body: &[u8], changed: usize, words: usize) -> Result<(&[u8], &[u8]
 fn walk_bits(body: &[u8], changed: usize, words: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
     let (bits, values) = split_bits(body, changed, words)?;
     let mut values = values.as_chunks::<WORD_BYTES>().0.iter();
-    for (index, &byte) in bits.iter().enumerate() {
-        let mut byte = byte;
-        while byte != 0 {
-            let word = index * 8 + byte.trailing_zeros() as usize;
+    for (index, mut bits) in blocks(bits).enumerate() {
+        while bits != 0 {
+            let word = index * 64 + bits.trailing_zeros() as usize;
             put(word * WORD_BYTES, values.next().ok_or(BadDiff)?);
-            byte &= byte - 1;
+            bits &= bits - 1;
         }
     }
     Ok(())
+}
+
+/// A bitmap, 64 bits at a time.
+fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
+    bits.chunks(8).map(|bytes| {
+        let mut block = [0; 8];
+        block[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(block)
+    })
 }
 
 /// Writes what a diff says into `page`.

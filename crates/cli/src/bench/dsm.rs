@@ -18,7 +18,8 @@ use super::{links, traps};
 
 const HELP: &str = "\
 Two ranks on this host. A share is a page fetched at a read fault, without the trap; an update is a page sent to a sharer at \
-a memory barrier (update_1_us: one page alone with all that its barrier does more; update_us: each of 64). A flush is \
+a memory barrier (update_1_us: one page alone with all that its barrier does more; update_us: each of 64; transfer_us: the \
+part of sending and taking it in). A flush is \
 a page with 1 or 256 dirty words brought home at a memory barrier, each of 64. fault_floor_us is a trap by a handler thread and \
 a round trip of 4 KiB on a local socket. barrier_N_us is an empty memory barrier of N ranks. Ratios are of the medians of \
 one run.";
@@ -100,6 +101,7 @@ fn names(ranks_max: u16) -> Vec<String> {
             "write_fault_us",
             "write_miss_us",
             "share_us",
+            "transfer_us",
             "update_us",
             "update_1_us",
             "flush_1_us",
@@ -109,7 +111,8 @@ fn names(ranks_max: u16) -> Vec<String> {
         }
     }
     names.extend(
-        ["share_ratio", "update_ratio", "update_1_ratio", "read_fault_floors", "flush_ratio"].map(String::from),
+        ["share_ratio", "transfer_ratio", "update_ratio", "update_1_ratio", "read_fault_floors", "flush_ratio"]
+            .map(String::from),
     );
     for ranks in rank_counts(ranks_max) {
         names.extend(PROTOCOLS.map(|protocol| format!("{protocol}_barrier_{ranks}_us")));
@@ -155,7 +158,7 @@ fn compare(run: &mut Figures, ranks_max: u16) {
         let ratio = run.get(&of).zip(run.get(&to)).map(|(of, to)| of / to);
         run.extend(ratio.map(|ratio| (name, ratio)));
     };
-    for figure in ["share", "update", "update_1"] {
+    for figure in ["share", "transfer", "update", "update_1"] {
         ratio(format!("{figure}_ratio"), format!("message_{figure}_us"), format!("zero_copy_{figure}_us"));
     }
     let mut named = |name: &str, of: &str, to: &str| ratio(name.to_owned(), of.to_owned(), to.to_owned());

@@ -123,6 +123,14 @@ impl Bench {
         timed(|| self.barrier())
     }
 
+    /// The sum of a number over all ranks.
+    fn sum(&self, number: u64) -> Result<f64, RankError> {
+        match self.live.call(Event::Reduce { reduction: Reduction::SumI64, values: &[number] })? {
+            Outcome::Reduced { values } => Ok(values.first().copied().unwrap_or(0) as f64),
+            _ => Ok(0.0),
+        }
+    }
+
     /// The median of empty barriers, which all ranks pass.
     fn empty_barrier_us(&self, count: usize) -> Result<f64, RankError> {
         self.barrier()?;
@@ -186,8 +194,9 @@ impl Bench {
     fn updates(&mut self) -> Result<(), RankError> {
         let base = self.alloc(PAGES, Rank(0))?;
         let empty_us = self.empty_barrier_us(BARRIERS)?;
-        let (mut one, mut many) = (Vec::new(), Vec::new());
+        let (mut one, mut many, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..2 * ROUNDS as u32 + 1 {
+            let before = self.live.counts().update_ns;
             if self.is_first {
                 let pages = if round % 2 == 1 { 1 } else { PAGES };
                 (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
@@ -196,7 +205,10 @@ impl Bench {
             match round {
                 0 => {}
                 _ if round % 2 == 1 => one.push(us - empty_us),
-                _ => many.push((us - empty_us) / PAGES as f64),
+                _ => {
+                    many.push((us - empty_us) / PAGES as f64);
+                    parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / PAGES as f64);
+                }
             }
             // The first time it fetches them, and is sent them from then on.
             if !self.is_first && (round % 2 == 0) {
@@ -204,7 +216,9 @@ impl Bench {
             }
             self.barrier()?;
         }
-        for (name, times) in [("empty_us", vec![empty_us]), ("update_1_us", one), ("update_us", many)] {
+        for (name, times) in
+            [("empty_us", vec![empty_us]), ("update_1_us", one), ("update_us", many), ("transfer_us", parts)]
+        {
             self.figures.insert(name.to_owned(), median(times));
         }
         Ok(())

@@ -136,6 +136,7 @@ impl Engine {
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
+        self.region.take_last_shown();
         let stepped = self.machine.step(event, &mut actions);
         for action in actions.drain(..) {
             self.carry_out(action, source);
@@ -190,6 +191,8 @@ impl Engine {
 
     fn take_messages(&mut self, from: Rank, events: &Events) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) else { return };
+        let since = Instant::now();
+        let mut brought_updates = false;
         let filled = peer.link.fill();
         let mut inbox = peer.link.take_inbox();
         let ended = loop {
@@ -197,7 +200,10 @@ impl Engine {
                 Ok(Some((header, payload))) => {
                     let carried = if self.is_zero_copy { 0 } else { PAGE };
                     match codec::decode(&header, payload, Sizes { page: PAGE, carried }) {
-                        Ok(arrived) => self.receive(from, arrived, payload),
+                        Ok(arrived) => {
+                            brought_updates |= matches!(arrived.message, Message::Updates { .. });
+                            self.receive(from, arrived, payload);
+                        }
                         Err(_) => break Some(LinkError::Garbage),
                     }
                 }
@@ -205,6 +211,9 @@ impl Engine {
                 Err(error) => break Some(error),
             }
         };
+        if brought_updates {
+            self.counts.update_ns += since.elapsed().as_nanos() as u64;
+        }
         if let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) {
             peer.link.put_inbox(inbox);
             if ended.is_some() {
@@ -231,15 +240,11 @@ impl Engine {
             _ => Vec::new(),
         };
         let is_update = matches!(arrived.message, Message::Updates { .. });
-        let since = Instant::now();
         // A message is never this rank's misuse.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_update },
         );
-        if is_update {
-            self.counts.update_ns += since.elapsed().as_nanos() as u64;
-        }
     }
 
     fn carry_out(&mut self, action: Action, source: Source<'_>) {
@@ -415,7 +420,10 @@ impl Engine {
             }
             _ => {}
         }
-        self.region.wake(Run { first: page, count: 1 });
+        // Showing a page wakes who waits for it.
+        if self.region.take_last_shown() != Some(page) {
+            self.region.wake(Run { first: page, count: 1 });
+        }
         Ok(())
     }
 

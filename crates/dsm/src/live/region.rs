@@ -62,6 +62,8 @@ pub(super) struct Region {
     uffd: Uffd,
     /// Up to the last page ever shown.
     shown: Vec<Shown>,
+    /// The page that was shown, and its waiters woken, last.
+    last_shown: Option<u32>,
 }
 
 impl Region {
@@ -84,7 +86,7 @@ impl Region {
                 let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
             }
         }
-        Ok(Self { memory, trapped, io, twins, uffd, shown: Vec::new() })
+        Ok(Self { memory, trapped, io, twins, uffd, shown: Vec::new(), last_shown: None })
     }
 
     pub(super) fn address_of(&self, page: u32) -> usize {
@@ -137,6 +139,7 @@ impl Region {
                     false => self.uffd.continue_protected(addr, PAGE),
                 }
                 .errno)?;
+                self.last_shown = Some(page);
             }
             (Shown::Protected, true) => repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?,
             (Shown::Writable, false) => self.protect(Run { first: page, count: 1 })?,
@@ -144,6 +147,11 @@ impl Region {
         }
         *self.shown(page) = if writable { Shown::Writable } else { Shown::Protected };
         Ok(())
+    }
+
+    /// The page that was shown last by [`Self::show`] since this was asked for: nobody waits for it any more.
+    pub(super) fn take_last_shown(&mut self) -> Option<u32> {
+        self.last_shown.take()
     }
 
     /// Gives a page of the memfd its memory: a hole cannot be continued.
