@@ -80,12 +80,14 @@ pub(super) struct Engine {
     lost: Option<(Rank, Instant)>,
     /// The call that ends everything has begun: peers may go.
     is_ending: bool,
+    /// Frames carry checksums. Nothing is damaged between processes of one host.
+    is_guarded: bool,
     rank: Rank,
     pub(super) counts: Counts,
 }
 
 impl Engine {
-    pub(super) fn new(machine: Machine, region: Region, peers: Vec<Option<Peer>>) -> Self {
+    pub(super) fn new(machine: Machine, region: Region, peers: Vec<Option<Peer>>, is_guarded: bool) -> Self {
         let rank = peers.iter().position(Option::is_none).unwrap_or(0);
         Self {
             machine,
@@ -100,6 +102,7 @@ impl Engine {
             timed: Vec::with_capacity(TIMED_MAX),
             lost: None,
             is_ending: false,
+            is_guarded,
             rank: Rank(rank as u16),
             counts: Counts::default(),
         }
@@ -301,8 +304,7 @@ impl Engine {
         let mut frame = std::mem::take(&mut self.spare);
         frame.clear();
         let sequence = peer.link.next_sequence();
-        // Nothing is damaged between processes of one host.
-        codec::encode(message, &self.bodies, sequence, false, &mut frame);
+        codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
         // A link that has ended is heard of when it is read.

@@ -11,7 +11,7 @@ use hanare_sys::thread;
 use super::carry::{Engine, Peer, peer_memory};
 use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, die};
-use super::job::{Job, Transfer};
+use super::job::{Job, Meet, Transfer};
 use super::links::Link;
 use super::meet::{Join, meet};
 use super::region::{PAGE, Region};
@@ -87,6 +87,7 @@ impl Live {
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }
+        let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
         if job.bind && has_cpu && job.ranks > 1 {
             // Merely slower without: ranks that wait for each other on one CPU while another is idle.
@@ -94,7 +95,7 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers)),
+            engine: LockCell::new(Engine::new(machine, region, peers, by_tcp)),
             events,
             is_over: AtomicBool::new(false),
             job,
