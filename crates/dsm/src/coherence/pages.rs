@@ -184,6 +184,7 @@ impl Machine {
         local.state = State::Invalid;
         local.flags |= LEFT;
         let home = local.home;
+        self.counters.pages_dropped += 1;
         actions.push(Action::Invalidate { run: Run { first: page, count: 1 } });
         self.send(home, Message::Leave { page }, actions);
     }

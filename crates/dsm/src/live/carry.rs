@@ -13,6 +13,7 @@ use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::links::{Link, LinkError};
 use super::meet::Join;
 use super::region::{PAGE, Region};
+use super::room::Room;
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Purpose, Rank, Run, State};
 use crate::diff::{self, Differ};
@@ -82,12 +83,21 @@ pub(super) struct Engine {
     is_ending: bool,
     /// Frames carry checksums. Nothing is damaged between processes of one host.
     is_guarded: bool,
+    /// Copies are given up when there is no room for them. None for a rank that keeps all.
+    room: Option<Room>,
+    is_limited: bool,
     rank: Rank,
     pub(super) counts: Counts,
 }
 
 impl Engine {
-    pub(super) fn new(machine: Machine, region: Region, peers: Vec<Option<Peer>>, is_guarded: bool) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        region: Region,
+        peers: Vec<Option<Peer>>,
+        is_guarded: bool,
+        room: Option<Room>,
+    ) -> Self {
         let rank = peers.iter().position(Option::is_none).unwrap_or(0);
         Self {
             machine,
@@ -103,6 +113,8 @@ impl Engine {
             lost: None,
             is_ending: false,
             is_guarded,
+            is_limited: room.is_some(),
+            room,
             rank: Rank(rank as u16),
             counts: Counts::default(),
         }
@@ -158,6 +170,7 @@ impl Engine {
             }
         }
         if count > 0 {
+            self.make_room();
             self.watch_room(events);
         }
         count > 0
@@ -190,6 +203,24 @@ impl Engine {
             self.counts.share_ns += ns;
             self.counts.fault_ns += ns;
         }
+    }
+
+    /// Gives up the oldest copies while shared pages take more than there is room for.
+    fn make_room(&mut self) {
+        let Some(mut room) = self.room.take() else { return };
+        if !self.machine.is_in_barrier() {
+            for _ in 0..room.copies() {
+                let Some(page) = room.victim(self.region.pages_held()) else { break };
+                match self.machine.state(page) {
+                    // Never the program's misuse.
+                    State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
+                    // Under coherence: perhaps later.
+                    State::Dirty | State::Fetching | State::Asking => room.came(page),
+                    _ => {}
+                }
+            }
+        }
+        self.room = Some(room);
     }
 
     fn take_messages(&mut self, from: Rank, events: &Events) {
@@ -273,6 +304,8 @@ impl Engine {
             }
             Action::Open { run } => self.open(run),
             Action::Protect { run } => self.region.protect(run),
+            // A copy that has gone leaves nothing that anybody asks for.
+            Action::Invalidate { run } if self.is_limited => self.region.discard(run),
             Action::Invalidate { run } => self.region.hide(run),
             Action::Discard { run } => self.region.discard(run),
             Action::Wake { page } => self.wake(page),
@@ -330,7 +363,7 @@ impl Engine {
         self.bodies.clear();
         let mut named = Vec::new();
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
-        for page in pages {
+        for &page in &pages {
             self.region.read_twin(page, &mut twin);
             self.region.read(page, &mut bytes);
             let differ = &mut self.differ;
@@ -344,6 +377,9 @@ impl Engine {
             }
         }
         self.send(to, &Message::Diffs { purpose, pages: named, last: true });
+        if self.is_limited {
+            pages.into_iter().try_for_each(|page| self.region.forget_twins(Run { first: page, count: 1 }))?;
+        }
         Ok(())
     }
 
@@ -389,6 +425,9 @@ impl Engine {
         }
         if !source.is_update {
             self.came(page);
+        }
+        if let Some(room) = &mut self.room {
+            room.came(page);
         }
         if writable {
             self.region.make_twin(page);

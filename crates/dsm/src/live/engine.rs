@@ -15,6 +15,7 @@ use super::job::{Job, Meet, Transfer};
 use super::links::Link;
 use super::meet::{Join, meet};
 use super::region::{PAGE, Region};
+use super::room::Room;
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
@@ -87,6 +88,7 @@ impl Live {
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }
+        let room = job.local_bytes.map(|bytes| Room::new((bytes / PAGE as u64) as usize));
         let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
         if job.bind && has_cpu && job.ranks > 1 {
@@ -95,7 +97,7 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers, by_tcp)),
+            engine: LockCell::new(Engine::new(machine, region, peers, by_tcp, room)),
             events,
             is_over: AtomicBool::new(false),
             job,

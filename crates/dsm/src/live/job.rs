@@ -53,6 +53,8 @@ pub struct Job {
     pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,
+    /// Bytes beyond which a rank gives up its oldest copies. None keeps them all.
+    pub local_bytes: Option<u64>,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,
 }
@@ -129,6 +131,7 @@ impl Job {
             bind: bind == 1,
             region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
                 .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
+            local_bytes: number(&get, "HANARE_SHARED_LOCAL_BYTES", "a number of bytes")?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })
     }

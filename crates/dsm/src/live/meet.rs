@@ -35,9 +35,7 @@ pub(super) enum MeetError {
         source: io::Error,
     },
     /// Rank 0 cannot be met at its address.
-    #[error(
-        "cannot meet at {address}, where rank 0 is: {source}; set HANARE_RANK0=HOST:PORT to an address that is free"
-    )]
+    #[error("cannot meet at {address}, where rank 0 is: {source}; set HANARE_RANK0=HOST:PORT to a free port there")]
     Address {
         /// As it was given or derived.
         address: String,

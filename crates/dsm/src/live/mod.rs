@@ -11,6 +11,7 @@ mod job;
 mod links;
 mod meet;
 mod region;
+mod room;
 mod tcp;
 
 pub use engine::{Counts, Live};
