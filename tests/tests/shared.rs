@@ -105,6 +105,28 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
 }
 
 #[test]
+fn whoever_waits_for_a_late_rank_sleeps() {
+    let place = Place::new();
+    let outcome = launch(&place, 2, &[], &["misuse", "late"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+}
+
+#[test]
+fn copies_that_there_is_no_room_for_are_given_up() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for transfer in ["message", "zero-copy"] {
+            let flags = ["--protocol", protocol, "--transfer", transfer, "--local", "1M"];
+            let outcome = launch(&place, 3, &flags, &["lu", "-n", "512", "--verify", "--json"]);
+            assert!(outcome.code == Some(0) && outcome.stderr.contains("verified"), "{flags:?}: {outcome:?}");
+            let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
+            assert!(counts["pages_dropped"].as_u64() > Some(100), "{flags:?}: {counts}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
 fn settings_that_make_no_sense_are_one_line() {
     let place = Place::new();
     for (flags, part) in [
