@@ -10,6 +10,7 @@
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
+#   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
@@ -86,6 +87,10 @@ bench-heap: build
 bench-servers: build
 	benches/servers.sh
 
+bench-shared: shared-workloads
+	@scripts/need cc
+	benches/shared.sh
+
 # Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
@@ -118,4 +123,5 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
+    bench-shared \
     workloads shared-workloads python install clean
