@@ -11,6 +11,7 @@
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
+#   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
@@ -91,6 +92,10 @@ bench-shared: shared-workloads
 	@scripts/need cc
 	benches/shared.sh
 
+bench-cluster: build
+	@scripts/need python3
+	benches/cluster.sh
+
 # Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
@@ -101,12 +106,12 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# numpy in a place of its own. Where it cannot be had, the tests that want it skip themselves and say so.
+# numpy and duckdb in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
 python:
 	@scripts/need python3
-	@$(PYTHON) -c 'import numpy' 2>/dev/null || { \
-	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy; \
-	} || echo "numpy cannot be installed: the tests that want it are skipped"
+	@$(PYTHON) -c 'import numpy, duckdb' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy duckdb; \
+	} || echo "numpy and duckdb cannot be installed: the tests that want them are skipped"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
@@ -123,5 +128,4 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
-    bench-shared \
-    workloads shared-workloads python install clean
+    bench-shared bench-cluster workloads shared-workloads python install clean

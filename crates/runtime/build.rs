@@ -7,6 +7,6 @@ fn main() {
     println!("cargo:rustc-link-search=native={out}");
     // Whole, since jemalloc has a weak definition of its own that would keep ours out.
     println!("cargo:rustc-link-lib=static:+whole-archive=hanare_jemalloc");
-    // The preload library has its own `mmap`, which may answer with far memory; jemalloc's own is to be near.
-    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap");
+    // The preload library has its own `mmap` and `sbrk`, which may answer with far memory; jemalloc's own is to be near.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk");
 }

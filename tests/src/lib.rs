@@ -13,7 +13,7 @@ mod served;
 
 pub use built::{Built, built};
 pub use hostile::{Hostile, Lie};
-pub use machine::{mode_works, python_with_numpy, rounds, system_calls_work_on_far_pages};
+pub use machine::{mode_works, python_with, python_with_numpy, rounds, system_calls_work_on_far_pages};
 pub use place::{Figures, Outcome, Place, figures};
 pub use running::{Running, until};
 pub use served::{Served, status};

@@ -27,18 +27,23 @@ pub fn system_calls_work_on_far_pages() -> bool {
     works
 }
 
-/// A python that can import numpy: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Says so when there is none.
+/// A python that can import numpy. Says so when there is none.
 pub fn python_with_numpy() -> Option<OsString> {
+    python_with("numpy")
+}
+
+/// A python that can import a module: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Says so when there is none.
+pub fn python_with(module: &str) -> Option<OsString> {
     let wish = std::env::var_os("HANARE_TEST_PYTHON");
     let venvs = [built().target.join("venv/bin/python"), built().root.join("target/venv/bin/python")];
     let candidates = wish.into_iter().chain(venvs.map(Into::into)).chain(["python3".into()]);
     let found = candidates.into_iter().find(|python| {
         let mut import = Command::new(python);
-        import.args(["-c", "import numpy"]).stdout(Stdio::null()).stderr(Stdio::null());
+        import.arg("-c").arg(format!("import {module}")).stdout(Stdio::null()).stderr(Stdio::null());
         import.status().is_ok_and(|status| status.success())
     });
     if found.is_none() {
-        println!("skipped: no python imports numpy; name one with HANARE_TEST_PYTHON, or run 'make python'");
+        println!("skipped: no python imports {module}; name one with HANARE_TEST_PYTHON, or run 'make python'");
     }
     found
 }

@@ -1,52 +1,160 @@
-//! Guards the promise that a forked child never silently reads wrong bytes: it dies of a signal when it touches its
-//! parent's far memory, and lives when it does not. Starting other programs works from a program that pages.
+//! Guards fork's true meaning: a child sees its parent's memory as it was, and both go on paging, within one budget.
+//! Where that cannot be, a child ends; it never reads wrong bytes.
 
-use hanare_tests::{Place, Served, built, figures, mode_works, rounds, system_calls_work_on_far_pages};
+use std::process::Command;
+
+use hanare_tests::{
+    Figures, Place, Served, built, figures, mode_works, rounds, status, system_calls_work_on_far_pages, until,
+};
+
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
+
+/// Runs `forks` and asserts that it found every word as it should be.
+fn forks(place: &Place, options: &[&str], size: &str) -> Figures {
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
+    command.arg(&json).args(options).arg("--").arg(built().workload("forks")).arg(size);
+    let outcome = place.run(&mut command);
+    let what = options.join(" ");
+    outcome.assert_well(&what);
+    assert!(outcome.text().starts_with("ok forks: "), "{what}: {outcome:?}");
+    let seen = figures(&json);
+    assert!(seen.number("bytes_out") >= 4 << 20 && seen.number("forks") > 10, "{what}: hardly anything was shared");
+    seen
+}
 
 #[test]
-fn children_never_read_wrong_bytes() {
-    for mode in ["thread", "sigbus", "sigsegv"] {
-        if !mode_works(mode) {
-            continue;
-        }
-        for page_size in ["auto", "4K", "64K", "2M"] {
+fn children_have_their_parents_memory() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["auto", "4K", "64K"] {
             for _ in 0..rounds() {
                 let place = Place::new();
-                let json = place.path("json");
-                let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", page_size]);
-                command.arg("--stats-json").arg(&json).arg("--").arg(built().workload("forks"));
-                let outcome = place.run(command.arg("16M"));
-                let what = format!("{mode}, pages of {page_size}");
-                outcome.assert_well(&what);
-                assert!(outcome.text().starts_with("ok forks: "), "{what}: {outcome:?}");
-                figures(&json).assert_paged(4 << 20, &what);
+                let seen = forks(&place, &["--mode", mode, "--page-size", page_size], "8M");
+                seen.assert_within_budget(&format!("{mode}, pages of {page_size}"));
                 place.assert_nothing_left();
             }
         }
     }
 }
 
+/// So few pages fit into the budget that not every process can have two; those they have all the same.
 #[test]
-fn children_over_a_link() {
-    for mode in ["thread", "sigbus", "sigsegv"] {
-        if !mode_works(mode) {
-            continue;
-        }
+fn children_with_hardly_any_pages() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let place = Place::new();
-        let server = Served::tcp(&place, "128M");
-        let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--server", &server.address, "--"]);
-        let outcome = place.run(command.arg(built().workload("forks")).arg("16M"));
-        outcome.assert_well(mode);
-        assert!(outcome.text().starts_with("ok forks: "), "{mode}: {outcome:?}");
+        forks(&place, &["--mode", mode, "--page-size", "2M"], "8M");
         place.assert_nothing_left();
     }
 }
 
 #[test]
-fn a_paging_python_starts_programs() {
-    if !system_calls_work_on_far_pages() {
+fn children_over_links() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        let servers =
+            [Served::tcp(&place, "256M"), Served::tcp(&place, "256M"), Served::unix(&place, "256M", "socket")];
+        let address = |n: usize| servers[n].address.as_str();
+        let unix = address(2).trim_start_matches("unix:");
+        forks(&place, &["--mode", mode, "--page-size", "4K", "--server", address(0)], "8M");
+        forks(&place, &["--mode", mode, "--server", address(0), "--server", address(1)], "8M");
+        forks(&place, &["--mode", mode, "--page-size", "64K", "--server", unix], "8M");
+        for n in 0..3 {
+            until("the servers are rid of every session", || status(address(n)).sessions == 0);
+            assert_eq!(status(address(n)).slots, 0);
+        }
+        place.assert_nothing_left();
+    }
+}
+
+/// The server keeps what a child shares until the last one that does is gone, also when it is killed.
+#[test]
+fn a_killed_child_leaves_nothing_on_a_server() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "256M");
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    command.arg(built().workload("forks")).args(["16M", "--killed"]);
+    let outcome = place.run(&mut command);
+    outcome.assert_well("a killed child");
+    assert!(outcome.text().starts_with("ok killed"), "{outcome:?}");
+    until("the server is rid of every session", || status(&server.address).sessions == 0);
+    assert_eq!(status(&server.address).slots, 0);
+}
+
+/// A child that outlives its parent, the command and its report keeps its memory; when it ends, so does the private
+/// server.
+#[test]
+fn a_child_outlives_the_command() {
+    for (mode, local) in [("thread", "4M"), ("thread", "64M"), ("sigsegv", "4M")] {
+        if !mode_works(mode) {
+            continue;
+        }
+        let place = Place::new();
+        let (go, said) = (place.path("go"), place.path("said"));
+        let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);
+        command.arg(built().workload("forks")).args(["16M", "--outlive"]).arg(&go).arg(&said);
+        let outcome = place.run(&mut command);
+        outcome.assert_well("the parent");
+        assert_eq!(outcome.text(), "the parent ends\n");
+        assert!(place.private_server().is_some() && !said.exists());
+        place.file("go", "");
+        until("the child has said its word", || std::fs::read(&said).is_ok_and(|word| !word.is_empty()));
+        assert_eq!(std::fs::read_to_string(&said).expect("the child's word"), "ok\n", "{mode}, {local}");
+        place.assert_nothing_left();
+    }
+}
+
+/// Programs that are executed page by themselves, within the one budget, also those in which every descriptor but the
+/// standard ones was closed.
+#[test]
+fn programs_that_are_executed_share_the_budget() {
+    if !mode_works("thread") {
         return;
     }
+    let place = Place::new();
+    let json = place.path("json");
+    let touch = built().workload("touch");
+    let script = format!(
+        "for n in 1 2 3; do (exec 3>&- 100>&- 101>&-; exec {} 24M --seed $n) & done; wait; for n in 1 2 3 4 5 6 7 8 9; do \
+         true | cat; done; exec {} 24M",
+        touch.display(),
+        touch.display()
+    );
+    let mut command = place.hanare(["run", "--local", "8M", "--mode", "thread", "--stats-json"]);
+    let outcome = place.run(command.arg(&json).args(["--", "bash", "-c", &script]));
+    outcome.assert_well("programs side by side");
+    assert_eq!(outcome.text().matches("ok touch").count(), 4, "{outcome:?}");
+    let seen = figures(&json);
+    assert_eq!(seen.number("processes"), 4, "those that have far memory, and no other");
+    assert!(seen.number("far_bytes_peak") >= 24 << 20);
+    seen.assert_paged(64 << 20, "programs side by side");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_thousand_children() {
+    let place = Place::new();
+    let script = "for n in {1..500}; do x=$(echo $n); /bin/true; [ $x = $n ] || exit 9; done; echo ok";
+    let outcome = place.run(place.hanare(["run", "--local", "8M", "--"]).args(["bash", "-c", script]));
+    outcome.assert_well("bash");
+    assert_eq!(outcome.text(), "ok\n");
+    place.assert_nothing_left();
+}
+
+fn python(place: &Place, script: &str) -> Option<Figures> {
+    if !system_calls_work_on_far_pages() || Command::new("python3").arg("-c").arg("").status().is_err() {
+        return None;
+    }
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
+    command.arg(&json).args(["--", "python3", "-c", script]);
+    let outcome = place.run(&mut command);
+    outcome.assert_well("python3 with children");
+    assert_eq!(outcome.text(), "ok\n");
+    Some(figures(&json))
+}
+
+#[test]
+fn a_paging_python_starts_programs() {
     let script = "\
 import os, subprocess, sys
 far = bytearray(b'hanare! ' * (4 << 20))
@@ -64,14 +172,36 @@ assert far.count(b'hanare! ') == 4 << 20
 print('ok')
 ";
     let place = Place::new();
-    let json = place.path("json");
-    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
-    command.arg(&json).args(["--", "python3", "-c", script]);
-    let outcome = place.run(&mut command);
-    outcome.assert_well("python3 with children");
-    assert_eq!(outcome.text(), "ok\n");
-    let seen = figures(&json);
+    let Some(seen) = python(&place, script) else { return };
     seen.assert_paged(32 << 20, "python3 with children");
-    assert!(seen.number("processes") > 20, "the children run under Hanare too");
+    assert!(seen.number("processes") >= 2, "the child that has far memory pages, too");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn python_multiprocessing_by_fork() {
+    let script = "\
+import multiprocessing, os, random
+far = bytearray(24 << 20)
+for at in range(0, len(far), 4096):
+    far[at:at + 8] = at.to_bytes(8, 'little')
+def check(seed):
+    dice = random.Random(seed)
+    for _ in range(2000):
+        at = dice.randrange(len(far) // 4096) * 4096
+        assert far[at:at + 8] == at.to_bytes(8, 'little'), at
+        far[at + 8:at + 16] = seed.to_bytes(8, 'little')
+        assert far[at + 8:at + 16] == seed.to_bytes(8, 'little')
+    return seed * seed
+context = multiprocessing.get_context('fork')
+with context.Pool(3) as pool:
+    assert pool.map(check, range(1, 13)) == [n * n for n in range(1, 13)]
+assert all(far[at:at + 16] == at.to_bytes(8, 'little') + bytes(8) for at in range(0, len(far), 4096))
+print('ok')
+";
+    let place = Place::new();
+    let Some(seen) = python(&place, script) else { return };
+    seen.assert_paged(16 << 20, "multiprocessing");
+    assert!(seen.number("forks") >= 3);
     place.assert_nothing_left();
 }

@@ -57,6 +57,17 @@ fn memory_that_is_not_allocated_costs_little_near_memory() {
 }
 
 #[test]
+fn a_program_of_small_blocks_gets_enomem_when_the_servers_are_full() {
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "4M", "--memory", "48M", "--spill", "none", "--"]);
+    let outcome = place.run(command.arg(built().workload("blocks")).args(["many", "256M"]));
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.text().contains("Cannot allocate memory"), "{outcome:?}");
+    assert!(outcome.stderr.contains("refused (ENOMEM)") && outcome.stderr.lines().count() == 1, "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
 fn mistakes_end_with_a_line_that_names_the_pointer() {
     let place = Place::new();
     let blocks = built().workload("blocks");

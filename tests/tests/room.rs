@@ -35,6 +35,7 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         let server = Served::tcp(&place, "32M");
         let flags = ["--page-size", page_size, "--server", &server.address];
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
+            println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
             // Nearly all of it, but for what whole pages of small blocks waste, and never more than there is.
             // A block of 1 MiB has pages of its own.

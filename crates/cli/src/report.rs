@@ -18,6 +18,7 @@ pub(crate) struct Figures {
     signal: Option<u8>,
     /// Processes in which far memory was set up; 0 when the program never had any.
     processes: u64,
+    forks: u64,
     mode: &'static str,
     policy: String,
     choices: Vec<String>,
@@ -87,6 +88,7 @@ impl Figures {
             exit_code: end.exit_code(),
             signal: end.signal(),
             processes: seen.processes,
+            forks: seen.forks,
             mode: mode_name(seen.mode),
             policy: seen.policy.clone(),
             choices: seen.choices.split('\n').map(str::to_owned).collect(),
@@ -155,7 +157,7 @@ impl Figures {
         if self.processes == 0 {
             return writeln!(
                 out,
-                "  far memory   never set up: the program ended first, or did not load Hanare's library"
+                "  far memory   never set up: the program made no large allocation, ended first, or did not load Hanare's library"
             );
         }
         self.write_times(out)?;
@@ -230,7 +232,11 @@ impl Figures {
                 self.pages_small, self.pages_large, self.promotions, self.demotions
             ),
         };
-        let processes = if self.processes > 1 { format!(", {} processes", self.processes) } else { String::new() };
+        let processes = match (self.processes, self.forks) {
+            (..=1, _) => String::new(),
+            (processes, 0) => format!(", {processes} processes"),
+            (processes, forks) => format!(", {processes} processes, {forks} of them forked with pages away"),
+        };
         writeln!(
             out,
             "  set-up       mode {}, {page}, policy {}, prefetch {}{processes}",
@@ -297,7 +303,7 @@ mod tests {
     use hanare::stats::{Stats, add};
 
     fn figures(end: &End, fill: impl FnOnce(&Stats)) -> Figures {
-        let stats = Stats::attach(None).unwrap();
+        let stats = Stats::attach(None, None).unwrap();
         fill(&stats);
         Figures::new("sort".to_owned(), &stats.snapshot(), end, Duration::from_millis(2500))
     }

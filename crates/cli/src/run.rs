@@ -5,11 +5,12 @@ mod outputs;
 mod servers;
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use hanare::far::{self, StartError};
 use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::settings::{
@@ -44,8 +45,8 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
-HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_RESERVE (256G), \
-HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
+HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_STATIC (on), \
+HANARE_RESERVE (256G), HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
 
 /// Run a program whose large allocations live in far memory.
 ///
@@ -131,6 +132,9 @@ pub(crate) enum RunError {
     /// The private server is no use.
     #[error(transparent)]
     Private(#[from] PrivateError),
+    /// No process could have far memory with these settings.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// No counters.
     #[error(transparent)]
     Stats(#[from] StatsError),
@@ -193,12 +197,18 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
 
     // From here on something must be undone at the end, so a signal may no longer simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
-    let private = if settings.servers.is_empty() { Some(start_private(args, settings.local)?) } else { None };
+    let (tree, tree_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|errno| RunError::Descriptor(errno.into()))?;
+    rustix::io::fcntl_setfd(&tree, rustix::io::FdFlags::empty()).map_err(|errno| RunError::Descriptor(errno.into()))?;
+    let tree_end = rustix::io::fcntl_dupfd_cloexec(&tree_end, STATS_FD_MIN).unwrap_or(tree_end);
+    let private =
+        if settings.servers.is_empty() { Some(start_private(args, settings.local, tree.as_fd())?) } else { None };
+    drop(tree);
     match &private {
         Some(private) => settings.private = Some(private.socket()),
         None => servers::check(&settings)?,
     }
-    settings.validate()?;
+    settings.mode = far::rehearse(&settings)?;
     if let Some(signal) = forwarder.pending() {
         return Ok(128_u8.saturating_add(signal as u8));
     }
@@ -208,9 +218,14 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let warmers = (!args.no_warm).then(|| Warmers::start(&stats));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
+    settings.stats_pid = i32::try_from(std::process::id()).ok();
+    let tree_end = out_of_the_way(tree_end)?;
     let vars = environment(&settings, &library);
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
-    drop((private, warmers));
+    drop((warmers, tree_end));
+    if let Some(private) = private {
+        private.program_ended();
+    }
     forwarder.stop();
     let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
     if let Err(error) = outputs.write(&figures) {
@@ -236,7 +251,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
         }
         "HANARE_LOCAL" => Some(local.to_string().into()),
         // These belong to one run; inherited from an outer one they would name things that are not ours.
-        "HANARE_STATS_FD" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
+        "HANARE_STATS_FD" | "HANARE_STATS_PID" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
         "HANARE_SERVERS" if named || wants_private => None,
         _ => std::env::var_os(variable),
     })?;
@@ -261,7 +276,7 @@ fn private_memory(available: u64, local: Local) -> u64 {
     (available.saturating_sub(local) / 2).max(LEAST)
 }
 
-fn start_private(args: &RunArgs, local: Local) -> Result<Private, RunError> {
+fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<Private, RunError> {
     let memory = match args.memory {
         Some(bytes) => bytes,
         None => private_memory(Memory::now()?.available_bytes, local),
@@ -272,7 +287,7 @@ fn start_private(args: &RunArgs, local: Local) -> Result<Private, RunError> {
         None => Some(Path::new(SPILL_DEFAULT)).filter(|dir| is_disk(dir)),
     };
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
-    Ok(Private::start(&PrivateOptions { command: &command, memory, spill })?)
+    Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree) })?)
 }
 
 /// Whether files in `dir` lie on a disk that we may write: spilling to a file system in memory would save none.

@@ -1,11 +1,15 @@
 //! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program here (`--private`).
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use hanare::private;
 use hanare::settings::{format_size, parse_size};
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -44,6 +48,9 @@ pub(crate) struct ServeArgs {
     /// As 'hanare run' starts it: quiet, on this Unix socket only, and ends when its standard input does.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix"])]
     private: Option<PathBuf>,
+    /// With --private: a descriptor whose other end the program and its children hold.
+    #[arg(long, value_name = "FD", requires = "private", hide = true)]
+    tree: Option<i32>,
     /// Directory for a spill file, used when the memory is full.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
@@ -84,7 +91,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     // The starter reads one line and words the failure itself, so that the user sees one line and not two.
     match bind(&args) {
         Ok(server) => {
-            watch_starter(server.stop_handle()).map_err(ServeError::Signals)?;
+            watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
             tell_starter("ready");
             let ended = server.run();
             remove_directory(args.private.as_deref());
@@ -137,15 +144,16 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
 
 /// The end of standard input, which is the end of the starter, ends the server; so does SIGTERM. The terminal's signals
 /// are for the program: its memory must outlive what it does in answer to them.
-fn watch_starter(stop: StopHandle) -> io::Result<()> {
+fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let on_end = stop.clone();
     std::thread::Builder::new().name("starter".to_owned()).spawn(move || {
-        let mut byte = [0];
+        let mut told = [0; 64];
         loop {
-            match io::stdin().read(&mut byte) {
+            match io::stdin().read(&mut told) {
+                Ok(len @ 1..) if told[..len] == *private::ENDED => return outlast(&on_end, tree.as_ref()),
                 Ok(1..) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => return on_end.stop(),
@@ -159,6 +167,40 @@ fn watch_starter(stop: StopHandle) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Stops the server when the last process of the program and the last session have ended.
+fn outlast(server: &StopHandle, tree: Option<&File>) {
+    /// How long sessions may take to be seen to have ended, and processes that are ending to end.
+    const GRACE: Duration = Duration::from_millis(300);
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+    let began = Instant::now();
+    let mut said = false;
+    while server.sessions() > 0 || tree.is_some_and(is_held) {
+        if !said && began.elapsed() > GRACE {
+            tell_starter(private::STAYS);
+            said = true;
+        }
+        std::thread::sleep(if said { 5 * LOOK_EVERY } else { LOOK_EVERY });
+    }
+    server.stop();
+}
+
+/// The pipe end that the starter left open under this number.
+fn own_copy(fd: i32) -> Option<File> {
+    File::options()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(format!("/proc/self/fd/{fd}"))
+        .ok()
+}
+
+/// Whether anybody holds the other end of a pipe.
+fn is_held(pipe: &File) -> bool {
+    let mut ready = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    // An end that cannot be looked at is no reason to stay.
+    rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count == 0)
 }
 
 /// Removes the directory that `hanare run` made for the socket: a starter that was killed could not. It goes only when

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PROCESSES = 35, SCALARS = 39, HISTOGRAM = 40, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 8 };
+enum { PROCESSES = 35, SCALARS = 40, HISTOGRAM = 41, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 8 };
 
 __attribute__((constructor)) static void start(void) {
     const char *fd = getenv("HANARE_STATS_FD");

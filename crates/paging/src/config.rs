@@ -79,6 +79,14 @@ pub enum ConfigError {
     Frames,
 }
 
+impl State {
+    /// Whether nothing is under way with such a page.
+    #[must_use]
+    pub fn is_at_rest(self) -> bool {
+        matches!(self, State::Untouched | State::Resident | State::Remote)
+    }
+}
+
 /// What the pager saw and did, in units unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]

@@ -86,6 +86,16 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
+    /// These units are to come to rest: what was fetched ahead is given up, what is hidden is shown again. Handles at most
+    /// [`limits::DISCARD_UNITS_MAX`] units, as [`Event::Discard`] does.
+    Settle {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+        /// Whether what is in view is to leave it.
+        leave: bool,
+    },
     /// The budget changed, in units.
     Budget {
         /// The new budget.

@@ -454,6 +454,11 @@ impl World {
     }
 
     fn run(&mut self, rounds: u64) {
+        self.go_on(rounds);
+        self.finish();
+    }
+
+    fn go_on(&mut self, rounds: u64) {
         for _ in 0..rounds {
             if !self.pending.is_empty() && self.random.chance(500) {
                 self.complete();
@@ -461,11 +466,69 @@ impl World {
                 self.run_thread();
             }
         }
-        self.finish();
+    }
+
+    /// Lets everything under way end, brings the pager to rest as a fork does, and looks at what a child would find: each
+    /// unit's bytes in view or on the server, or none anywhere.
+    fn fork(&mut self, leave: bool) {
+        self.come_to_rest();
+        let mut next = 0;
+        for _ in 0..200_000 {
+            if next >= self.shape.units {
+                // What could not be taken out has come back.
+                let is_back = leave && self.pager.next_in_view(0, self.shape.units).is_some();
+                if !is_back && self.pager.is_settled() {
+                    break;
+                }
+                next = 0;
+            }
+            next = match self.step(Event::Settle { first: next, end: self.shape.units, leave }) {
+                Progress::Done => self.shape.units,
+                Progress::Continue(unit) | Progress::Busy(unit) => unit,
+            };
+            if !self.pending.is_empty() {
+                self.complete();
+            }
+        }
+        assert!(next >= self.shape.units && self.pager.is_settled() && self.pending.is_empty(), "no rest is found");
+        for unit in 0..self.shape.units {
+            let found = match self.pager.state_of(unit) {
+                State::Untouched => None,
+                State::Remote => self.server.get(&unit).copied(),
+                State::Resident if leave => panic!("unit {unit} has not left"),
+                State::Resident => Some(self.view[&unit].value),
+                state => panic!("unit {unit} is {state:?}"),
+            };
+            let (found, expected) = (found.unwrap_or(0), self.model.get(&unit).copied().unwrap_or(0));
+            assert_eq!(found, expected, "unit {unit} at a fork");
+        }
+        let mut units = 0;
+        let mut from = 0;
+        while let Some((page, span, _)) = self.pager.next_in_view(from, self.shape.units) {
+            units += span as usize;
+            from = page.0 + span;
+        }
+        assert_eq!(units, self.view.len(), "what is in view");
     }
 
     /// Lets everything under way end: nobody may be left waiting, and every word must read as the model has it.
     fn finish(&mut self) {
+        self.come_to_rest();
+        for unit in 0..self.shape.units {
+            self.threads[0] = Thread::Doing(Op::Read(unit));
+            for _ in 0..10_000 {
+                match self.threads[0] {
+                    Thread::Ready => break,
+                    Thread::Doing(op) => self.attempt(0, op),
+                    _ if !self.pending.is_empty() => self.complete(),
+                    other => panic!("the last read of unit {unit} waits with nothing under way: {other:?}"),
+                }
+            }
+            assert!(matches!(self.threads[0], Thread::Ready), "the last read of unit {unit} does not end");
+        }
+    }
+
+    fn come_to_rest(&mut self) {
         for _ in 0..200_000 {
             if !self.pending.is_empty() {
                 self.complete();
@@ -485,18 +548,6 @@ impl World {
             }
         }
         assert!(self.threads.iter().all(|thread| matches!(thread, Thread::Ready)), "the program does not come to rest");
-        for unit in 0..self.shape.units {
-            self.threads[0] = Thread::Doing(Op::Read(unit));
-            for _ in 0..10_000 {
-                match self.threads[0] {
-                    Thread::Ready => break,
-                    Thread::Doing(op) => self.attempt(0, op),
-                    _ if !self.pending.is_empty() => self.complete(),
-                    other => panic!("the last read of unit {unit} waits with nothing under way: {other:?}"),
-                }
-            }
-            assert!(matches!(self.threads[0], Thread::Ready), "the last read of unit {unit} does not end");
-        }
     }
 }
 
@@ -599,6 +650,38 @@ proptest! {
     fn any_order_of_completions_keeps_every_byte(seed in any::<u64>(), shape in shapes()) {
         let seed = only_seed().unwrap_or(seed);
         World::new(seed, shape).run(3_000);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    /// At a fork every byte is where a child finds it, and the parent goes on as if nothing had been.
+    #[test]
+    fn a_fork_finds_every_byte_at_rest(seed in any::<u64>(), shape in shapes(), leaves in any::<[bool; 3]>()) {
+        let mut world = World::new(only_seed().unwrap_or(seed), shape);
+        for leave in leaves {
+            world.go_on(600);
+            world.fork(leave);
+        }
+        world.run(600);
+    }
+
+    /// What came into view while nobody watched is taken over as written, and is evicted and kept like all else.
+    #[test]
+    fn what_is_adopted_is_not_lost(seed in any::<u64>(), adopted in proptest::collection::btree_set(0_u32..32, 1..12)) {
+        let mut world = quiet(seed, 12, 32);
+        touch(&mut world, 3, true);
+        world.go_on(0);
+        world.fork(false);
+        for &unit in &adopted {
+            world.pager.adopt(unit);
+            world.pager.adopt(unit);
+            world.fresh += 1;
+            world.view.insert(unit, Mapped { value: world.fresh, writable: true });
+            world.model.insert(unit, world.fresh);
+        }
+        world.run(400);
     }
 }
 
@@ -713,4 +796,39 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     let after = *world.pager.counters();
     assert_eq!((after.fetched, after.written_back), (before.fetched, before.written_back), "freeing moves nothing");
     world.finish();
+}
+
+/// Guards against a discard that waited for ever: a large page that was fetched ahead and not touched is at rest, so
+/// nothing that it could wait for would ever happen to it.
+#[test]
+fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
+    const BLOCK: u32 = 64;
+    let shape =
+        Shape { block_units: BLOCK, wide_moves: true, small_moves: false, direct: true, ..quiet(4, 8, 16).shape };
+    let mut world = World::new(4, Shape { units: 40 * BLOCK, budget: 9 * BLOCK, ..shape });
+    for unit in (0..40 * BLOCK).chain(BLOCK..40 * BLOCK) {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    world.step(Event::WillNeed { first: 0, end: BLOCK });
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    assert_eq!(
+        (world.pager.page_of(0).1, world.pager.state_of(0)),
+        (BLOCK, State::Staged),
+        "a large page, fetched ahead"
+    );
+    for _ in 0..100 {
+        if world.step(Event::Discard { first: 3, end: 4 }) == Progress::Done {
+            world.model.remove(&3);
+            return world.finish();
+        }
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    panic!("the discard waits for a page at rest");
 }

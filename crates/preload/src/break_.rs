@@ -27,7 +27,7 @@ static END: AtomicUsize = AtomicUsize::new(0);
 static REAL_SBRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static REAL_BRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks the C library's calls up while nothing else runs.
+/// Looks the C library's calls up.
 pub(crate) fn resolve() {
     // SAFETY: plain symbol lookups with terminated names.
     unsafe {
@@ -84,6 +84,9 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
             }
         };
     }
+    if REAL_SBRK.load(Ordering::Acquire).is_null() {
+        resolve();
+    }
     let real = REAL_SBRK.load(Ordering::Acquire);
     if real.is_null() {
         set_errno(libc::ENOMEM);
@@ -97,6 +100,9 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
 unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
     if is_far() {
         return status(keeping_errno(|| move_to(addr as usize)).map(drop));
+    }
+    if REAL_BRK.load(Ordering::Acquire).is_null() {
+        resolve();
     }
     let real = REAL_BRK.load(Ordering::Acquire);
     if real.is_null() {

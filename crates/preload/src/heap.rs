@@ -24,16 +24,20 @@ static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static LINKER: AtomicUsize = AtomicUsize::new(0);
 static LINKER_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks up what is needed later while nothing else runs.
+/// Looks the remaining symbol up.
 pub(crate) fn resolve() {
     usable_size_of_near(null_mut());
+}
+
+/// Notes where the dynamic linker is.
+pub(crate) fn find_linker() {
     // SAFETY: the callback is a plain function that needs no data.
-    unsafe { libc::dl_iterate_phdr(Some(find_linker), null_mut()) };
+    unsafe { libc::dl_iterate_phdr(Some(note_linker), null_mut()) };
 }
 
 /// # Safety
 /// As `dl_iterate_phdr` calls it.
-unsafe extern "C" fn find_linker(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+unsafe extern "C" fn note_linker(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     // SAFETY: reads a number the kernel gave this process.
     let base = unsafe { libc::getauxval(libc::AT_BASE) };
     // SAFETY: a valid description, during the call.
@@ -59,11 +63,12 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
         && far::active()
         && caller.wrapping_sub(LINKER.load(Ordering::Relaxed)) >= LINKER_LEN.load(Ordering::Relaxed)
         && !far::is_own_thread()
+        && far::is_due(size)
 }
 
 /// Whether a new mapping of `size` is to be far.
 pub(crate) fn wants_far(size: usize) -> bool {
-    size >= far::threshold() && far::active() && !far::is_own_thread()
+    size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size)
 }
 
 /// Whole pages of far memory, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.

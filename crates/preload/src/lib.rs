@@ -2,13 +2,15 @@
 //! memory keep their meaning on it.
 //!
 //! This room only decides *whether* a call concerns far memory and translates it into the words of `hanare::far`. It
-//! must not know pages, servers or budgets, and it holds no state of its own: what is far is asked of the engine by
-//! address.
+//! must not know pages, servers or budgets, and it holds no state of its own but the program's break: what is far is asked
+//! of the engine by address.
 //!
 //! The rules every function here keeps:
 //! - An allocation of at least `far::threshold()` is far while the engine is active, and fails with `ENOMEM` rather than
-//!   becoming near when far memory is exhausted. Before the engine starts, in a forked child and on Hanare's own threads
-//!   every call goes to the C library or the kernel.
+//!   becoming near when far memory is exhausted. On Hanare's own threads, and in a forked child that
+//!   cannot share its parent's far memory, every call goes to the C library or the kernel.
+//! - What the program is linked with as large arrays is far before anything of it runs (`statics`).
+//! - Where the trap is a signal, the kernel never sees a far address (`calls`).
 //! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
 //!   sets up thread-locals, and would come back here without end.
 //! - The C library's `malloc` family is reached under its `__libc_*` names and the kernel by number, so nothing here
@@ -18,6 +20,7 @@
 mod answer;
 mod break_;
 mod calls;
+mod fork;
 mod heap;
 mod locking;
 mod mapping;
@@ -26,7 +29,7 @@ mod signals;
 mod statics;
 
 use hanare::far;
-use hanare::settings::Settings;
+use hanare::settings::{Environment, Settings};
 
 /// Runs before the program's `main` and before the constructors of its libraries.
 #[used]
@@ -34,34 +37,31 @@ use hanare::settings::Settings;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    heap::resolve();
-    signals::resolve();
-    break_::resolve();
-    if std::env::var_os("HANARE_LOCAL").is_none() {
+    heap::find_linker();
+    // SAFETY: the program has not begun, so there is nobody else.
+    let environment = unsafe { Environment::take() };
+    if environment.get("HANARE_LOCAL").is_none() {
         return;
     }
-    let settings = match Settings::from_env() {
-        Ok(settings) => settings,
-        Err(error) => refuse(&error),
-    };
-    // SAFETY: the handlers are plain functions that live as long as this library, which is never unloaded.
-    let registered = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
-    if registered != 0 {
-        refuse(&std::io::Error::from_raw_os_error(registered));
+    far::before_start(look_up);
+    if let Err(error) = fork::watch() {
+        refuse(&std::io::Error::from_raw_os_error(error));
     }
-    calls::real::resolve();
-    if let Err(error) = far::start(&settings) {
+    let statics = Settings::statics_are_far(&environment);
+    if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    if settings.statics
-        && let Err(error) = statics::adopt()
-    {
+    signals::unblock_trap();
+    if statics && let Err(error) = statics::adopt() {
         refuse(&error);
     }
 }
 
-extern "C" fn in_forked_child() {
-    far::forked_child();
+/// Looks up what a fault must not be resolved with a symbol lookup for, or `malloc` be.
+fn look_up() {
+    heap::resolve();
+    break_::resolve();
+    calls::real::resolve();
 }
 
 /// Ends the process before the program ran a single line: half-started it would run in near memory, over its budget.

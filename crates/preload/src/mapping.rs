@@ -294,7 +294,8 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if !keep_old && whole && keeping_errno(|| far::resize(old.start, new_len)) {
         return Ok(old.start);
     }
-    if !may_move {
+    // What cannot be read cannot be copied.
+    if !may_move || !far::is_readable(old.start) {
         return Err(libc::ENOMEM);
     }
     let new = far_pages(new_len, PAGE).cast::<u8>();

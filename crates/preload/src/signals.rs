@@ -29,11 +29,6 @@ static REAL_SIGNAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
-/// Looks the remaining symbol up while nothing else runs.
-pub(crate) fn resolve() {
-    real_signal();
-}
-
 fn real_signal() -> Option<SignalCall> {
     let mut found = REAL_SIGNAL.load(Ordering::Acquire);
     if found.is_null() {
@@ -131,6 +126,16 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
         unsafe { old.cast::<u64>().write_unaligned(before) };
     }
     Ok(())
+}
+
+/// Lets the trap come through a mask that the process was started with.
+pub(crate) fn unblock_trap() {
+    if let Some(trap) = far::trap_signal() {
+        let set = bit(trap);
+        let args = [libc::SIG_UNBLOCK as usize, &raw const set as usize, 0, MASK_BYTES, 0, 0];
+        // SAFETY: a mask of our own.
+        let _ = unsafe { kernel(libc::SYS_rt_sigprocmask, args) };
+    }
 }
 
 #[unsafe(no_mangle)]

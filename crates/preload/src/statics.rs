@@ -29,6 +29,9 @@ const NEAR_OBJECTS: [&[u8]; 12] = [
     b"libubsan",
 ];
 
+/// Smallest data of an object that becomes far, in bytes.
+const BYTES_MIN: usize = 64 << 10;
+
 /// Most entries looked at in a table of the dynamic section, should it have no end.
 const ENTRIES_MAX: usize = 1 << 24;
 
@@ -41,7 +44,7 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. To be called once, when far memory runs and nothing of the program does yet.
+/// Makes large static arrays far. To be called once, when nothing of the program runs yet.
 ///
 /// # Errors
 /// See [`AdoptError`].
@@ -53,13 +56,16 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     let mut large = Vec::new();
     // SAFETY: the callback gets the address of `large`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut large).cast()) };
+    if large.is_empty() || !far::is_due(large.iter().map(Range::len).sum()) {
+        return Ok(());
+    }
     let mappings = private_mappings();
-    for range in large {
-        for pieces in pieces(range, &mappings) {
-            // SAFETY: plain data of the program's, which runs in this thread alone, and not of anything that resolves
-            // faults.
-            unsafe { far::adopt(&pieces) }?;
-        }
+    let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
+    // Should there be more than have a place, the largest are far.
+    wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
+    for pieces in wholes.iter().take(far::ADOPTED_MAX) {
+        // SAFETY: plain data of the program's, which runs in this thread alone, and not of anything that resolves faults.
+        unsafe { far::adopt(pieces) }?;
     }
     Ok(())
 }
@@ -100,7 +106,11 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
         .iter()
         .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0)
         .map(|header| outward(range(header)))
+        .filter(|range| range.len() >= far::threshold())
         .collect();
+    if ranges.is_empty() {
+        return ranges;
+    }
     for header in headers {
         match header.p_type {
             // The dynamic linker protects whole pages only.
@@ -115,7 +125,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
             _ => {}
         }
     }
-    ranges.retain(|range| range.len() >= far::threshold());
+    ranges.retain(|range| range.len() >= threshold());
     ranges
 }
 
@@ -230,6 +240,15 @@ fn pieces(range: Range<usize>, mappings: &[Private]) -> Vec<Vec<Piece>> {
             _ => parts.push(vec![piece]),
         }
     }
-    parts.retain(|part| part.iter().map(|piece| piece.len).sum::<usize>() >= far::threshold());
+    parts.retain(|part| bytes(part) >= threshold());
     parts
+}
+
+fn bytes(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.len).sum()
+}
+
+/// What is smaller is not worth a place of its own, however small the allocations that are far.
+fn threshold() -> usize {
+    far::threshold().max(BYTES_MIN)
 }

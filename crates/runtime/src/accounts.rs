@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hanare_paging::{self as paging, Pager};
 
-use crate::stats::{Counters, add, raise};
+use crate::stats::{Counters, add};
+use crate::tree::Seat;
 
 /// What has been published so far, so that several processes can add to the same counters.
 pub(crate) struct Accounts {
@@ -12,6 +13,8 @@ pub(crate) struct Accounts {
     published: paging::Counters,
     unit_bytes: u64,
     overhead_bytes: u64,
+    /// Where the process' local memory is told.
+    seat: Option<Seat>,
 }
 
 /// Counts one fault: time waited for a page, or for one that was there to be opened.
@@ -22,13 +25,45 @@ pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
 
 impl Accounts {
     pub(crate) fn new(counters: &'static Counters, unit_bytes: usize, overhead_bytes: u64) -> Self {
-        Self { counters, published: paging::Counters::default(), unit_bytes: unit_bytes as u64, overhead_bytes }
+        Self {
+            counters,
+            published: paging::Counters::default(),
+            unit_bytes: unit_bytes as u64,
+            overhead_bytes,
+            seat: None,
+        }
+    }
+
+    /// For a pager that others have counted up to now.
+    pub(crate) fn from_now_on(
+        counters: &'static Counters,
+        unit_bytes: usize,
+        overhead_bytes: u64,
+        pager: &Pager,
+    ) -> Self {
+        Self { published: *pager.counters(), ..Self::new(counters, unit_bytes, overhead_bytes) }
+    }
+
+    /// Tells the process' local memory there from now on.
+    pub(crate) fn sit(&mut self, seat: Seat, pager: &Pager) {
+        self.seat = Some(seat);
+        self.stepped(pager);
+    }
+
+    pub(crate) fn overhead_bytes(&self) -> u64 {
+        self.overhead_bytes
+    }
+
+    /// Local memory in use, in bytes.
+    pub(crate) fn local_bytes(&self, pager: &Pager) -> u64 {
+        u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
     /// After each step: what changes all the time.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
-        let local = u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes;
-        self.counters.local_bytes.store(local, Relaxed);
+        if let Some(seat) = &self.seat {
+            seat.set_local(self.local_bytes(pager));
+        }
     }
 
     /// Adds what the pager counted since the last time.
@@ -57,8 +92,8 @@ impl Accounts {
         add(&to.pages_large, now.pages_wide - old.pages_wide);
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);
-        raise(&to.local_bytes_peak, now.used_peak * unit + self.overhead_bytes);
-        to.budget_bytes.store(u64::from(pager.budget_units()) * unit + self.overhead_bytes, Relaxed);
+        let budget = u64::from(pager.budget_units()) * unit + self.overhead_bytes;
+        to.budget_bytes.store(self.seat.and_then(|seat| seat.whole()).unwrap_or(budget), Relaxed);
         let mut words = Words { text: [0; 1023], len: 0 };
         // What does not fit is left out.
         let _ = pager.describe(&mut words);

@@ -74,7 +74,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
     }
     settings.validate().map_err(boxed)?;
     // SAFETY: the handler is a plain function of a library that is not unloaded while the engine runs.
-    let registered = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    let registered = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child)) };
     if registered != 0 {
         return Err(boxed(std::io::Error::from_raw_os_error(registered)));
     }
@@ -83,6 +83,14 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
 
 fn boxed(error: impl Display + 'static) -> Box<dyn Display> {
     Box::new(error)
+}
+
+extern "C" fn before_fork() {
+    far::before_fork();
+}
+
+extern "C" fn after_fork() {
+    far::after_fork();
 }
 
 extern "C" fn in_forked_child() {

@@ -6,6 +6,8 @@
 //! which is sound because a page in transit belongs to whoever carries out its action. Nothing here allocates after
 //! construction, and no lock is one the program could hold; callers outside handlers block signals first.
 
+mod fork;
+
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ use crate::stats::{Counters, add};
 use crate::store::direct::Direct;
 use crate::store::remote::{Read, Remote};
 use crate::view::{Span, View};
+
+pub(crate) use fork::Kept;
 
 /// Threads that can be in the engine at once without waiting for each other's work space.
 const WORKS: usize = 32;
@@ -41,8 +45,8 @@ pub(crate) struct Engine {
     view: View,
     store: Store,
     core: LockCell<Core>,
-    /// Handlers run on these: the program's alternate stacks may be too small.
-    stacks: Stacks,
+    /// Handlers of signals run on these: the program's alternate stacks may be too small.
+    stacks: Option<Stacks>,
     works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
@@ -89,6 +93,8 @@ pub(crate) struct Parts {
     pub(crate) process_madvise: bool,
     /// Local memory beside the pager's, in bytes.
     pub(crate) overhead_bytes: u64,
+    /// Whether a signal is the trap.
+    pub(crate) traps_by_signal: bool,
     pub(crate) counters: &'static Counters,
 }
 
@@ -109,7 +115,7 @@ impl Engine {
             view: parts.view,
             store: parts.store,
             core: LockCell::new(Core { pager: parts.pager, actions: Actions::new(), accounts }),
-            stacks: Stacks::new()?,
+            stacks: parts.traps_by_signal.then(Stacks::new).transpose()?,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
             bells: [const { AtomicU32::new(0) }; BELLS],
@@ -123,7 +129,10 @@ impl Engine {
 
     /// Runs a handler's work on a stack with room for it.
     pub(crate) fn on_own_stack(&self, work: impl FnOnce()) {
-        self.stacks.run(work);
+        match &self.stacks {
+            Some(stacks) => stacks.run(work),
+            None => work(),
+        }
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -595,7 +604,6 @@ impl Engine {
                 (None, Store::Direct(direct)) => {
                     // SAFETY: the page is frozen and in view; `write` gives a place with room for it.
                     direct.write(page.0, span.len, bounce, |to| unsafe { self.view.read(span, to) });
-                    direct.mark_held(page.0, todo.units);
                 }
                 (None, Store::Remote(_)) => {}
             }
@@ -604,11 +612,9 @@ impl Engine {
 
     /// Whether a frozen page has the very bytes of its slot.
     fn is_as_held(&self, direct: &Direct, page: PageId, span: Span) -> bool {
-        match (self.view.frozen(span), direct.slot_address(page.0)) {
-            // SAFETY: the page is frozen and in view, the slot is this session's and the page's alone.
-            (Some(here), Some(there)) => unsafe { copy::equal(here, there, span.len) },
-            _ => false,
-        }
+        let Some(here) = self.view.frozen(span) else { return false };
+        // SAFETY: the page is frozen and in view; the slot is the page's, and nobody writes to it.
+        direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, span.len) }).unwrap_or(false)
     }
 
     fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
@@ -634,7 +640,6 @@ impl Engine {
                 let from = self.view.frame(frame);
                 // SAFETY: a frame being written back is not disturbed; `write` gives a place with room for it.
                 direct.write(page.0, len, work.bounce as *mut u8, |to| unsafe { copy::copy(from, to, len) });
-                direct.mark_held(page.0, units);
                 self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
                 self.ring(page);
             }

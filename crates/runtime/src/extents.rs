@@ -47,6 +47,18 @@ impl Extents {
         self.taken_bytes
     }
 
+    /// The allocated parts, as offsets and lengths in order; neighbours are one.
+    pub fn allocated(&self) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for (&start, &len) in &self.taken {
+            match parts.last_mut() {
+                Some((before, n)) if *before + *n == start => *n += len,
+                _ => parts.push((start, len)),
+            }
+        }
+        parts
+    }
+
     /// Takes the smallest gap that holds `len` (rounded up to pages) at a multiple of `align` (a power of two; at least a page
     /// is used), the lowest address among equals. `None` when no gap does, or when `len` is 0 or `align` no power of two.
     pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {

@@ -1,8 +1,9 @@
 //! Far memory of this process: what the preload library and the C API call.
 //!
-//! One engine a process, made by [`start`] and never taken down, since the program may touch far memory until its very
-//! end. This room keeps the extents (which far bytes are allocated) and guards the engine's doors: signals are blocked
-//! while a thread of the program is inside, and a forked child finds every door closed.
+//! One engine a process, made by [`start`] (or, after [`start_later`], by the first far allocation) and never taken down,
+//! since the program may touch far memory until its very end. This room keeps the extents (which far bytes are
+//! allocated) and guards the engine's doors: signals are blocked while a thread of the program is inside, and a fork waits
+//! until everybody is out.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -14,6 +15,8 @@ use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
+use hanare_sys::mark;
+use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
@@ -22,20 +25,29 @@ use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 use crate::choose::{self, ChooseError};
 use crate::engine::{Engine, Parts, Store, now_ns};
 use crate::extents::Extents;
+use crate::fatal::{self, EXIT_BEFORE};
+use crate::fork;
+use crate::gate;
 use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
-use crate::settings::{Local, Mode, Overcommit, PageSize, Settings, SettingsError};
+use crate::promise::Refusal;
+use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
+use crate::tree::Seat;
 use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
 use crate::windows::Windows;
 
 mod places;
+mod start;
 
-pub use places::{adopt, expel, make_hole, run};
+pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
+use start::ready;
+pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
+pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +83,10 @@ pub enum StartError {
     Heap(#[from] HeapError),
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
+    #[error("cannot see which pages are there: {0}")]
+    Pagemap(PagemapError),
+    #[error("too many processes share this budget; start fewer at a time")]
+    Members,
     #[error("far memory was started already in this process; start it once")]
     Again,
 }
@@ -81,18 +97,46 @@ const THREAD_START_MAX: Duration = Duration::from_secs(10);
 /// Far bytes from which it is worth a millisecond at the end to count the near ones.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
-struct State {
-    engine: Engine,
-    extents: LockCell<Extents>,
+/// What is promised to the heap at a time, in bytes.
+const HEAP_AHEAD: u64 = 256 << 10;
+
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) extents: LockCell<Extents>,
     /// What of the space is taken, in bytes: a copy that can be read without the lock.
     taken: AtomicU64,
     /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
     /// static array's last page.
     idle: AtomicU64,
-    local: Local,
-    overcommit: Overcommit,
+    /// Bytes that have been promised to the heap ahead of its use of them.
+    heap_promised: AtomicU64,
+    pub(crate) launch: Launch,
+    /// Its place among the processes of the run.
+    pub(crate) seat: Seat,
     /// What allocations are rounded to.
     granularity: usize,
+}
+
+/// What an engine is started from, and a child's again.
+pub(crate) struct Launch {
+    pub(crate) settings: Settings,
+    pub(crate) plan: Plan,
+    pub(crate) mode: Mode,
+    pub(crate) features: Features,
+    pub(crate) counters: &'static Stats,
+}
+
+impl Launch {
+    /// The least budget to get on with, in bytes.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let pages = u64::from(paging::limits::BUDGET_PAGES_MIN);
+        self.plan.overhead_bytes + pages * u64::from(self.plan.config.geometry.unit_bytes)
+    }
+
+    /// The budget that all processes of the run share; 0 where each has its own.
+    fn whole_bytes(&self) -> u64 {
+        if let Local::Bytes(bytes) = self.settings.local { bytes } else { 0 }
+    }
 }
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
@@ -102,17 +146,31 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 /// Where far memory is, once that is more than the reservation: null until there is a window or a hole.
 static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Most programs that others execute have a buffer or two of 128 KiB and end: starting far memory takes longer than they do.
+const NEAR_FIRST: usize = 1 << 20;
+/// Whether far memory is being started.
+static IS_STARTING: AtomicBool = AtomicBool::new(false);
+static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 static PROGRAM_HANDLES_SIGNALS: AtomicBool = AtomicBool::new(false);
+/// The engine is to be started, or woken up, by who needs it first.
+static LATENT: AtomicBool = AtomicBool::new(false);
+static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+/// What [`before_start`] was given.
+static BEFORE_START: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// An engine was started, or is about to be.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// The counters of this process, mapped once.
+static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-fn state() -> Option<&'static State> {
-    // SAFETY: set once to a leaked box, or null.
+pub(crate) fn state() -> Option<&'static State> {
+    // SAFETY: a leaked box, or null; taken back only where nobody else exists ([`take_state`]).
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
@@ -122,202 +180,13 @@ pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
     Some((engine, engine.view().offset_of(addr)?))
 }
 
-// ---- starting -------------------------------------------------------------------------------------------------------
+// ---- forking --------------------------------------------------------------------------------------------------------
 
-/// Sets up far memory for this process: reservation, trap, links, threads.
-///
-/// # Errors
-/// See [`StartError`]; nothing is left behind but unused address space.
-pub fn start(settings: &Settings) -> Result<(), StartError> {
-    if state().is_some() {
-        return Err(StartError::Again);
-    }
-    settings.validate()?;
-    let features = Features::probe(&settings.disabled()?);
-    let mode = choose::choose(settings.mode, &features)?;
-    let direct = settings.private.is_some() && settings.servers.is_empty();
-    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
-    let plan = plan::plan(settings, mode, &features, direct, hides)?;
-    let counters = open_counters(settings, mode)?;
-    let view = open_view(&plan, mode, &features)?;
-    let (store, writers) = open_store(settings, &plan)?;
-    let pager = open_pager(settings, &plan, mode)?;
-    let geometry = plan.config.geometry;
-    let unit_bytes = geometry.unit_bytes as usize;
-    let engine = Engine::new(Parts {
-        view,
-        store,
-        pager,
-        small_moves: plan.config.small.moves,
-        unit_bytes,
-        block_units: geometry.block_units,
-        process_madvise: features.process_madvise,
-        overhead_bytes: plan.overhead_bytes,
-        counters,
-    })?;
-    let state = Box::leak(Box::new(State {
-        extents: LockCell::new(Extents::new(plan.reserve as u64)),
-        taken: AtomicU64::new(0),
-        idle: AtomicU64::new(0),
-        local: settings.local,
-        overcommit: settings.overcommit,
-        granularity: unit_bytes,
-        engine,
-    }));
-    BASE.store(state.engine.view().base(), Relaxed);
-    LEN.store(state.engine.view().len(), Relaxed);
-    THREAD_MODE.store(mode == Mode::Thread, Relaxed);
-    STATE.store(state, Release);
-    open_trap(state, mode)?;
-    open_threads(state, writers)?;
-    heap::open(state.engine.view().base(), state.engine.view().len())?;
-    // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
-    unsafe { libc::atexit(at_exit) };
-    THRESHOLD.store(settings.far, Release);
-    Ok(())
-}
-
-extern "C" fn at_exit() {
-    shutdown();
-}
-
-fn open_counters(settings: &Settings, mode: Mode) -> Result<&'static Counters, StartError> {
-    let counters: &'static Stats = Box::leak(Box::new(Stats::attach(settings.stats_fd)?));
-    counters.policy.set(&settings.policy);
-    counters.prefetch.set(&settings.prefetch);
-    let number = match mode {
-        Mode::Sigbus => 2,
-        Mode::Sigsegv => 3,
-        Mode::Thread | Mode::Auto => 1,
-    };
-    counters.mode.store(number, Relaxed);
-    let page = if let PageSize::Fixed(bytes) = settings.page_size { u64::from(bytes) } else { 0 };
-    counters.page_size.store(page, Relaxed);
-    add(&counters.processes, 1);
-    let _ = counters.started_ns.compare_exchange(0, now_ns(), Relaxed, Relaxed);
-    Ok(counters)
-}
-
-fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, StartError> {
-    let mechanism = if mode == Mode::Sigsegv {
-        Mechanism::Protection
-    } else {
-        let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
-        let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
-        let moving = if features.move_ { feature::MOVE } else { 0 };
-        Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?)
-    };
-    let config = plan.config;
-    let unit = config.geometry.unit_bytes as usize;
-    let sizes = Sizes {
-        reserve: plan.reserve,
-        unit,
-        block: unit * config.geometry.block_units as usize,
-        small_frames: config.small.frames as usize,
-        wide_frames: config.wide.frames as usize,
-    };
-    Ok(View::new(mechanism, sizes, plan.huge, only_one_thread_runs)?)
-}
-
-fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
-    let units = plan.config.geometry.units;
-    let unit = plan.config.geometry.unit_bytes as usize;
-    if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
-        return Ok((
-            Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?),
-            Vec::new(),
-        ));
-    }
-    let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
-    let silent = Duration::from_secs(u64::from(settings.timeout_s));
-    let mut opened = Vec::new();
-    for server in &settings.servers {
-        let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
-        options.key = key.clone();
-        options.silent_timeout = silent;
-        let name = format!("memory server {}", server.endpoint);
-        let session = Session::open(&server.endpoint, &options)
-            .map_err(|source| StartError::Server { server: name.clone(), source })?;
-        let there = session.info().capacity_bytes;
-        opened.push(Opened { name, session, capacity_bytes: there, limit_bytes: server.capacity });
-    }
-    let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
-    let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
-    Ok((Store::Remote(remote), writers))
-}
-
-fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
-    let Geometry { units, block_units, .. } = plan.config.geometry;
-    let space = Space { units, block_units, seed: settings.seed };
-    let mut policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
-    if let Some(path) = &settings.trace {
-        policy = tracing::record(policy, path, settings, plan, mode)?;
-    }
-    let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
-    Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
-}
-
-fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
-    let signal = match mode {
-        Mode::Sigbus => libc::SIGBUS,
-        Mode::Sigsegv => libc::SIGSEGV,
-        Mode::Thread | Mode::Auto => {
-            let first_thread = CpuCell::of_first_thread();
-            return own_thread("hanare-pager", move || handler::run(&state.engine, first_thread));
-        }
-    };
-    TRAP.store(signal, Release);
-    Ok(signal::install(signal, handler::on_signal)?)
-}
-
-fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), StartError> {
-    own_thread("hanare-keeper", || handler::keep(&state.engine))?;
-    for (index, writer) in writers.into_iter().enumerate() {
-        own_thread("hanare-writer", move || {
-            let _mask = SignalMask::block_all();
-            if let Store::Remote(remote) = state.engine.store() {
-                remote.run_writer(&state.engine, index, writer);
-            }
-        })?;
-    }
-    Ok(())
-}
-
-/// Starts a thread of Hanare's and waits until it is known as such: what the standard library allocates for it before is
-/// to be near, and once far memory is active only [`is_own_thread`] sees to that.
-fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-    OWN_THREADS.fetch_add(1, Relaxed);
-    // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
-    let _mask = SignalMask::block_all();
-    let (known, is_known) = mpsc::sync_channel(1);
-    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
-    let started = builder.spawn(move || {
-        OWN.set(true);
-        // The starter waits, or gave up and ends the process.
-        let _ = known.send(());
-        drop(known);
-        life();
-    });
-    started.map_err(StartError::Thread)?;
-    let late = |_| StartError::Thread(std::io::ErrorKind::TimedOut.into());
-    is_known.recv_timeout(THREAD_START_MAX).map_err(late)
-}
-
-/// Whether a single thread of the program exists.
-pub fn is_alone() -> bool {
-    thread::count() <= OWN_THREADS.load(Relaxed) + 1
-}
-
-/// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
-/// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
-/// waiting thread.
-fn only_one_thread_runs() -> bool {
-    is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
-}
+pub use fork::{before as before_fork, in_child as forked_child, in_parent as after_fork};
 
 // ---- asking ---------------------------------------------------------------------------------------------------------
 
-/// Whether far memory can be had now: false before the start and in a forked child.
+/// Whether far memory can be had now: false before the start, and in a forked child that cannot share its parent's.
 #[inline]
 pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
@@ -349,6 +218,22 @@ pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
 }
 
+/// Whether an allocation of `size`, large enough to be far, is to be far already: with the default threshold a process has
+/// [`NEAR_FIRST`] bytes near before far memory is started for it.
+#[inline]
+pub fn is_due(size: usize) -> bool {
+    !LATENT.load(Relaxed) || is_due_by(size)
+}
+
+#[cold]
+fn is_due_by(size: usize) -> bool {
+    // A thread of Hanare's allocates a little before it is known as one, and the start waits for it.
+    if IS_STARTING.load(Acquire) && size < FAR_LARGE {
+        return false;
+    }
+    threshold() != FAR_LARGE || NEAR_SO_FAR.fetch_add(size.min(NEAR_FIRST), Relaxed).saturating_add(size) > NEAR_FIRST
+}
+
 /// Whether this is one of Hanare's own threads, whose allocations stay near.
 pub fn is_own_thread() -> bool {
     OWN.get()
@@ -366,15 +251,17 @@ pub fn program_handles_signals() {
 
 /// Length of the far allocation that starts here.
 pub fn allocation(addr: usize) -> Option<usize> {
-    let state = state()?;
+    let state = ready()?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize)
 }
 
 /// The counters at this instant.
 pub fn snapshot() -> Option<Snapshot> {
-    let state = state()?;
+    let state = ready()?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.publish();
     Some(state.engine.counters.snapshot())
 }
@@ -393,7 +280,7 @@ fn allocated_offset(addr: usize) -> Option<usize> {
 /// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
 /// (see [`crate::settings::Overcommit`]). Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
-    let overcommit = state().map_or(Overcommit::Always, |state| state.overcommit);
+    let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
 }
 
@@ -406,6 +293,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let start = take(len, align, overcommit);
     if let Some(state) = state().filter(|_| !start.is_null()) {
         let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
         state.far_changed();
     }
     start
@@ -413,10 +301,11 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 
 /// Takes a range, and leaves it to the caller to account for it.
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
-    let Some(state) = state().filter(|_| active()) else { return std::ptr::null_mut() };
+    let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
-    if !state.promises(len, overcommit) {
+    if !state.promises(len, overcommit, Refusal::Told) {
         return std::ptr::null_mut();
     }
     let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
@@ -425,8 +314,9 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 pub fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     state.forget_whole(offset, len as usize);
     state.give_back(offset, len as usize);
@@ -436,8 +326,9 @@ pub fn free(addr: usize) -> bool {
 
 /// Takes address space for the heap: none of it counts as far bytes until [`heap_uses`] says so.
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
-    let state = state().filter(|_| active())?;
+    let state = ready().filter(|_| active())?;
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let offset = state.extents.lock().alloc(len as u64, align as u64)?;
     state.idle.fetch_add(len as u64, Relaxed);
     state.far_changed();
@@ -447,9 +338,8 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
 /// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
 /// room for them (see [`crate::settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
-    let Some(state) = state() else { return false };
-    let _mask = SignalMask::block_all();
-    if !state.promises(len, state.overcommit) {
+    let Some(state) = ready() else { return false };
+    if !state.promises_heap(len) {
         return false;
     }
     state.idle.fetch_sub(len as u64, Relaxed);
@@ -460,11 +350,13 @@ pub(crate) fn heap_uses(len: usize) -> bool {
 /// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
 /// range is not of whole pages of Hanare's.
 pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
         return false;
     }
     heap_discards(addr, len);
+    let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.idle.fetch_add(len as u64, Relaxed);
     state.count_far(state.taken.load(Relaxed));
     true
@@ -472,14 +364,15 @@ pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
 
 /// The heap does not need what is in this range.
 pub(crate) fn heap_discards(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
 }
 
 /// Gives back any page-aligned part of far allocations, as munmap does.
 pub fn release(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !is_reserved(addr) {
         // Of a static array the pages go, and its place stays taken.
         discard(addr, len);
@@ -488,6 +381,7 @@ pub fn release(addr: usize, len: usize) {
     }
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.forget_whole(offset, len);
     state.extents.lock().release(offset as u64, len as u64);
     state.far_changed();
@@ -495,16 +389,18 @@ pub fn release(addr: usize, len: usize) {
 
 /// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages everywhere.
 pub fn discard(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
 }
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
 pub fn resize(addr: usize, new_len: usize) -> bool {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     let new_len = new_len.max(1).next_multiple_of(state.granularity);
     let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
     let len = len as usize;
@@ -512,7 +408,7 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
         state.forget_whole(offset + new_len, len - new_len);
         state.give_back(offset + new_len, len - new_len);
     } else if new_len > len {
-        let grown = state.promises(new_len - len, state.overcommit)
+        let grown = state.promises(new_len - len, state.launch.settings.overcommit, Refusal::Told)
             && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
         if !grown {
             return false;
@@ -527,8 +423,9 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
 /// # Errors
 /// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
 pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return Err(libc::ENOMEM) };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     if !state.extents.lock().covers(offset as u64, len as u64) {
         return Err(libc::ENOMEM);
     }
@@ -540,8 +437,9 @@ pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
 /// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
 /// Null also for more than a quarter of what is left.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
-    let left = state().map_or(0, |state| {
+    let left = ready().map_or(0, |state| {
         let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
         LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
     });
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
@@ -563,27 +461,45 @@ pub fn is_readable(addr: usize) -> bool {
 }
 
 fn permits(addr: usize, write: bool) -> bool {
-    let (Some(state), Some(offset)) = (state(), offset_of(addr)) else { return false };
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.view().permits(offset, write)
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.engine.will_need(offset, len);
 }
 
 impl State {
     /// Whether so many more bytes can be promised.
-    fn promises(&self, more: usize, overcommit: Overcommit) -> bool {
+    fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
         // More than can be addressed fails by itself, and is nothing to tell of the servers.
         if more > LEN.load(Relaxed) {
             return false;
         }
-        let allocated = self.extents.lock().taken_bytes();
-        self.engine.promises(more as u64, allocated, overcommit)
+        let allocated = self.taken.load(Relaxed).saturating_sub(self.idle.load(Relaxed));
+        self.engine.promises(more as u64, allocated, overcommit, refusal)
+    }
+
+    /// The same for the heap, which uses little at a time: most calls are answered from what was promised ahead.
+    fn promises_heap(&self, more: usize) -> bool {
+        let take = |promised: u64| promised.checked_sub(more as u64);
+        if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            return true;
+        }
+        let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
+        let overcommit = self.launch.settings.overcommit;
+        let ahead = more
+            .checked_add(HEAP_AHEAD as usize)
+            .is_some_and(|bytes| self.promises(bytes, overcommit, Refusal::Silent));
+        self.heap_promised.store(if ahead { HEAP_AHEAD } else { 0 }, Relaxed);
+        ahead || self.promises(more, overcommit, Refusal::Told)
     }
 
     /// The whole units inside a byte range.
@@ -656,26 +572,93 @@ impl State {
 
     /// After the far bytes changed: counters, and a budget that is a share of them.
     fn count_far(&self, taken: u64) {
-        let idle = self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64;
-        let far = taken.saturating_sub(idle);
-        self.engine.counters.far_bytes.store(far, Relaxed);
-        raise(&self.engine.counters.far_bytes_peak, far);
-        if let Local::Percent(percent) = self.local {
+        let far = self.far_bytes_of(taken);
+        self.seat.set_far(far);
+        if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
             self.engine.set_budget(far / 100 * u64::from(percent));
+        }
+    }
+
+    /// Far memory that the program can touch.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.far_bytes_of(self.taken.load(Relaxed))
+    }
+
+    fn far_bytes_of(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64)
+    }
+
+    /// The idle part of what is taken.
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle.load(Relaxed)
+    }
+
+    /// This process' share of the budget is so many bytes now.
+    pub(crate) fn budget_is(&self, share: u64) {
+        if self.seat.whole().is_some() {
+            self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));
+        }
+    }
+
+    /// Now and then: a fair share among the processes of the run.
+    fn balance(&self) {
+        let wants = self.far_bytes() + 2 * self.launch.least_bytes();
+        if let Some(share) = self.seat.balance(wants, self.engine.local_bytes()) {
+            self.budget_is(share);
         }
     }
 }
 
 // ---- ending ---------------------------------------------------------------------------------------------------------
 
-/// In a forked child: far memory is not there, nothing may come to lie in its place, and new memory is near.
-pub fn forked_child() {
+/// What is to be done now and then, by a thread of Hanare's own.
+pub(crate) fn keep() {
+    let _inside = gate::enter();
     if let Some(state) = state() {
-        THRESHOLD.store(usize::MAX, Release);
-        STATE.store(std::ptr::null_mut(), Release);
-        state.engine.view().forbid();
+        state.engine.keep();
+        tracing::flush();
+        state.balance();
     }
+}
+
+/// In a forked child, where none of Hanare's threads exist. What is done here allocates near memory.
+pub(crate) fn forked(work: impl FnOnce()) {
+    OWN_THREADS.store(0, Relaxed);
+    let before = OWN.replace(true);
+    work();
+    OWN.set(before);
+}
+
+/// In a forked child: takes the parent's engine, whose other users do not exist here.
+pub(crate) fn take_state() -> Option<Box<State>> {
+    let state = STATE.swap(std::ptr::null_mut(), AcqRel);
+    // SAFETY: a leaked box; only the thread that forked is left, and it is in no door.
+    (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
+}
+
+/// Whether there is an engine, or about to be.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Acquire)
+}
+
+/// The engine is brought up by who needs it first.
+pub(crate) fn is_latent(latent: bool) {
+    LATENT.store(latent, Release);
+}
+
+/// No far memory is to be had any more. The ranges where it was.
+pub(crate) fn close_doors() -> Vec<(usize, usize)> {
+    LATENT.store(false, Release);
+    THRESHOLD.store(usize::MAX, Release);
+    let whole = Span { offset: 0, len: LEN.load(Relaxed) };
+    // SAFETY: null, or leaked.
+    let Some(windows) = (unsafe { WINDOWS.load(Acquire).as_ref() }) else {
+        return vec![(BASE.load(Relaxed), whole.len)];
+    };
+    let mut ranges = Vec::new();
+    windows.runs(whole, |addr, part| ranges.push((addr, part.len)));
+    ranges
 }
 
 /// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still touch it.

@@ -8,6 +8,8 @@ use std::sync::atomic::{
 
 /// A memory server was lost, lied or fell silent.
 pub(crate) const EXIT_LOST: i32 = 120;
+/// Far memory could not be had in the first place.
+pub(crate) const EXIT_BEFORE: i32 = 125;
 /// Memory servers and spill are full.
 pub(crate) const EXIT_FULL: i32 = 121;
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{futex, signal::SignalMask};
+use hanare_sys::{futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
 use crate::together::Together;
-use crate::{accounts, far, tracing};
+use crate::view::OS_PAGE;
+use crate::{accounts, far, gate};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
 const WAITING_MAX: usize = 256;
@@ -23,6 +24,11 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
+    // A child made behind our back ends here: its links are its parent's.
+    if !mark::is_set() {
+        return Verdict::NotOurs;
+    }
+    let _inside = gate::enter();
     let Some((engine, offset)) = far::engine_at(info.addr) else { return Verdict::NotOurs };
     // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
@@ -70,6 +76,7 @@ impl Handler {
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
         let count = self.uffd.read_events(&mut events);
+        let _inside = (count > 0).then(gate::enter);
         let mut since_ns = now_ns();
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
@@ -80,7 +87,11 @@ impl Handler {
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
-            let Some((unit, opened)) = self.engine.fault_there(addr, write) else { continue };
+            let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
+                // It became a hole after the touch: what is mapped there next answers it.
+                let _ = self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE);
+                continue;
+            };
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
                 let now = now_ns();
                 accounts::fault(self.engine.counters, opened, now - since_ns);
@@ -148,9 +159,9 @@ pub(crate) fn keep(engine: &'static Engine) {
         let heard = KEEPER_BELL.load(Acquire);
         let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
         let _ = futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
-        engine.keep();
-        tracing::flush();
+        far::keep();
         if now_ns() - published_ns > 100_000_000 {
+            let _inside = gate::enter();
             engine.publish();
             published_ns = now_ns();
         }

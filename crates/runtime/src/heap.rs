@@ -83,13 +83,20 @@ pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let block = match (heap(), class_for(size)) {
         (Some(heap), Some(class)) if align <= GRAIN => heap.alloc_small(class, zeroed),
         (Some(heap), _) => heap.alloc_other(size, align, zeroed),
-        (None, _) => std::ptr::null_mut(),
+        (None, _) => alloc_first(size, align, zeroed),
     };
     if block.is_null() {
         // SAFETY: the location of the calling thread's errno is always valid.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
     }
     block
+}
+
+/// The first block of a process in which far memory was left to be started by who needs it.
+#[cold]
+fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
+    far::ensure_started();
+    if heap().is_some() { alloc(size, align, zeroed) } else { std::ptr::null_mut() }
 }
 
 /// Gives a block back. Nothing of it is fetched or touched.

@@ -1,10 +1,15 @@
 //! The private memory server of one run: started when the user names no server, ended with the run.
 //!
 //! It is `hanare serve --private SOCKET` in a process group of its own, so that Ctrl-C reaches the program but not its
-//! memory. Its standard input is a pipe that only this process holds the other end of: however this process ends, the
-//! server reads the end of the pipe and ends too. On standard output it says one line: `ready`, or `failed: REASON`.
+//! memory. Its standard input is a pipe that only this process holds the other end of: if this process is killed, the
+//! server reads the end of the pipe and ends too. On standard output it says a line: `ready`, or `failed: REASON`.
+//!
+//! When the program has ended in good order, children of it may go on. Each of them holds the other end of a second pipe,
+//! the *tree*: told that the program has ended ([`ENDED`]), the server ends when the last of them and the last session
+//! have. If that is not at once it says [`STAYS`], and is left to itself.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -62,11 +67,19 @@ pub struct PrivateOptions<'a> {
     pub memory: u64,
     /// Directory of its spill file.
     pub spill: Option<&'a Path>,
+    /// The reading end of the pipe whose other end the program and its children hold.
+    pub tree: Option<BorrowedFd<'a>>,
 }
+
+/// What the server is told when the program has ended.
+pub const ENDED: &[u8] = b"ended\n";
+/// What it says when it stays for what the program left running.
+pub const STAYS: &str = "stays";
 
 /// A running private server and the directory of its socket.
 pub struct Private {
     child: Child,
+    lines: mpsc::Receiver<String>,
     dir: TempDir,
 }
 
@@ -88,21 +101,26 @@ impl Private {
         for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
             serve.env_remove(name);
         }
+        if let Some(tree) = options.tree {
+            serve.arg("--tree").arg(tree.as_raw_fd().to_string());
+        }
         serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = serve.spawn().map_err(|source| PrivateError::Spawn { command: command.to_owned(), source })?;
-        let said = child.stdout.take().map(first_line);
-        let mut server = Private { child, dir };
-        match said.and_then(|line| line.recv_timeout(READY_TIMEOUT).ok()) {
-            Some(line) if line == "ready" => Ok(server),
-            Some(line) if line.is_empty() => {
+        let lines = lines(child.stdout.take());
+        let mut server = Private { child, lines, dir };
+        match server.lines.recv_timeout(READY_TIMEOUT) {
+            Ok(line) if line == "ready" => Ok(server),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let what = match server.ended_within(STOP_TIMEOUT) {
                     Some(status) => format!("ended at once ({status})"),
                     None => "closed its output".to_owned(),
                 };
                 Err(PrivateError::NotReady { what })
             }
-            Some(line) => Err(PrivateError::Failed(line.strip_prefix("failed: ").unwrap_or(&line).to_owned())),
-            None => Err(PrivateError::NotReady { what: format!("was not ready in {} s", READY_TIMEOUT.as_secs()) }),
+            Ok(line) => Err(PrivateError::Failed(line.strip_prefix("failed: ").unwrap_or(&line).to_owned())),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                Err(PrivateError::NotReady { what: format!("was not ready in {} s", READY_TIMEOUT.as_secs()) })
+            }
         }
     }
 
@@ -110,6 +128,18 @@ impl Private {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join(SOCKET)
+    }
+
+    /// After the program ended in good order: the server ends too, unless processes that the program left behind still
+    /// need it; then it is left to itself.
+    pub fn program_ended(mut self) {
+        let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
+        // A server that ends says nothing more.
+        if told && self.lines.recv_timeout(STOP_TIMEOUT).is_ok_and(|line| line == STAYS) {
+            self.dir.disable_cleanup(true);
+            // Its end of the pipe closes with this process.
+            std::mem::forget(self);
+        }
     }
 
     fn ended_within(&mut self, timeout: Duration) -> Option<std::process::ExitStatus> {
@@ -148,15 +178,20 @@ fn socket_dir() -> std::io::Result<TempDir> {
     tempfile::Builder::new().prefix(DIR_PREFIX).permissions(std::fs::Permissions::from_mode(0o700)).tempdir_in(base)
 }
 
-/// The first line that `output` says, or an empty one at its end. It is read by a thread, which ends with the output.
-fn first_line(output: ChildStdout) -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::sync_channel(1);
+/// The lines that `output` says, as long as there are any. They are read by a thread, which ends with the output.
+fn lines(output: Option<ChildStdout>) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::sync_channel(2);
     std::thread::spawn(move || {
-        let mut line = String::new();
-        // An unreadable output reads as an empty line, which counts as "ended".
-        let _ = BufReader::new(output.take(LINE_LEN_MAX)).read_line(&mut line);
-        // Nobody listens any more only after the timeout has been reported.
-        let _ = sender.send(line.trim_end().to_owned());
+        let Some(output) = output else { return };
+        let mut output = BufReader::new(output);
+        loop {
+            let mut line = String::new();
+            match output.by_ref().take(LINE_LEN_MAX).read_line(&mut line) {
+                Ok(1..) if sender.send(line.trim_end().to_owned()).is_ok() => {}
+                // The end; or nobody listens any more.
+                _ => return,
+            }
+        }
     });
     receiver
 }
@@ -169,7 +204,7 @@ fn first_line(output: ChildStdout) -> mpsc::Receiver<String> {
 pub fn spawn() -> Result<PathBuf, PrivateError> {
     let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
     let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
-    let server = Private::start(&PrivateOptions { command: &command, memory, spill: None })?;
+    let server = Private::start(&PrivateOptions { command: &command, memory, spill: None, tree: None })?;
     let socket = server.socket();
     // Kept to the end of the process, which is what ends the server.
     std::mem::forget(server);

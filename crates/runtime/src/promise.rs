@@ -5,8 +5,9 @@
 //! must stay in the local budget. Then the program gets ENOMEM from malloc or mmap while it can still do something about
 //! it, and not the end of its run when pages have nowhere to go.
 //!
-//! Memory that was allocated and not touched counts for nothing by default, as with the kernel's heuristic overcommit:
-//! programs allocate more than they use. Who touches later what did not fit meets full servers, and the end of the run.
+//! Memory that was allocated and not touched counts only up to an eighth of the room by default, much as with the kernel's
+//! heuristic overcommit: what an allocator took a moment ago will be used, and what a sparse program reserves will not.
+//! Who touches later what did not fit meets full servers, and the end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,6 +24,8 @@ const BELIEVED: Duration = Duration::from_secs(1);
 const JUST_NOW: Duration = Duration::from_millis(20);
 /// Of the room, one part in so many is left for what was allocated and is touched later.
 const HEADROOM_PART: u64 = 64;
+/// What is allocated and not touched counts up to one part in so many of the room.
+const UNTOUCHED_PART: u64 = 8;
 
 /// What a promise is judged by, all in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +45,10 @@ impl Books {
     pub(crate) fn allow(&self, request: u64, overcommit: Overcommit) -> bool {
         let spoken_for = match overcommit {
             Overcommit::Always => return true,
-            Overcommit::Heuristic => self.touched,
+            Overcommit::Heuristic => {
+                let untouched = self.allocated.saturating_sub(self.touched);
+                self.touched.saturating_add(untouched.min(self.capacity / UNTOUCHED_PART))
+            }
             Overcommit::Never => self.touched.max(self.allocated),
         };
         let headroom = (self.capacity / HEADROOM_PART).max(STRETCH_BYTES as u64);
@@ -52,13 +58,22 @@ impl Books {
     }
 }
 
+/// What a refusal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The program gets ENOMEM: the user is told.
+    Told,
+    /// Less is asked for next.
+    Silent,
+}
+
 /// Whether the user has been told of a refusal.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 impl Engine {
-    /// Whether `request` bytes more than the `allocated` ones can be promised; counts and tells a refusal. Not for fault
-    /// paths: it may wait for the servers' answer.
-    pub(crate) fn promises(&self, request: u64, allocated: u64, overcommit: Overcommit) -> bool {
+    /// Whether `request` bytes more than the `allocated` ones can be promised; counts and tells a refusal, unless it is to be
+    /// silent. Not for fault paths: it may wait for the servers' answer.
+    pub(crate) fn promises(&self, request: u64, allocated: u64, overcommit: Overcommit, refusal: Refusal) -> bool {
         if overcommit == Overcommit::Always {
             return true;
         }
@@ -68,6 +83,9 @@ impl Engine {
         }
         if self.books(allocated).allow(request, overcommit) {
             return true;
+        }
+        if refusal == Refusal::Silent {
+            return false;
         }
         if age > JUST_NOW.as_nanos() as u64 {
             self.ask_for_room();
@@ -131,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_touched_counts_and_what_was_only_allocated_does_not() {
+    fn what_was_touched_counts_and_what_was_only_allocated_counts_little() {
         let sparse = books(64, 10, 1000, 8);
-        assert!(sparse.allow(52 * M, Overcommit::Heuristic) && !sparse.allow(53 * M, Overcommit::Heuristic));
+        assert!(sparse.allow(44 * M, Overcommit::Heuristic) && !sparse.allow(45 * M, Overcommit::Heuristic));
         assert!(!sparse.allow(1, Overcommit::Never) && sparse.allow(1 << 60, Overcommit::Always));
         assert!(books(64, 10, 40, 8).allow(22 * M, Overcommit::Never));
         assert!(!books(64, 10, 40, 8).allow(23 * M, Overcommit::Never));

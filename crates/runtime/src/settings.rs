@@ -3,7 +3,8 @@
 //! This room knows the names, forms and defaults of the settings and nothing of what they do. Every value is checked
 //! here, so that the engine, the preload library, the C API and the command refuse the same values with the same words.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString, c_char};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -107,6 +108,8 @@ pub struct Settings {
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
     pub stats_fd: Option<i32>,
+    /// `HANARE_STATS_PID`: the process that has that descriptor, for programs in which it was closed.
+    pub stats_pid: Option<i32>,
     /// `HANARE_KEY_FILE`: file with the key shared with the servers.
     pub key_file: Option<PathBuf>,
     /// `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
@@ -136,6 +139,7 @@ impl Settings {
             overcommit: Overcommit::Heuristic,
             reserve: DEFAULT_RESERVE,
             stats_fd: None,
+            stats_pid: None,
             key_file: None,
             timeout_s: DEFAULT_TIMEOUT_S,
             trace: None,
@@ -143,14 +147,42 @@ impl Settings {
         }
     }
 
-    /// Reads and checks the settings in the process' environment.
+    /// Reads and checks the settings in this process' environment.
     ///
     /// # Errors
-    /// The first variable that is missing or malformed, a budget below two pages, or no server at all.
+    /// As [`Settings::from_environment`].
     pub fn from_env() -> Result<Self, SettingsError> {
         let settings = Self::from_lookup(std::env::var_os)?;
         settings.validate()?;
         Ok(settings)
+    }
+
+    /// Reads and checks the settings in a process' environment.
+    ///
+    /// # Errors
+    /// The first variable that is missing or malformed, a budget below two pages, or no server at all.
+    pub fn from_environment(environment: &Environment) -> Result<Self, SettingsError> {
+        let settings = Self::from_lookup(|name| environment.get(name))?;
+        settings.validate()?;
+        Ok(settings)
+    }
+
+    /// What a process of a run has to know at once: the trap mode and the smallest allocation that becomes far.
+    ///
+    /// # Errors
+    /// One of the two is malformed.
+    pub fn brief(environment: &Environment) -> Result<(Mode, usize), SettingsError> {
+        let vars = Variables(|name| environment.get(name));
+        let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
+        let far = vars.value("HANARE_FAR", parse_far)?.unwrap_or(DEFAULT_FAR);
+        Ok((mode, far))
+    }
+
+    /// Whether large static arrays are to be far. What makes no sense is told when far memory starts.
+    #[must_use]
+    pub fn statics_are_far(environment: &Environment) -> bool {
+        let vars = Variables(|name| environment.get(name));
+        vars.value("HANARE_STATIC", values::parse_switch).is_ok_and(|value| value.unwrap_or(true))
     }
 
     /// Reads the settings from any source of variables. What [`Settings::validate`] checks is left to the caller, who
@@ -179,6 +211,8 @@ impl Settings {
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
+        settings.stats_pid =
+            vars.value("HANARE_STATS_PID", |text| parse_number(text, 1, i32::MAX as u64))?.map(|n| n as i32);
         set(
             &mut settings.timeout_s,
             vars.value("HANARE_TIMEOUT", |text| parse_number(text, 1, u64::from(TIMEOUT_MAX_S)))?.map(|n| n as u32),
@@ -249,6 +283,9 @@ impl Settings {
         if let Some(fd) = self.stats_fd {
             vars.push(("HANARE_STATS_FD", fd.to_string()));
         }
+        if let Some(pid) = self.stats_pid {
+            vars.push(("HANARE_STATS_PID", pid.to_string()));
+        }
         let paths =
             [("HANARE_PRIVATE", &self.private), ("HANARE_KEY_FILE", &self.key_file), ("HANARE_TRACE", &self.trace)];
         for (name, path) in paths {
@@ -260,7 +297,7 @@ impl Settings {
     }
 
     /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
-    pub const VARIABLES: [&'static str; 18] = [
+    pub const VARIABLES: [&'static str; 19] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -274,6 +311,7 @@ impl Settings {
         "HANARE_OVERCOMMIT",
         "HANARE_RESERVE",
         "HANARE_STATS_FD",
+        "HANARE_STATS_PID",
         "HANARE_KEY_FILE",
         "HANARE_TIMEOUT",
         "HANARE_SEED",
@@ -315,6 +353,44 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     }
 }
 
+/// The variables of Hanare's as a process finds them when it starts. Programs may change their environment.
+#[derive(Debug)]
+pub struct Environment(Vec<(OsString, OsString)>);
+
+impl Environment {
+    /// Copies what concerns Hanare, in one pass: every program that a run starts does this.
+    ///
+    /// # Safety
+    /// No other thread changes the environment meanwhile.
+    #[must_use]
+    pub unsafe fn take() -> Self {
+        unsafe extern "C" {
+            static environ: *const *const c_char;
+        }
+        let mut found = Vec::new();
+        // SAFETY: null, or an array of terminated texts that ends with null; nobody changes it, as the caller promises.
+        unsafe {
+            let mut at = environ;
+            while !at.is_null() && !(*at).is_null() {
+                let text = CStr::from_ptr(*at).to_bytes();
+                if let (true, Some(equals)) = (text.starts_with(b"HANARE_"), text.iter().position(|&byte| byte == b'='))
+                {
+                    let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+                    found.push((part(&text[..equals]), part(&text[equals + 1..])));
+                }
+                at = at.add(1);
+            }
+        }
+        Self(found)
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<OsString> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,7 +420,9 @@ mod tests {
             ("HANARE_FAR", "little"),
             ("HANARE_OVERCOMMIT", "2"),
             ("HANARE_RESERVE", "1M"),
+            ("HANARE_STATIC", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
+            ("HANARE_STATS_PID", "0"),
             ("HANARE_TIMEOUT", "0"),
             ("HANARE_TRACE_BYTES", "1K"),
             ("HANARE_DISABLE", "mvoe"),
@@ -391,6 +469,7 @@ mod tests {
         settings.servers = vec!["a:1=1G".parse().unwrap()];
         settings.disable = "move".to_owned();
         settings.stats_fd = Some(100);
+        settings.stats_pid = Some(4242);
         let mut written: Vec<String> = settings.to_env().into_iter().map(|(name, _)| name).collect();
         let mut listed: Vec<String> = Settings::VARIABLES.iter().map(ToString::to_string).collect();
         written.sort();
@@ -411,6 +490,7 @@ mod tests {
             ],
             capacity in proptest::option::of(1_u64..1 << 50),
             far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
+            statics: bool,
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
         ) {
@@ -419,7 +499,9 @@ mod tests {
             settings.mode = mode;
             settings.far = far;
             settings.overcommit = overcommit;
+            settings.statics = statics;
             settings.stats_fd = stats_fd;
+            settings.stats_pid = stats_fd.map(|fd| fd + 1);
             settings.timeout_s = timeout_s;
             settings.private = Some("/tmp/dir/socket".into());
             settings.servers = vec![

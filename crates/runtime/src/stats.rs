@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use hanare_sys::map::{self, MapError, Mapping};
 use thiserror::Error;
 
+use crate::tree::Tree;
 use crate::warm::Signal;
 
 /// First word of the counters: who they are and, in the last byte, the version of their layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x03");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Bytes of what policies say of their choices.
@@ -174,8 +175,10 @@ counters! {
     promotions,
     /// Changes from large to small pages.
     demotions,
-    /// Processes that ran an engine on these counters.
+    /// Processes that had far memory of their own.
     processes,
+    /// Children that were forked with far pages away, and share them with their parents.
+    forks,
     /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
     mode,
     /// Page size in bytes; 0 for automatic.
@@ -263,6 +266,13 @@ impl Snapshot {
     }
 }
 
+/// What is in the memfd.
+#[repr(C)]
+struct Shared {
+    counters: Counters,
+    tree: Tree,
+}
+
 /// Mapped counters. They stay mapped as long as this lives; an engine keeps it for the life of the process.
 pub struct Stats {
     mapping: Mapping,
@@ -274,59 +284,65 @@ impl Stats {
     /// # Errors
     /// No memory or no file descriptor is left.
     pub fn create() -> Result<(OwnedFd, Self), StatsError> {
-        let file = File::from(map::memfd("hanare-stats", size_of::<Counters>() as u64)?);
+        let file = File::from(map::memfd("hanare-stats", size_of::<Shared>() as u64)?);
         file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
         let stats = Self::map_shared(&file)?;
         Ok((file.into(), stats))
     }
 
-    /// Maps the counters in file descriptor `fd`, or private ones when it is absent, closed, or not such a memfd (the
-    /// program may have put something else there before it started us).
+    /// The processes that share these counters.
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.shared().tree
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the mapping is page-aligned, at least as long as Shared, readable and writable, and lives as long as
+        // self. Shared is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
+        // processes may change at any time.
+        unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
+    }
+
+    /// Maps the counters in file descriptor `fd`, or, where it is closed or something else by now, as programs that start
+    /// others often leave it, in that of process `pid`; or fresh ones for this process and its children.
     ///
     /// # Errors
     /// No memory is left.
-    pub fn attach(fd: Option<i32>) -> Result<Self, StatsError> {
-        match fd.and_then(counters_file) {
+    pub fn attach(fd: Option<i32>, pid: Option<i32>) -> Result<Self, StatsError> {
+        let elsewhere = || File::options().read(true).write(true).open(format!("/proc/{}/fd/{}", pid?, fd?)).ok();
+        match fd.and_then(own_file).or_else(|| elsewhere().filter(are_counters)) {
             Some(file) => Ok(Self::map_shared(&file)?),
-            None => {
-                let stats = Stats { mapping: Mapping::anonymous(size_of::<Counters>())? };
-                stats.magic.store(MAGIC, Relaxed);
-                Ok(stats)
-            }
+            None => Ok(Self::create()?.1),
         }
     }
 
     fn map_shared(file: &File) -> Result<Self, MapError> {
-        Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, size_of::<Counters>())? })
+        Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, size_of::<Shared>())? })
     }
 }
 
 impl Deref for Stats {
     type Target = Counters;
     fn deref(&self) -> &Counters {
-        // SAFETY: the mapping is page-aligned, at least as long as Counters, readable and writable, and lives as long as
-        // self. Counters is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
-        // processes may change at any time.
-        unsafe { &*self.mapping.as_ptr().cast::<Counters>() }
+        &self.shared().counters
     }
 }
 
 /// The memfd behind `fd` if it holds counters of this layout.
-fn counters_file(fd: i32) -> Option<File> {
+fn own_file(fd: i32) -> Option<File> {
     // SAFETY: takes and returns plain numbers; a number that is no open descriptor gives -1.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return None;
     }
     // SAFETY: `copy` was just made and belongs to nobody else.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(copy) });
-    let meta = file.metadata().ok()?;
+    Some(File::from(unsafe { OwnedFd::from_raw_fd(copy) })).filter(are_counters)
+}
+
+fn are_counters(file: &File) -> bool {
     let mut magic = [0; 8];
-    let is_ours = meta.is_file()
-        && meta.len() == size_of::<Counters>() as u64
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == size_of::<Shared>() as u64)
         && file.read_exact_at(&mut magic, 0).is_ok()
-        && u64::from_ne_bytes(magic) == MAGIC;
-    is_ours.then_some(file)
+        && u64::from_ne_bytes(magic) == MAGIC
 }
 
 #[cfg(test)]
@@ -338,7 +354,7 @@ mod tests {
     #[test]
     fn what_the_program_adds_the_parent_reads() {
         let (fd, parent) = Stats::create().unwrap();
-        let program = Stats::attach(Some(fd.as_raw_fd())).unwrap();
+        let program = Stats::attach(Some(fd.as_raw_fd()), None).unwrap();
         add(&program.pages_in, 3);
         add(&program.pages_in, 4);
         raise(&program.local_bytes_peak, 100);
@@ -354,13 +370,26 @@ mod tests {
     }
 
     #[test]
+    fn a_program_whose_descriptor_was_closed_finds_the_counters_all_the_same() {
+        let (fd, parent) = Stats::create().unwrap();
+        let own_pid = std::process::id() as i32;
+        let program = Stats::attach(Some(fd.as_raw_fd()), Some(own_pid)).unwrap();
+        add(&program.requests, 2);
+        // As in a process in which the number is closed: it is looked up under the other one's.
+        let elsewhere = File::options().read(true).write(true).open(format!("/proc/{own_pid}/fd/{}", fd.as_raw_fd()));
+        assert!(are_counters(&elsewhere.unwrap()));
+        assert_eq!(parent.snapshot().requests, 2);
+        assert_eq!(Stats::attach(Some(1_000_000), Some(own_pid)).unwrap().snapshot().requests, 0);
+    }
+
+    #[test]
     fn a_foreign_descriptor_gives_private_counters() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.set_len(size_of::<Counters>() as u64).unwrap();
         for fd in [None, Some(file.as_raw_fd()), Some(1_000_000), Some(i32::MAX)] {
-            let stats = Stats::attach(fd).unwrap();
+            let stats = Stats::attach(fd, None).unwrap();
             add(&stats.requests, 9);
             assert_eq!(stats.snapshot().requests, 9);
         }
@@ -370,7 +399,7 @@ mod tests {
 
     #[test]
     fn percentiles_of_a_known_distribution() {
-        let stats = Stats::attach(None).unwrap();
+        let stats = Stats::attach(None, None).unwrap();
         assert_eq!(stats.snapshot().percentile(0.5), 0);
         assert_eq!(stats.snapshot().slowest_ns(), 0);
         for ns in 1..=1000 {
@@ -392,7 +421,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 39 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
+            1 + 40 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

@@ -180,6 +180,15 @@ pub(crate) fn flush() {
     }
 }
 
+/// In a forked child, which is not recorded: the file is the parent's.
+pub(crate) fn forked() {
+    let tracing = TRACING.swap(std::ptr::null_mut(), AcqRel);
+    // SAFETY: set once to a leaked box, or null.
+    if let Some(tracing) = unsafe { tracing.as_ref() } {
+        tracing.ring.closed.store(true, Release);
+    }
+}
+
 /// Ends the trace: what happens from now on is not recorded.
 pub(crate) fn finish() {
     let Some(tracing) = tracing() else { return };

@@ -5,6 +5,8 @@
 //! filled through a second mapping that never traps, then opened with mprotect. Nothing here decides anything, allocates
 //! anything or knows what a server is.
 
+mod fork;
+
 use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
@@ -118,6 +120,11 @@ impl View {
     fn register(&self) -> Result<(), ViewError> {
         let Some(uffd) = &self.uffd else { return Ok(()) };
         uffd.register(self.base, self.sizes.reserve, TRAPPING)?;
+        self.register_frames()
+    }
+
+    fn register_frames(&self) -> Result<(), ViewError> {
+        let Some(uffd) = &self.uffd else { return Ok(()) };
         // MOVE wants its destination registered; with write-protect mode alone the frames themselves never trap.
         for (addr, len) in self.pools() {
             uffd.register(addr, len, RegisterMode { missing: false, wp: true, minor: false })?;
@@ -441,14 +448,6 @@ impl View {
                 );
             }
         });
-    }
-
-    /// In a forked child: the parent's far memory is not there, and nothing else may come to lie in its place.
-    pub(crate) fn forbid(&self) {
-        for (addr, len) in self.windows.ranges().chain([(self.base, self.sizes.reserve)]) {
-            // SAFETY: the ranges were left out of the child (DONTFORK), so this only occupies empty address space.
-            let _ = unsafe { map::replace_with_none(addr, len) };
-        }
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_a_row_of_dense_faults_rings() {
-        let stats = Stats::attach(None).unwrap();
+        let stats = Stats::attach(None, None).unwrap();
         let rung = || stats.warm.bell.load(Relaxed);
         let mut now = 1_000_000_000;
         for _ in 0..10 * ENOUGH {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn warmers_end_when_dropped_whether_they_spin_or_sleep() {
-        let stats = Arc::new(Stats::attach(None).unwrap());
+        let stats = Arc::new(Stats::attach(None, None).unwrap());
         drop(Warmers::start(&stats).unwrap());
         let warmers = Warmers::start(&stats).unwrap();
         // They would spin until then.

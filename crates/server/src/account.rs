@@ -3,6 +3,7 @@
 //! The counts are atomics, so that status never waits for a session that is at work. Slots are charged by whoever holds
 //! the session's table, under its lock, so that a quota is never exceeded.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -50,6 +51,22 @@ pub(crate) struct Newcomer {
     pub(crate) quota_bytes: u64,
 }
 
+/// Free slots in what a session and its clones have of memory and spill file, for themselves alone.
+#[derive(Clone, Default)]
+pub(crate) struct Spare(Arc<AtomicU64>);
+
+impl Spare {
+    /// Counts slots that became free.
+    pub(crate) fn more(&self, slots: u64) {
+        self.0.fetch_add(slots, Relaxed);
+    }
+
+    /// Counts slots that are no longer so.
+    pub(crate) fn less(&self, slots: u64) {
+        self.0.fetch_sub(slots, Relaxed);
+    }
+}
+
 /// One session's account.
 pub(crate) struct Account {
     id: u64,
@@ -57,21 +74,25 @@ pub(crate) struct Account {
     since: Instant,
     slots: AtomicU64,
     spill_bytes: AtomicU64,
-    /// Free slots in what the session has of memory and spill file, for itself alone.
-    spare_slots: AtomicU64,
+    spare: Spare,
     pub(crate) read: Meter,
     pub(crate) write: Meter,
 }
 
 impl Account {
     pub(crate) fn new(id: u64, owner: Newcomer) -> Account {
+        Account::in_family(id, owner, Spare::default())
+    }
+
+    /// The account of a clone, which has its free slots in common with the session of that account.
+    pub(crate) fn in_family(id: u64, owner: Newcomer, spare: Spare) -> Account {
         Account {
             id,
             owner,
             since: Instant::now(),
             slots: AtomicU64::new(0),
             spill_bytes: AtomicU64::new(0),
-            spare_slots: AtomicU64::new(0),
+            spare,
             read: Meter::default(),
             write: Meter::default(),
         }
@@ -88,7 +109,7 @@ impl Account {
     /// What the session could still hold, when the store has so much room for anybody.
     pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
         let slot = u64::from(self.owner.slot_size);
-        let room = room_bytes.saturating_add(self.spare_slots.load(Relaxed).saturating_mul(slot));
+        let room = room_bytes.saturating_add(self.spare.0.load(Relaxed).saturating_mul(slot));
         room.min(self.slots_allowed().saturating_mul(slot))
     }
 
@@ -104,14 +125,8 @@ impl Account {
         self.spill_bytes.fetch_sub(spill_bytes, Relaxed);
     }
 
-    /// Counts slots that became free for this session alone.
-    pub(crate) fn spare_more(&self, slots: u64) {
-        self.spare_slots.fetch_add(slots, Relaxed);
-    }
-
-    /// Counts slots that are no longer so.
-    pub(crate) fn spare_less(&self, slots: u64) {
-        self.spare_slots.fetch_sub(slots, Relaxed);
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
     }
 
     pub(crate) fn tick(&self, elapsed: Duration) {
@@ -153,7 +168,7 @@ mod tests {
         assert_eq!((account.slots_allowed(), account.capacity_bytes(1 << 30)), (3, 3 * 4096));
         account.took(2, 4096);
         assert_eq!((account.slots_allowed(), account.capacity_bytes(0)), (1, 0));
-        account.spare_more(5);
+        account.spare().more(5);
         assert_eq!(account.capacity_bytes(0), 4096, "its own free slots, within the quota");
         account.gave(1, 0);
         assert_eq!(account.status(1).bytes(), 4096);

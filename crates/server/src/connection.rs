@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use crate::account::Account;
 use crate::greeting::{FAREWELL, Guest};
 use crate::host::{HostSession, ReturnError};
+use crate::pool::NoSlot;
 use crate::registry::{Membership, Registry};
 use crate::session::Session;
 use crate::shared::{Spinners, Stop, Store};
-use crate::table::NoSlot;
 use crate::transfer::{Channel, RangeError};
 use crate::turns::Turns;
 
@@ -54,6 +54,7 @@ pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) 
         let header = match next_header(house, &mut channel) {
             Ok(Some(header)) => header,
             Ok(None) => {
+                role.server_stops();
                 socket.finish(FAREWELL);
                 return Ok(());
             }
@@ -132,6 +133,13 @@ enum Serving {
 }
 
 impl Serving {
+    /// Clients go on for a moment with what they have.
+    fn server_stops(&mut self) {
+        if let Serving::Host(session) = self {
+            session.leave_files();
+        }
+    }
+
     fn account(&self) -> Option<&Account> {
         match self {
             Serving::Session(member) => Some(member.session().account()),
@@ -294,16 +302,19 @@ fn take_back(
     header: &Header,
 ) -> Result<Served, LinkError> {
     let mut space = [0; CONTROL_MAX];
-    let Some(run) = Grant::decode(payload(channel, header, &mut space)?) else {
-        return Ok(no_sense(header));
-    };
-    match session.take_back(run) {
-        Ok(()) => done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?,
-        Err(ReturnError::NotGranted) => {
-            return answer(channel, header, ErrorCode::BadRange, "that run of slots was not granted");
+    let runs: Option<Vec<Grant>> =
+        Grant::decode_runs(payload(channel, header, &mut space)?).and_then(Iterator::collect);
+    let Some(runs) = runs else { return Ok(no_sense(header)) };
+    for run in runs {
+        match session.take_back(run) {
+            Ok(()) => {}
+            Err(ReturnError::NotGranted) => {
+                return answer(channel, header, ErrorCode::BadRange, "that run of slots was not granted");
+            }
+            Err(ReturnError::Punch(e)) => return answer(channel, header, ErrorCode::Spill, &e.to_string()),
         }
-        Err(ReturnError::Punch(e)) => return answer(channel, header, ErrorCode::Spill, &e.to_string()),
     }
+    done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?;
     Ok(Served::Fine)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Disjoint runs, none touching the next, by their first number.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     runs: BTreeMap<u32, u32>,
 }
@@ -12,6 +12,30 @@ impl Extents {
     /// How many numbers are in the set.
     pub(crate) fn total(&self) -> u64 {
         self.runs.values().map(|count| u64::from(*count)).sum()
+    }
+
+    /// The runs, in order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.runs.iter().map(|(first, count)| (*first, *count))
+    }
+
+    /// The parts of a run that are not in the set.
+    pub(crate) fn missing(&self, first: u32, count: u32) -> Vec<(u32, u32)> {
+        let (mut at, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        let mut missing = Vec::new();
+        let before = self.runs.range(..first).next_back();
+        let within = self.runs.range(first..).take_while(|(start, _)| u64::from(**start) < end);
+        for (&start, &n) in before.into_iter().chain(within) {
+            let (start, run_end) = (u64::from(start), u64::from(start) + u64::from(n));
+            if start > at {
+                missing.push((at as u32, (start - at) as u32));
+            }
+            at = at.max(run_end);
+        }
+        if at < end {
+            missing.push((at as u32, (end - at) as u32));
+        }
+        missing
     }
 
     /// Adds a run that is not in the set, joining it with its neighbours.
@@ -89,6 +113,9 @@ mod tests {
                         }
                     },
                 }
+                let absent: Vec<u32> =
+                    extents.missing(first, count).iter().flat_map(|&(first, n)| first..first + n).collect();
+                prop_assert_eq!(absent, (first..first + count).filter(|n| !model.contains(n)).collect::<Vec<_>>());
                 prop_assert_eq!(extents.total(), model.len() as u64);
                 let mut end = None;
                 for (&first, &n) in &extents.runs {

@@ -99,7 +99,10 @@ fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Gues
             let session = membership.session();
             (session.id, session.token, Some(session.account()))
         }
-        Guest::Host(session) => (session.id(), [0; 16], Some(session.account())),
+        Guest::Host(session) => {
+            let (id, token) = session.identity();
+            (id, token, Some(session.account()))
+        }
         Guest::Control => (0, [0; 16], None),
     };
     let welcome = Welcome {
@@ -154,6 +157,10 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
             let membership = host.registry.open(newcomer, host.store)?;
             Ok(Guest::Session { membership, payload_crc: hello.payload_crc })
         }
+        Role::Session if hello.clone => match host.registry.open_clone(newcomer, hello.session, &hello.token)? {
+            Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
+            None => no("there is no such session to clone; it may have ended with its last connection"),
+        },
         Role::Session => match host.registry.join(hello.session, &hello.token, hello.slot_size) {
             Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
             None => no(
@@ -161,6 +168,12 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
             ),
         },
         Role::Attach if !host.is_unix => no("the same-host link needs an AF_UNIX socket"),
+        Role::Attach if hello.clone => {
+            match HostSession::open_clone(newcomer, hello.session, &hello.token, host.registry)? {
+                Some(session) => Ok(Guest::Host(Box::new(session))),
+                None => no("there is no such same-host session to clone; it may have ended"),
+            }
+        }
         Role::Attach => match HostSession::open(newcomer, host.store, host.registry) {
             Ok(session) => Ok(Guest::Host(Box::new(session))),
             Err(e) => no(format!("the session's files could not be made: {e}")),

@@ -1,15 +1,20 @@
-//! The same-host link: a memfd and a spill file for each session, handed to the client, who copies by itself.
+//! The same-host link: a memfd and a spill file for each family of sessions, handed to the clients, who copy by
+//! themselves.
 //!
-//! The server grants runs of slots within its limits and takes them back; it never looks at the bytes.
+//! The server grants runs of slots within its limits and takes them back; it never looks at the bytes. A clone of a
+//! session is granted the very slots that the session is granted: both only read them, and each writes to slots of its
+//! own. A slot is free when no session of the family is granted it any more.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hanare_wire::limits::GRANT_RUNS_MAX;
-use hanare_wire::{Grant, Place};
+use hanare_wire::payload::TOKEN_BYTES;
+use hanare_wire::{Grant, LinkError, Place};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::account::{Account, Newcomer};
@@ -17,31 +22,42 @@ use crate::extents::Extents;
 use crate::registry::{HostMembership, Registry};
 use crate::shared::Store;
 
-/// One file's slots.
-struct Slots {
-    free: Extents,
-    granted: Extents,
-}
-
-impl Slots {
-    fn new(count: u32) -> Slots {
-        let mut free = Extents::default();
-        if count > 0 {
-            free.insert(0, count);
-        }
-        Slots { free, granted: Extents::default() }
-    }
-}
-
-/// A same-host session. Dropping it gives all its memory back.
-pub(crate) struct HostSession {
+/// A session that was opened anew, its clones, and theirs: one pair of files.
+pub(crate) struct Family {
     store: Arc<Store>,
-    membership: HostMembership,
     slot_size: u32,
     memfd: OwnedFd,
     spill: Option<File>,
-    memory_slots: Slots,
-    spill_slots: Slots,
+    slots: Mutex<Slots>,
+}
+
+/// Which slots of a family's files are whose.
+struct Slots {
+    free: Files,
+    granted: HashMap<u64, Files>,
+}
+
+/// Slots of either file.
+#[derive(Clone, Default)]
+struct Files {
+    memory: Extents,
+    spill: Extents,
+}
+
+impl Files {
+    fn of(&mut self, place: Place) -> &mut Extents {
+        match place {
+            Place::Memory => &mut self.memory,
+            Place::Spill => &mut self.spill,
+        }
+    }
+}
+
+/// A same-host session. Dropping it gives back what is granted to no other of its family.
+pub(crate) struct HostSession {
+    membership: HostMembership,
+    family: Arc<Family>,
+    leaves_files: bool,
 }
 
 /// Why slots could not be taken back.
@@ -53,9 +69,8 @@ pub(crate) enum ReturnError {
     Punch(rustix::io::Errno),
 }
 
-impl HostSession {
-    pub(crate) fn open(newcomer: Newcomer, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
-        let slot_size = newcomer.slot_size;
+impl Family {
+    fn new(slot_size: u32, store: &Arc<Store>) -> io::Result<Family> {
         let count = u32::try_from(store.memory.limit_bytes() / u64::from(slot_size)).unwrap_or(u32::MAX);
         let memfd = rustix::fs::memfd_create("hanare-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         // The whole limit at once, for holes cost nothing: the client maps it once, and the sealed size keeps it from
@@ -63,59 +78,41 @@ impl HostSession {
         rustix::fs::ftruncate(&memfd, u64::from(count) * u64::from(slot_size))?;
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let spill = store.spill.as_ref().map(|dir| dir.open_file()).transpose()?;
-        let spill_count = if spill.is_some() { u32::MAX } else { 0 };
-        Ok(HostSession {
-            store: Arc::clone(store),
-            membership: registry.open_host(newcomer),
-            slot_size,
-            memfd,
-            spill,
-            memory_slots: Slots::new(count),
-            spill_slots: Slots::new(spill_count),
-        })
+        let mut free = Files::default();
+        if count > 0 {
+            free.memory.insert(0, count);
+        }
+        if spill.is_some() {
+            free.spill.insert(0, u32::MAX);
+        }
+        let slots = Mutex::new(Slots { free, granted: HashMap::new() });
+        Ok(Family { store: Arc::clone(store), slot_size, memfd, spill, slots })
     }
 
-    pub(crate) fn id(&self) -> u64 {
-        self.membership.id()
-    }
-
-    pub(crate) fn account(&self) -> &Arc<Account> {
-        &self.membership.account
-    }
-
-    pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
-    }
-
-    pub(crate) fn spill(&self) -> Option<BorrowedFd<'_>> {
-        self.spill.as_ref().map(File::as_fd)
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bytes(&self, slots: u32) -> u64 {
         u64::from(slots) * u64::from(self.slot_size)
     }
 
-    /// Grants up to `wanted` slots within the quota, memory first; no run when nothing is left.
-    pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
-        let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
-        let mut runs = Vec::new();
-        let granted = self.grant_memory(wanted, &mut runs);
-        self.grant_spill(wanted - granted, &mut runs);
-        let slots: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
-        self.store.stats.slots.fetch_add(slots, Relaxed);
-        let spilled = runs.iter().filter(|run| run.place == Place::Spill).map(|run| self.bytes(run.count)).sum();
-        self.account().took(slots, spilled);
-        runs
+    fn file(&self, place: Place) -> Option<BorrowedFd<'_>> {
+        match place {
+            Place::Memory => Some(self.memfd.as_fd()),
+            Place::Spill => self.spill.as_ref().map(File::as_fd),
+        }
     }
 
-    fn grant_memory(&mut self, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
+    /// Grants up to `wanted` slots in memory to session `id`, as runs; says how many.
+    fn grant_memory(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
         let reserved = self.store.memory.reserve(self.bytes(wanted), u64::from(self.slot_size));
         // No more than `wanted`, so it fits.
         let mut left = (reserved / u64::from(self.slot_size)) as u32;
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
-            let Some((first_slot, count)) = self.memory_slots.free.take(left) else { break };
-            self.memory_slots.granted.insert(first_slot, count);
+            let Some((first_slot, count)) = slots.free.memory.take(left) else { break };
+            slots.granted.entry(id).or_default().memory.insert(first_slot, count);
             // Filled here, so that this process and not the client is charged for the memory, and the client never waits
             // for it. Where the system refuses, the client's first touch fills it instead.
             let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
@@ -128,18 +125,18 @@ impl HostSession {
         granted
     }
 
-    fn grant_spill(&mut self, wanted: u32, runs: &mut Vec<Grant>) {
+    fn grant_spill(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) {
         let mut left = wanted;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
-            let Some((first_slot, count)) = self.spill_slots.free.take(left) else { return };
+            let Some((first_slot, count)) = slots.free.spill.take(left) else { return };
             let count_claimed = self.claim_spill(first_slot, count);
             if count_claimed < count {
-                self.spill_slots.free.insert(first_slot + count_claimed, count - count_claimed);
+                slots.free.spill.insert(first_slot + count_claimed, count - count_claimed);
             }
             if count_claimed == 0 {
                 return;
             }
-            self.spill_slots.granted.insert(first_slot, count_claimed);
+            slots.granted.entry(id).or_default().spill.insert(first_slot, count_claimed);
             self.store.stats.spill_bytes.fetch_add(self.bytes(count_claimed), Relaxed);
             runs.push(Grant { place: Place::Spill, first_slot, count: count_claimed });
             left -= count_claimed;
@@ -156,43 +153,131 @@ impl HostSession {
         count
     }
 
-    /// Takes a run back; its bytes are gone and read as zeroes when granted again.
-    pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
-        let (slots, file) = match (run.place, &self.spill) {
-            (Place::Memory, _) => (&mut self.memory_slots, self.memfd.as_fd()),
-            (Place::Spill, Some(file)) => (&mut self.spill_slots, file.as_fd()),
-            (Place::Spill, None) => return Err(ReturnError::NotGranted),
-        };
-        if !slots.granted.remove(run.first_slot, run.count) {
-            return Err(ReturnError::NotGranted);
+    /// Empties and frees what of a run is granted to nobody any more.
+    fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), rustix::io::Errno> {
+        let Some(file) = self.file(place) else { return Ok(()) };
+        for (first, count) in unclaimed(&mut slots.granted, place, run) {
+            let (at, bytes) = (self.bytes(first), self.bytes(count));
+            rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)?;
+            slots.free.of(place).insert(first, count);
+            self.uncount(place, u64::from(count));
         }
-        let size = u64::from(self.slot_size);
-        let (at, bytes) = (u64::from(run.first_slot) * size, u64::from(run.count) * size);
-        if let Err(e) = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes) {
-            slots.granted.insert(run.first_slot, run.count);
-            return Err(ReturnError::Punch(e));
-        }
-        slots.free.insert(run.first_slot, run.count);
-        self.store.stats.slots.fetch_sub(u64::from(run.count), Relaxed);
-        self.account().gave(u64::from(run.count), if run.place == Place::Spill { bytes } else { 0 });
-        match run.place {
+        Ok(())
+    }
+
+    fn uncount(&self, place: Place, slots: u64) {
+        let bytes = slots * u64::from(self.slot_size);
+        self.store.stats.slots.fetch_sub(slots, Relaxed);
+        match place {
             Place::Memory => self.store.memory.release(bytes),
             Place::Spill => {
                 self.store.stats.spill_bytes.fetch_sub(bytes, Relaxed);
             }
         }
-        Ok(())
+    }
+}
+
+/// The parts of a run that no session is granted.
+fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -> Vec<(u32, u32)> {
+    granted.values_mut().fold(vec![run], |parts, files| {
+        let theirs = files.of(place);
+        parts.into_iter().flat_map(|(first, count)| theirs.missing(first, count)).collect()
+    })
+}
+
+impl HostSession {
+    pub(crate) fn open(newcomer: Newcomer, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
+        let family = Arc::new(Family::new(newcomer.slot_size, store)?);
+        let membership = registry.open_host(newcomer, &family).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(HostSession { membership, family, leaves_files: false })
+    }
+
+    /// A session that is granted what another one is granted now, for those who know that one's token.
+    pub(crate) fn open_clone(
+        newcomer: Newcomer,
+        of: u64,
+        token: &[u8; TOKEN_BYTES],
+        registry: &Arc<Registry>,
+    ) -> Result<Option<HostSession>, LinkError> {
+        let family = registry.host_family(of, token).filter(|family| family.slot_size == newcomer.slot_size);
+        let Some(family) = family else { return Ok(None) };
+        let membership = registry.open_host(newcomer, &family)?;
+        let mut slots = family.slots();
+        let granted = slots.granted.get(&of).cloned().unwrap_or_default();
+        let spilled = granted.spill.total() * u64::from(family.slot_size);
+        membership.account.took(granted.memory.total() + granted.spill.total(), spilled);
+        slots.granted.insert(membership.id(), granted);
+        drop(slots);
+        Ok(Some(HostSession { membership, family, leaves_files: false }))
+    }
+
+    /// Its number and token.
+    pub(crate) fn identity(&self) -> (u64, [u8; TOKEN_BYTES]) {
+        (self.membership.id(), self.membership.token)
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.membership.account
+    }
+
+    pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
+        self.family.memfd.as_fd()
+    }
+
+    pub(crate) fn spill(&self) -> Option<BorrowedFd<'_>> {
+        self.family.file(Place::Spill)
+    }
+
+    /// When the session ends, its slots are not emptied: its client may not have noticed yet that the server stops.
+    pub(crate) fn leave_files(&mut self) {
+        self.leaves_files = true;
+    }
+
+    /// Grants up to `wanted` slots within the quota, memory first; no run when nothing is left.
+    pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
+        let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
+        let mut runs = Vec::new();
+        let mut slots = self.family.slots();
+        let id = self.membership.id();
+        let granted = self.family.grant_memory(&mut slots, id, wanted, &mut runs);
+        self.family.grant_spill(&mut slots, id, wanted - granted, &mut runs);
+        let slots: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        self.family.store.stats.slots.fetch_add(slots, Relaxed);
+        let spilled: u64 = runs.iter().filter(|run| run.place == Place::Spill).map(|run| u64::from(run.count)).sum();
+        self.account().took(slots, spilled * u64::from(self.family.slot_size));
+        runs
+    }
+
+    /// Takes a run back. What of it no other session of the family has reads as zeroes when granted again.
+    pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
+        let mut slots = self.family.slots();
+        let mine = slots.granted.entry(self.membership.id()).or_default().of(run.place);
+        if !mine.remove(run.first_slot, run.count) {
+            return Err(ReturnError::NotGranted);
+        }
+        let spilled = if run.place == Place::Spill { self.family.bytes(run.count) } else { 0 };
+        self.account().gave(u64::from(run.count), spilled);
+        self.family.free(&mut slots, run.place, (run.first_slot, run.count)).map_err(ReturnError::Punch)
     }
 }
 
 impl Drop for HostSession {
     fn drop(&mut self) {
-        let (memory, spill) = (self.memory_slots.granted.total(), self.spill_slots.granted.total());
-        let size = u64::from(self.slot_size);
-        // The files are closed, not emptied: a client that has not yet noticed a stopping server, or a forked child that
-        // still maps them, must not read zeroes. The kernel frees them with their last holder.
-        self.store.memory.release(memory * size);
-        self.store.stats.spill_bytes.fetch_sub(spill * size, Relaxed);
-        self.store.stats.slots.fetch_sub(memory + spill, Relaxed);
+        let mut slots = self.family.slots();
+        let Some(mut mine) = slots.granted.remove(&self.membership.id()) else { return };
+        // The last one's files are closed, not emptied: whoever still maps them must not read zeroes. The kernel frees
+        // them with their last holder.
+        let empties = !self.leaves_files && !slots.granted.is_empty();
+        for place in [Place::Memory, Place::Spill] {
+            for run in mine.of(place).runs() {
+                if empties {
+                    // A file system that cannot make holes keeps the bytes until the family ends.
+                    let _ = self.family.free(&mut slots, place, run);
+                } else {
+                    let count = unclaimed(&mut slots.granted, place, run).iter().map(|(_, n)| u64::from(*n)).sum();
+                    self.family.uncount(place, count);
+                }
+            }
+        }
     }
 }

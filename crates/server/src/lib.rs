@@ -5,7 +5,8 @@
 //! connection; a session owns its slots and ends with its last connection.
 //!
 //! - `memory`: the budget and the 2 MiB blocks that slots are carved from; `spill`: the files behind them.
-//! - `table`: which slot holds which part of a session's far space; `session`, `registry`: who owns a table.
+//! - `pool`: the slots of a session and its clones; `table`: which of them holds which part of a session's far space;
+//!   `session`, `registry`: who owns a table.
 //! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link.
 //! - `listen`, `greeting`: being reached, and by whom; `account`: what each session holds and moves, and its quota.
 //! - `turns`: fair service; `upkeep`: rates, and memory that goes back to the system.
@@ -18,6 +19,7 @@ mod greeting;
 mod host;
 mod listen;
 mod memory;
+mod pool;
 mod registry;
 mod session;
 mod shared;

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use crate::connection::{House, serve};
 use crate::greeting::{Host, NoGuest, greet};
 use crate::memory::BLOCK_BYTES;
+use crate::registry::Registry;
 use crate::shared::{Spinners, Stop, Store};
 use crate::spill::SpillDir;
 use crate::turns::Turns;
@@ -128,12 +129,20 @@ pub enum ServerError {
 
 /// Stops a running server, from any thread.
 #[derive(Clone)]
-pub struct StopHandle(Arc<Stop>);
+pub struct StopHandle {
+    stop: Arc<Stop>,
+    registry: Arc<Registry>,
+}
 
 impl StopHandle {
     /// Has the server answer what has arrived, close its connections and return; within 5 s.
     pub fn stop(&self) {
-        self.0.stop();
+        self.stop.stop();
+    }
+
+    /// How many sessions are open.
+    pub fn sessions(&self) -> u64 {
+        self.registry.count()
     }
 }
 
@@ -235,7 +244,7 @@ impl Server {
 
     /// What stops it.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(Arc::clone(&self.house.stop))
+        StopHandle { stop: Arc::clone(&self.house.stop), registry: Arc::clone(&self.house.registry) }
     }
 
     /// Serves until it is stopped.

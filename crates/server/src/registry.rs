@@ -9,6 +9,7 @@ use hanare_wire::payload::TOKEN_BYTES;
 use hanare_wire::{LinkError, SessionStatus};
 
 use crate::account::{Account, Newcomer};
+use crate::host::Family;
 use crate::session::Session;
 use crate::shared::Store;
 
@@ -24,7 +25,7 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct State {
     sessions: BTreeMap<u64, Entry>,
-    host_sessions: BTreeMap<u64, Arc<Account>>,
+    host_sessions: BTreeMap<u64, HostEntry>,
     last_id: u64,
 }
 
@@ -59,10 +60,18 @@ impl Drop for Membership {
     }
 }
 
-/// A same-host session, counted as long as this lives.
+/// An open same-host session.
+struct HostEntry {
+    token: [u8; TOKEN_BYTES],
+    account: Arc<Account>,
+    family: Arc<Family>,
+}
+
+/// A same-host session, counted and to be cloned as long as this lives.
 pub(crate) struct HostMembership {
     registry: Arc<Registry>,
     id: u64,
+    pub(crate) token: [u8; TOKEN_BYTES],
     pub(crate) account: Arc<Account>,
 }
 
@@ -96,7 +105,7 @@ impl Registry {
         let linked = state.sessions.range(from..).take(count_max);
         let linked = linked.map(|(_, entry)| entry.session.account().status(entry.connections as u64));
         let mut list: Vec<SessionStatus> = linked.collect();
-        list.extend(state.host_sessions.range(from..).take(count_max).map(|(_, account)| account.status(1)));
+        list.extend(state.host_sessions.range(from..).take(count_max).map(|(_, entry)| entry.account.status(1)));
         list.sort_by_key(|session| session.session);
         list.truncate(count_max);
         list
@@ -111,7 +120,8 @@ impl Registry {
     pub(crate) fn tick(&self, elapsed: Duration) {
         let state = self.state();
         let linked = state.sessions.values().map(|entry| entry.session.account());
-        linked.chain(state.host_sessions.values()).for_each(|account| account.tick(elapsed));
+        let host = state.host_sessions.values().map(|entry| &entry.account);
+        linked.chain(host).for_each(|account| account.tick(elapsed));
     }
 
     /// Opens a new session.
@@ -127,13 +137,36 @@ impl Registry {
         Ok(Membership { registry: Arc::clone(self), session })
     }
 
+    /// Opens a session that begins with what an open one holds, for those who know that one's token.
+    pub(crate) fn open_clone(
+        self: &Arc<Registry>,
+        newcomer: Newcomer,
+        of: u64,
+        token: &[u8; TOKEN_BYTES],
+    ) -> Result<Option<Membership>, LinkError> {
+        let Some(original) = self.join(of, token, newcomer.slot_size) else { return Ok(None) };
+        let token = random::<TOKEN_BYTES>()?;
+        let id = self.next_id();
+        let account = Arc::new(Account::in_family(id, newcomer, original.session().account().spare().clone()));
+        // Outside the lock: this takes time in proportion to what is held.
+        let session = Arc::new(original.session().cloned(id, token, account));
+        let entry = Entry { session: Arc::clone(&session), connections: 1 };
+        self.state().sessions.insert(id, entry);
+        Ok(Some(Membership { registry: Arc::clone(self), session }))
+    }
+
+    fn next_id(&self) -> u64 {
+        let mut state = self.state();
+        state.last_id += 1;
+        state.last_id
+    }
+
     /// Joins an open session, for those who know its token, as long as it has not too many connections.
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
-        // Every byte is looked at, so that the time taken tells nothing of the token.
-        let differences = entry.session.token.iter().zip(token).fold(0, |all, (a, b)| all | (a ^ b));
-        if differences != 0 || entry.session.slot_size != slot_size || entry.connections == CONNECTIONS_MAX {
+        let is_meant = is_token(&entry.session.token, token) && entry.session.slot_size == slot_size;
+        if !is_meant || entry.connections == CONNECTIONS_MAX {
             return None;
         }
         entry.connections += 1;
@@ -141,12 +174,28 @@ impl Registry {
     }
 
     /// Counts a new same-host session.
-    pub(crate) fn open_host(self: &Arc<Registry>, newcomer: Newcomer) -> HostMembership {
-        let mut state = self.state();
-        state.last_id += 1;
-        let id = state.last_id;
+    pub(crate) fn open_host(
+        self: &Arc<Registry>,
+        newcomer: Newcomer,
+        family: &Arc<Family>,
+    ) -> Result<HostMembership, LinkError> {
+        let token = random::<TOKEN_BYTES>()?;
+        let id = self.next_id();
         let account = Arc::new(Account::new(id, newcomer));
-        state.host_sessions.insert(id, Arc::clone(&account));
-        HostMembership { registry: Arc::clone(self), id, account }
+        let entry = HostEntry { token, account: Arc::clone(&account), family: Arc::clone(family) };
+        self.state().host_sessions.insert(id, entry);
+        Ok(HostMembership { registry: Arc::clone(self), id, token, account })
     }
+
+    /// The family of an open same-host session, for those who know its token.
+    pub(crate) fn host_family(&self, id: u64, token: &[u8; TOKEN_BYTES]) -> Option<Arc<Family>> {
+        let state = self.state();
+        let entry = state.host_sessions.get(&id).filter(|entry| is_token(&entry.token, token))?;
+        Some(Arc::clone(&entry.family))
+    }
+}
+
+/// Whether this is the token. Every byte is looked at, so that the time taken tells nothing of it.
+fn is_token(token: &[u8; TOKEN_BYTES], shown: &[u8; TOKEN_BYTES]) -> bool {
+    token.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use hanare_wire::payload::TOKEN_BYTES;
 
 use crate::account::Account;
+use crate::pool::{NoSlot, Run, Taken};
 use crate::shared::Store;
-use crate::table::{NoSlot, Run, Table, Taken};
+use crate::table::Table;
 
 /// What was found at a place of far space.
 pub(crate) enum Found<T> {
@@ -41,6 +42,12 @@ impl Session {
         Session { id, token, slot_size, account, table }
     }
 
+    /// A session that begins with what this one holds.
+    pub(crate) fn cloned(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
+        let table = Mutex::new(self.table().cloned(Arc::clone(&account)));
+        Session { id, token, slot_size: self.slot_size, account, table }
+    }
+
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
@@ -68,6 +75,26 @@ impl Session {
                 Found::Memory(copy(&mut block[at..at + bytes]))
             }
         }
+    }
+
+    /// As [`Session::with_memory`], for bytes that are to be changed; or for how many bytes a clone of the session holds
+    /// the slots too.
+    pub(crate) fn with_own_memory<T>(
+        &self,
+        offset: u64,
+        bytes_max: usize,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<Found<T>, usize> {
+        let table = self.table();
+        Ok(match table.own_run_at(offset, bytes_max)? {
+            Run::Absent { bytes } => Found::Absent { bytes },
+            Run::Spill { file, at, bytes } => Found::Spill { file, at, bytes },
+            Run::Memory { block, at, bytes } => {
+                let mut block = block.lock();
+                drop(table);
+                Found::Memory(change(&mut block[at..at + bytes]))
+            }
+        })
     }
 
     /// Takes slots for bytes about to arrive; they are seen by nobody until [`Session::insert`].

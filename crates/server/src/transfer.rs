@@ -14,8 +14,8 @@ use hanare_wire::inbox::Inbox;
 use hanare_wire::limits::{CONTROL_MAX, SMALL_PAGE};
 use hanare_wire::socket::{Direction, Progress, Socket};
 
+use crate::pool::{NoSlot, Run, Taken};
 use crate::session::{Found, Session};
-use crate::table::{NoSlot, Run, Taken};
 use crate::turns::{Turn, Turns};
 
 /// Spilled bytes pass through a buffer of this size.
@@ -244,8 +244,12 @@ impl<'a> Channel<'a> {
         let (socket, inbox) = (self.socket, &mut self.inbox);
         let (piece, turn) = self.turns.take(session.id, arrival.left());
         let before = arrival.done;
-        let found = session.with_memory(offset, piece, |into| arrival.attempt(inbox, socket, into));
+        let found = session.with_own_memory(offset, piece, |into| arrival.attempt(inbox, socket, into));
         Turn::end(turn, arrival.done - before);
+        let found = match found {
+            Ok(found) => found,
+            Err(_) => return self.receive_shared(session, arrival),
+        };
         match found {
             Found::Memory(Ok(true)) => Ok(()),
             Found::Memory(Ok(false)) => Ok(arrival.progress.stalled(self.socket, Direction::Receive)?),
@@ -256,20 +260,73 @@ impl<'a> Channel<'a> {
                 let Found::Absent { bytes } = session.with_memory(offset, arrival.left(), |_| ()) else {
                     return Ok(());
                 };
-                let size = session.slot_size as usize;
-                let within = (offset % size as u64) as usize;
-                let taken = session.take((within + bytes).div_ceil(size)).map_err(RangeError::NoSlot)?;
-                let bytes = bytes.min(taken.count * size - within);
-                match self.receive_new(session.id, arrival, &taken, within, bytes) {
-                    Ok(()) => session.insert(offset / size as u64, &taken),
-                    Err(e) => {
-                        session.give_back(&taken);
-                        return Err(e);
-                    }
-                }
-                Ok(())
+                self.receive_into_new(session, arrival, bytes)
             }
         }
+    }
+
+    /// Bytes for slots that a clone of the session holds too. Slots that are wholly replaced are new ones; one that
+    /// is changed in part is copied first.
+    fn receive_shared(&mut self, session: &Session, arrival: &mut Arrival<'_>) -> Result<(), RangeError> {
+        let (offset, size) = (arrival.offset(), session.slot_size as usize);
+        let Err(bytes) = session.with_own_memory(offset, arrival.left(), |_| ()) else { return Ok(()) };
+        if offset.is_multiple_of(size as u64) && bytes >= size {
+            return self.receive_into_new(session, arrival, bytes - bytes % size);
+        }
+        let slot = offset / size as u64;
+        let taken = session.take(1).map_err(RangeError::NoSlot)?;
+        match self.copy_slot(session, slot * size as u64, &taken) {
+            Ok(()) => session.insert(slot, &taken),
+            Err(e) => {
+                session.give_back(&taken);
+                return Err(RangeError::Spill(e));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the slot at `offset` into one that nobody can see yet.
+    fn copy_slot(&mut self, session: &Session, offset: u64, to: &Taken) -> io::Result<()> {
+        let size = session.slot_size as usize;
+        self.bounce.resize(BOUNCE_BYTES, 0);
+        let mut done = 0;
+        while done < size {
+            let piece = &mut self.bounce[..BOUNCE_BYTES.min(size - done)];
+            match session.with_memory(offset + done as u64, piece.len(), |bytes| piece.copy_from_slice(bytes)) {
+                Found::Memory(()) => {}
+                Found::Spill { file, at, .. } => file.read_exact_at(piece, at)?,
+                // Discarded by another connection of the session.
+                Found::Absent { .. } => piece.fill(0),
+            }
+            match &to.run {
+                Run::Memory { block, at, .. } => block.lock()[at + done..][..piece.len()].copy_from_slice(piece),
+                Run::Spill { file, at, .. } => file.write_all_at(piece, at + done as u64)?,
+                Run::Absent { .. } => {}
+            }
+            done += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Bytes for new slots.
+    fn receive_into_new(
+        &mut self,
+        session: &Session,
+        arrival: &mut Arrival<'_>,
+        bytes: usize,
+    ) -> Result<(), RangeError> {
+        let (offset, size) = (arrival.offset(), session.slot_size as usize);
+        let within = (offset % size as u64) as usize;
+        let taken = session.take((within + bytes).div_ceil(size)).map_err(RangeError::NoSlot)?;
+        let bytes = bytes.min(taken.count * size - within);
+        match self.receive_new(session.id, arrival, &taken, within, bytes) {
+            Ok(()) => session.insert(offset / size as u64, &taken),
+            Err(e) => {
+                session.give_back(&taken);
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     /// Fills slots that nobody can see yet: zeroes around the bytes that arrive, where old bytes may lie.

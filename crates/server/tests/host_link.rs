@@ -221,3 +221,53 @@ fn a_dead_server_is_noticed() {
     let timeout = rustix::event::Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
     assert_eq!(rustix::event::poll(&mut ready, Some(&timeout)), Ok(1));
 }
+
+/// A clone has the same files and the same slots; a slot is free when both have given it back, or are gone.
+#[test]
+fn a_clone_is_granted_what_its_original_is() {
+    let spill = tempfile::tempdir().expect("temporary directory");
+    let server = TestServer::start_with(4 * MIB, |config| {
+        config.spill = Some(spill.path().to_owned());
+        config.spill_margin = 0;
+    });
+    let mut parent = Attachment::open(&server.unix_path(), 65536).expect("attached");
+    let runs = parent.grant(80).expect("granted");
+    assert_eq!((slots(&runs, Place::Memory), slots(&runs, Place::Spill)), (64, 16));
+    use_slots(&parent, &runs, 1);
+    let mut child = parent.open_clone(&server.unix_path()).expect("a clone");
+    assert_eq!((server.status().sessions, server.status().slots), (2, 80));
+    for run in &runs {
+        let word = |slot: u64| (1 << 40 | (run.place as u64) << 32 | slot).to_le_bytes();
+        let (last, mut bytes) = (u64::from(run.first_slot + run.count) - 1, vec![0; 65536]);
+        file(&child, run.place).read_exact_at(&mut bytes, last * 65536).expect("read");
+        assert!(bytes.chunks(8).all(|chunk| chunk == word(last)), "the clone sees its original's bytes");
+    }
+    // What one gives back stays the other's, and keeps its bytes.
+    let (memory, spilled) = (runs[0], *runs.last().expect("a run"));
+    parent.give_back_runs(&[Grant { count: 10, ..memory }, Grant { count: 2, ..spilled }]).expect("taken back");
+    assert!(parent.give_back(memory.first_slot, 1, Place::Memory).is_err(), "it is the parent's no more");
+    assert_eq!(server.status().slots, 80);
+    let mut bytes = vec![0; 65536];
+    file(&child, Place::Memory).read_exact_at(&mut bytes, u64::from(memory.first_slot) * 65536).expect("read");
+    assert!(bytes.iter().any(|byte| *byte != 0));
+    child.give_back(memory.first_slot, 4, Place::Memory).expect("taken back");
+    assert_eq!(server.status().slots, 76);
+    let again = child.grant(4).expect("granted");
+    assert_eq!(slots(&again, Place::Memory), 4, "freed slots of the family come first");
+    use_slots(&child, &again, 2);
+    // The end of one leaves the other what it shares.
+    drop(parent);
+    server.status_until(|status| status.sessions == 1);
+    assert_eq!(server.status().slots, 80);
+    file(&child, Place::Spill).read_exact_at(&mut bytes, u64::from(spilled.first_slot) * 65536).expect("read");
+    assert!(bytes.iter().any(|byte| *byte != 0));
+    let grandchild = child.open_clone(&server.unix_path()).expect("a clone");
+    let own = child.grant(3).expect("granted");
+    assert_eq!(server.status().slots, 83);
+    drop(child);
+    let status = server.status_until(|status| status.sessions == 1);
+    assert_eq!(status.slots, 83 - slots(&own, Place::Spill) - slots(&own, Place::Memory));
+    drop(grandchild);
+    let status = server.status_until(|status| status.sessions == 0);
+    assert_eq!((status.slots, status.memory_bytes, status.spill_bytes), (0, 0, 0));
+}

@@ -17,6 +17,7 @@ const PAGES: u64 = 3000;
 
 struct Model {
     client: Client,
+    options: SessionOptions,
     slot_pages: u64,
     /// What each page of a held slot holds; the slots that hold nothing have no pages here.
     pages: HashMap<u64, Vec<u8>>,
@@ -29,7 +30,21 @@ impl Model {
         let options = SessionOptions { payload_checksum, ..SessionOptions::for_endpoint(endpoint, slot_size) };
         let client = Client::open_with(endpoint, &options).expect("a session");
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
-        Model { client, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
+        Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
+    }
+
+    /// Another session that holds the same from now on.
+    fn cloned(&self, seed: u8) -> Model {
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        let client = self.client.cloned(&self.options);
+        Model {
+            client,
+            options: self.options.clone(),
+            slot_pages: self.slot_pages,
+            pages: self.pages.clone(),
+            rng,
+            seed,
+        }
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -106,6 +121,10 @@ impl Model {
         for n in 1..=steps {
             self.step(n);
         }
+        self.read_all();
+    }
+
+    fn read_all(&mut self) {
         let held: Vec<u64> = self.pages.keys().copied().collect();
         for number in held {
             self.read(number, 1);
@@ -147,4 +166,53 @@ fn several_clients_that_spill() {
         config.spill_margin = 0;
     });
     several_clients(&server, &server.tcp);
+}
+
+/// Sessions and their clones, several generations of them, each against a model of its own: first one after the other,
+/// then all at once, each on a connection and in a thread of its own.
+fn families(server: &TestServer, endpoint: &Endpoint) {
+    for (seed, slot_size, checksum) in [(50, 4096, true), (80, 65536, false), (110, 2 << 20, false)] {
+        let mut family = vec![Model::new(endpoint, slot_size, checksum, seed)];
+        for n in 1..=300 {
+            let members = family.len() as u64;
+            let which = family[0].below(members) as usize;
+            family[which].step(n);
+            if n % 37 == 0 {
+                let other = family[which].cloned(seed + n as u8 % 29);
+                family.push(other);
+            }
+            if n % 101 == 0 {
+                // Whoever goes first: the eldest, too.
+                let first = family.remove(0);
+                drop(first);
+            }
+        }
+        for member in &mut family {
+            member.read_all();
+        }
+        std::thread::scope(|scope| {
+            for member in family {
+                scope.spawn(|| member.run(60));
+            }
+        });
+        let status = server.status_until(|status| status.sessions == 0);
+        assert_eq!((status.slots, status.slots_free, status.spill_bytes), (0, 0, 0), "{status:?}");
+        assert_eq!(status.memory_bytes, status.memory_free_bytes, "all blocks are free: {status:?}");
+    }
+}
+
+#[test]
+fn clones_over_tcp() {
+    let server = TestServer::start(192 * MIB);
+    families(&server, &server.tcp);
+}
+
+#[test]
+fn clones_that_spill() {
+    let spill = tempfile::tempdir().expect("temporary directory");
+    let server = TestServer::start_with(6 * MIB, |config| {
+        config.spill = Some(spill.path().to_owned());
+        config.spill_margin = 0;
+    });
+    families(&server, &server.unix);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_server::{Server, ServerConfig, ServerError};
 use hanare_wire::frame::{Header, Kind};
-use hanare_wire::{AckStatus, Endpoint, ErrorCode, LinkError, Wait};
+use hanare_wire::{AckStatus, Endpoint, ErrorCode, LinkError, Session, SessionOptions, Wait};
 
 const PAGE: u64 = 4096;
 
@@ -290,4 +290,67 @@ fn configurations_that_cannot_work_are_refused() {
     assert_eq!(mode & 0o777, 0o600, "the socket is for this user alone");
     drop(server);
     assert!(!path.exists());
+}
+
+/// A clone costs nothing until one of the two writes, and then one slot.
+#[test]
+fn a_clone_shares_slots_until_one_side_writes() {
+    let server = TestServer::start(64 * MIB);
+    let mut parent = Client::open(&server.tcp, 4096);
+    for n in 0..100 {
+        assert_eq!(parent.write(n * 4096, &page(n, 1)).expect("written"), AckStatus::Done);
+    }
+    assert_eq!(server.status().slots, 100);
+    let options = SessionOptions::for_endpoint(&server.tcp, 4096);
+    let mut child = parent.cloned(&options);
+    assert_eq!((server.status().slots, server.status().sessions), (100, 2), "shared");
+    assert_eq!(child.write(5 * 4096, &page(5, 2)).expect("written"), AckStatus::Done);
+    assert_eq!(parent.write(6 * 4096, &page(6, 3)).expect("written"), AckStatus::Done);
+    assert_eq!(server.status().slots, 102, "one for either's own");
+    assert_eq!(child.write(5 * 4096, &page(5, 4)).expect("written"), AckStatus::Done);
+    assert_eq!(server.status().slots, 102, "written in place from then on");
+    parent.discard(0, 5 * 4096);
+    assert_eq!(server.status().slots, 102, "the child has them still");
+    child.discard(0, 5 * 4096);
+    assert_eq!(server.status().slots, 97, "nobody has them");
+    assert!(parent.read(5 * 4096, 4096).expect("held") == page(5, 1));
+    assert!(child.read(5 * 4096, 4096).expect("held") == page(5, 4));
+    assert!(child.read(6 * 4096, 4096).expect("held") == page(6, 1));
+    drop(parent);
+    // Number 5 of the parent's and its number 6 go with it.
+    server.status_until(|status| status.sessions == 1 && status.slots == 95);
+    assert!(child.read(99 * 4096, 4096).expect("held") == page(99, 1));
+}
+
+/// When there is no room to part, a write is FULL and both sides keep what they had.
+#[test]
+fn a_full_server_says_so_when_a_shared_slot_is_written() {
+    let server = TestServer::start(2 * MIB);
+    let mut parent = Client::open(&server.tcp, 65536);
+    for n in 0..32 {
+        assert_eq!(parent.write(n * 65536, &page(n, 1)).expect("written"), AckStatus::Done);
+    }
+    let mut child = parent.cloned(&SessionOptions::for_endpoint(&server.tcp, 65536));
+    assert_eq!(child.write(3 * 65536, &page(3, 2)).expect("an answer"), AckStatus::Full);
+    assert!(child.read(3 * 65536, 4096).expect("held") == page(3, 1));
+    parent.discard(0, 65536);
+    child.discard(0, 65536);
+    assert_eq!(child.write(3 * 65536 + 4096, &page(3, 2)).expect("an answer"), AckStatus::Done);
+    assert!(child.read(3 * 65536, 4096).expect("held") == page(3, 1), "the rest of the slot came along");
+    assert!(parent.read(3 * 65536 + 4096, 4096).expect("held") == vec![0; 4096]);
+}
+
+#[test]
+fn only_who_knows_the_token_clones_a_session() {
+    let server = TestServer::start(8 * MIB);
+    let client = Client::open(&server.tcp, 4096);
+    let options = SessionOptions::for_endpoint(&server.tcp, 4096);
+    let mut info = client.info.clone();
+    info.token[3] ^= 1;
+    let error = Session::open_clone(&info, &options).expect_err("a wrong token");
+    assert!(matches!(error, LinkError::Refused { .. }), "{error:?}");
+    let wrong_size = SessionOptions::for_endpoint(&server.tcp, 65536);
+    assert!(Session::open_clone(&client.info, &wrong_size).is_err());
+    drop(client.requests);
+    assert_eq!(server.status().sessions, 1);
 }

@@ -67,9 +67,17 @@ fn connect(server: &TestServer) -> TcpStream {
 
 fn hello(stream: &mut TcpStream, role: Role, session: u64, token: [u8; 16]) {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
-    let payload =
-        Hello { role, payload_crc: false, slot_size, session, token, nonce: [0; 32], client: Identity::unknown() }
-            .encode();
+    let payload = Hello {
+        role,
+        payload_crc: false,
+        clone: false,
+        slot_size,
+        session,
+        token,
+        nonce: [0; 32],
+        client: Identity::unknown(),
+    }
+    .encode();
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Hello, 0) }, &payload);
 }
 

@@ -2,6 +2,7 @@
 
 use hanare_paging::kinds::First;
 use hanare_sim::cluster::cells::run_all;
+use hanare_sim::cluster::claims::{Verdict, claims};
 use hanare_sim::cluster::memory::Replacement;
 use hanare_sim::cluster::model::{FirstTouch, Frequencies, Group, Model, Rules};
 use hanare_sim::cluster::run::{Outcome, RunError, Stepping, run};
@@ -75,7 +76,7 @@ fn algo2_and_algo3_are_the_same_on_a_flat_network_bit_for_bit() {
     // On a tree they are not.
     let tree = Model { network: "4x4".parse().unwrap(), quanta_max: 200, ..model };
     let outcome = |name, seed| go(&tree, name, "kind", seed, Stepping::Events);
-    assert!((2..4).any(|seed| outcome("algo2", seed) != outcome("algo3", seed)));
+    assert!((1..6).any(|seed| outcome("algo2", seed) != outcome("algo3", seed)));
 }
 
 /// Rates by network, remote cost, replacement and scheduler.
@@ -95,25 +96,11 @@ fn table_3_is_met_within_the_bound() {
 
 #[test]
 fn what_the_paper_claims_holds_on_every_network() {
-    let rows = rates(2, &[("cells.networks", "['16', '4x4', '2x2x2x2']")]);
-    let mut gaps = Vec::new();
-    for by_scheduler in rows.chunks(5) {
-        let rates: Vec<f64> = by_scheduler.iter().map(Row::rate).collect();
-        assert!(
-            rates.iter().all(|rate| *rate <= rates[4]),
-            "algo4 is best or tied: {rates:?}, {:?}",
-            by_scheduler[0].cell
-        );
-        gaps.push(rates[4] - rates[0]);
-    }
-    for by_replacement in rows.chunks(10) {
-        for (lru, kind) in by_replacement[..5].iter().zip(&by_replacement[5..]) {
-            assert!(kind.rate() > lru.rate(), "method 3 beats method 1: {:?}", lru.cell);
-        }
-    }
-    // Of a network's four rows the second and the fourth are method 3, at 100 and at 300 clocks.
-    for network in gaps.chunks(4) {
-        assert!(network[3] > network[1], "dearer access widens the gap: {network:?}");
+    let claims = claims(&rates(5, &[("cells.networks", "['16', '4x4', '2x2x2x2']")]));
+    // Three networks, two remote costs, two methods, five schedulers.
+    assert_eq!(claims.iter().map(|claim| claim.cases.len()).collect::<Vec<_>>(), [30, 12, 3, 4]);
+    for claim in claims {
+        assert_eq!(claim.verdict(), Verdict::Holds, "{}", claim.line());
     }
 }
 
@@ -153,6 +140,7 @@ fn the_page_has_a_panel_a_cost_a_line_a_network_and_method_and_nothing_from_else
     assert_eq!(html.matches("<svg").count(), 2);
     assert_eq!(html.matches("<polyline").count(), 2 * 4);
     assert_eq!(html.matches("<tr><td>").count(), rows.len());
+    assert_eq!(html.matches("<li><strong>").count(), claims(&rows).len());
     assert!(html.contains("the paper's Table 3") && html.contains("58.64"));
     assert!(html.contains("&lt;b&gt;") && !html.contains("<b>") && html.contains("a &amp; b"));
     assert!(!html.contains("http") && !html.contains("src=") && !html.contains("NaN"));

@@ -181,6 +181,11 @@ impl<T> LockCell<T> {
         self.value.get_mut()
     }
 
+    /// The value, whoever held the lock.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     /// Makes the lock free whoever held it: for a forked child, where the holder may not exist.
     ///
     /// # Safety

@@ -19,6 +19,7 @@ pub mod copy;
 pub mod features;
 pub mod futex;
 pub mod map;
+pub mod mark;
 pub mod memory;
 pub mod pagemap;
 mod probe;

@@ -82,6 +82,10 @@ pub enum Advice {
     NoHugePage,
     /// Leave it out of a forked child.
     DontFork,
+    /// Let a forked child have it, copy-on-write.
+    DoFork,
+    /// Let a forked child have zeroes in its place.
+    WipeOnFork,
     /// Drop its pages.
     DontNeed,
     /// Drop its pages and those of the shared object beneath.
@@ -292,9 +296,11 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::HugePage => Kernel::LinuxHugepage,
         Advice::NoHugePage => Kernel::LinuxNoHugepage,
         Advice::DontFork => Kernel::LinuxDontFork,
+        Advice::DoFork => Kernel::LinuxDoFork,
         Advice::DontNeed => Kernel::LinuxDontNeed,
         Advice::Remove => Kernel::LinuxRemove,
         Advice::PopulateWrite => Kernel::LinuxPopulateWrite,
+        Advice::WipeOnFork => Kernel::LinuxWipeOnFork,
         Advice::DontDump => Kernel::LinuxDontDump,
     };
     // SAFETY: passed on to the caller.

@@ -377,6 +377,19 @@ impl SignalMask {
     pub fn block_all() -> Self {
         Self { old: set_mask(u64::MAX), _not_send: PhantomData }
     }
+
+    /// Leaves the signals blocked; what was blocked before, for [`SignalMask::restore`].
+    #[must_use]
+    pub fn keep(self) -> u64 {
+        let old = self.old;
+        std::mem::forget(self);
+        old
+    }
+
+    /// Blocks again exactly what was blocked before [`SignalMask::keep`].
+    pub fn restore(old: u64) {
+        set_mask(old);
+    }
 }
 
 impl Drop for SignalMask {

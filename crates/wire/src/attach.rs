@@ -12,7 +12,7 @@ use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::handshake::{Welcomed, Wish, connect, send_control};
 use crate::inbox::Inbox;
 use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_DEFAULT, slot_size_is_valid};
-use crate::payload::{Grant, Place, Role};
+use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
 
@@ -34,6 +34,7 @@ pub struct Attachment {
     pub capacity_bytes: u64,
     /// Bytes it could still hold, beyond what is granted, when it last answered.
     pub capacity_left_bytes: u64,
+    identity: (u64, [u8; TOKEN_BYTES]),
     control: Socket,
     inbox: Inbox,
     tag: u64,
@@ -42,6 +43,16 @@ pub struct Attachment {
 impl Attachment {
     /// Opens a same-host session with the server that listens on the AF_UNIX socket `path`.
     pub fn open(path: &Path, slot_size: u32) -> Result<Attachment, LinkError> {
+        Attachment::begin(path, slot_size, None)
+    }
+
+    /// Opens a same-host session on the very files of this one, in which every slot granted to this one is granted too.
+    /// Such a slot may be read by both and written by neither; it is free when both have given it back.
+    pub fn open_clone(&self, path: &Path) -> Result<Attachment, LinkError> {
+        Attachment::begin(path, self.slot_size, Some(self.identity))
+    }
+
+    fn begin(path: &Path, slot_size: u32, clone_of: Option<(u64, [u8; TOKEN_BYTES])>) -> Result<Attachment, LinkError> {
         if !slot_size_is_valid(slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
@@ -49,7 +60,8 @@ impl Attachment {
             role: Role::Attach,
             slot_size,
             payload_crc: false,
-            join: None,
+            join: clone_of,
+            clone: clone_of.is_some(),
             key: None,
             connect_timeout: CONNECT_DEFAULT,
             silent_timeout: SILENT_DEFAULT,
@@ -68,6 +80,7 @@ impl Attachment {
                     slot_size,
                     capacity_bytes,
                     capacity_left_bytes: capacity_bytes,
+                    identity: (welcome.session, welcome.token),
                     control: socket,
                     inbox,
                     tag: 0,
@@ -101,10 +114,22 @@ impl Attachment {
         if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
     }
 
-    /// Gives a run of granted slots back; their bytes are gone. Waits for the server's answer.
+    /// Gives runs of granted slots back, at most [`GRANT_RUNS_MAX`]; their bytes are gone, unless a clone of the session
+    /// has them too. Waits for the server's answer. Does not allocate.
+    pub fn give_back_runs(&mut self, runs: &[Grant]) -> Result<(), LinkError> {
+        let mut payload = [0; GRANT_RUNS_MAX * GRANT_BYTES];
+        if runs.is_empty() || runs.len() > GRANT_RUNS_MAX {
+            return Err(LinkError::Misuse { what: "from 1 to 256 runs are given back at a time" });
+        }
+        for (into, run) in payload.chunks_exact_mut(GRANT_BYTES).zip(runs) {
+            into.copy_from_slice(&run.encode());
+        }
+        self.ask(Kind::Return, Kind::Done, &payload[..runs.len() * GRANT_BYTES], &mut []).map(|_| ())
+    }
+
+    /// As [`Attachment::give_back_runs`], of one run.
     pub fn give_back(&mut self, first_slot: u32, count: u32, place: Place) -> Result<(), LinkError> {
-        let run = Grant { place, first_slot, count }.encode();
-        self.ask(Kind::Return, Kind::Done, &run, &mut []).map(|_| ())
+        self.give_back_runs(&[Grant { place, first_slot, count }])
     }
 
     /// Asks what the server could still hold beyond what is granted, in bytes, and waits for the answer.

@@ -35,6 +35,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) payload_crc: bool,
     /// The session and token to join, if any.
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
+    /// Whether that session is to be cloned instead.
+    pub(crate) clone: bool,
     pub(crate) key: Option<&'a Key>,
     pub(crate) connect_timeout: Duration,
     pub(crate) silent_timeout: Duration,
@@ -82,6 +84,7 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
     let hello = Hello {
         role: wish.role,
         payload_crc: wish.payload_crc,
+        clone: wish.clone,
         slot_size: wish.slot_size,
         session,
         token,
@@ -145,7 +148,7 @@ fn judge(
     }
     let as_wished = welcome.slot_size == wish.slot_size
         && welcome.payload_crc == wish.payload_crc
-        && wish.join.is_none_or(|(session, _)| session == welcome.session);
+        && wish.join.is_none_or(|(session, _)| (session == welcome.session) != wish.clone);
     if as_wished { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 

@@ -23,6 +23,8 @@ pub const TOKEN_BYTES: usize = 16;
 pub const NONCE_BYTES: usize = 32;
 /// HELLO flag: payloads carry checksums, both ways.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
+/// HELLO flag: a new session that begins with what the named one holds.
+pub const HELLO_CLONE: u8 = 2;
 
 /// HELLO: who the client is and what it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +33,13 @@ pub struct Hello {
     pub role: Role,
     /// Whether payloads are to carry checksums.
     pub payload_crc: bool,
+    /// Whether the session named is to be cloned, not joined.
+    pub clone: bool,
     /// The session's slot size (zero for [`Role::Control`]).
     pub slot_size: u32,
-    /// The session to join, or 0 for a new one.
+    /// The session to join or clone, or 0 for a new one.
     pub session: u64,
-    /// The session's token when joining, else zeroes.
+    /// The session's token when joining or cloning, else zeroes.
     pub token: [u8; TOKEN_BYTES],
     /// The client's nonce.
     pub nonce: [u8; NONCE_BYTES],
@@ -51,7 +55,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = self.role as u8;
-        bytes[1] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
+        bytes[1] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 } | if self.clone { HELLO_CLONE } else { 0 };
         bytes[4..8].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.token);
@@ -71,14 +75,18 @@ impl Hello {
         };
         let slot_size = u32::from_le_bytes(part(bytes, 4));
         let slot_fits = if role == Role::Control { slot_size == 0 } else { slot_size_is_valid(slot_size) };
-        if bytes[1] & !HELLO_PAYLOAD_CRC != 0 || bytes[2..4] != [0, 0] || !slot_fits {
+        let (clone, session) = (bytes[1] & HELLO_CLONE != 0, u64::from_le_bytes(part(bytes, 8)));
+        let clones_something = !clone || role != Role::Control && session != 0;
+        let known = HELLO_PAYLOAD_CRC | HELLO_CLONE;
+        if bytes[1] & !known != 0 || bytes[2..4] != [0, 0] || !slot_fits || !clones_something {
             return None;
         }
         Some(Hello {
             role,
             payload_crc: bytes[1] & HELLO_PAYLOAD_CRC != 0,
+            clone,
             slot_size,
-            session: u64::from_le_bytes(part(bytes, 8)),
+            session,
             token: part(bytes, 16),
             nonce: part(bytes, 32),
             client: Identity::decode(&part(bytes, 64))?,

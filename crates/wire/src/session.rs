@@ -7,7 +7,7 @@ use crate::error::LinkError;
 use crate::handshake::{Welcomed, Wish, connect};
 use crate::key::Key;
 use crate::limits::{CONNECT_DEFAULT, SILENT_DEFAULT, slot_size_is_valid};
-use crate::payload::Role;
+use crate::payload::{Role, TOKEN_BYTES};
 use crate::read::{ReadReplies, ReadRequests, halves};
 use crate::write::Writer;
 
@@ -46,6 +46,8 @@ pub struct SessionInfo {
     pub endpoint: Endpoint,
     /// The session's number there.
     pub session: u64,
+    /// What whoever joins or clones the session has to show.
+    pub token: [u8; TOKEN_BYTES],
     /// The session's slot size.
     pub slot_size: u32,
     /// Bytes the server could hold for the session when it answered, memory and spill together, within the quota.
@@ -69,6 +71,20 @@ pub struct Session {
 impl Session {
     /// Opens a new session.
     pub fn open(endpoint: &Endpoint, options: &SessionOptions) -> Result<Session, LinkError> {
+        Session::begin(endpoint, options, None)
+    }
+
+    /// Opens a new session that holds what `of` holds now; a write or discard in either is not seen in the other. Wait
+    /// for the acknowledgements of what is to be in it first.
+    pub fn open_clone(of: &SessionInfo, options: &SessionOptions) -> Result<Session, LinkError> {
+        Session::begin(&of.endpoint, options, Some((of.session, of.token)))
+    }
+
+    fn begin(
+        endpoint: &Endpoint,
+        options: &SessionOptions,
+        clone_of: Option<(u64, [u8; TOKEN_BYTES])>,
+    ) -> Result<Session, LinkError> {
         if !slot_size_is_valid(options.slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
@@ -76,18 +92,21 @@ impl Session {
             role: Role::Session,
             slot_size: options.slot_size,
             payload_crc: options.payload_checksum,
-            join: None,
+            join: clone_of,
+            clone: clone_of.is_some(),
             key: options.key.as_ref(),
             connect_timeout: options.connect_timeout,
             silent_timeout: options.silent_timeout,
         };
         let Welcomed { socket, inbox, welcome } = connect(endpoint, &wish)?;
         wish.join = Some((welcome.session, welcome.token));
+        wish.clone = false;
         let writing = connect(endpoint, &wish)?;
         let (requests, replies) = halves(socket, inbox, options.payload_checksum);
         let info = SessionInfo {
             endpoint: endpoint.clone(),
             session: welcome.session,
+            token: welcome.token,
             slot_size: welcome.slot_size,
             capacity_bytes: welcome.capacity_bytes,
             quota_bytes: welcome.quota_bytes,

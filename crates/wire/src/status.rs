@@ -56,6 +56,7 @@ impl Asking {
             slot_size: 0,
             payload_crc: false,
             join: None,
+            clone: false,
             key,
             connect_timeout: timeout,
             silent_timeout: timeout,

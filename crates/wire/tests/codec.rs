@@ -95,6 +95,7 @@ fn hello_and_status_go_there_and_back() {
     let hello = Hello {
         role: Role::Session,
         payload_crc: true,
+        clone: true,
         slot_size: 65536,
         session: 7,
         token: [3; 16],

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use clap::Args;
 use hanare_sim::cluster::cells::{Row, run_all};
+use hanare_sim::cluster::claims::{Claim, Verdict, claims};
 use hanare_sim::cluster::config::{Config, DEFAULT};
 use hanare_sim::cluster::run::RunError;
 use hanare_sim::cluster::{chart, paper};
@@ -60,10 +61,10 @@ pub(super) struct Chosen {
     #[arg(long, value_name = "NAMES")]
     replacement: Option<String>,
     /// Clocks of a remote access, a level.
-    #[arg(long, value_name = "CLOCKS")]
+    #[arg(long, value_name = "CLOCKS", allow_negative_numbers = true)]
     remote_cost: Option<String>,
     /// Runs of each, with the seeds 1, 2, ...
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     seeds: Option<String>,
     /// Any other setting of the file; may be given several times.
     #[arg(long, value_name = "SECTION.NAME=VALUE")]
@@ -179,7 +180,12 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     progress.clear();
     let rows = rows?;
     warn_of_unfinished(&rows);
-    let results = Results { paper_error_points_mean: paper::error(&rows).map(|(error, _)| error), cells: cells(&rows) };
+    let judged = claims(&rows);
+    let results = Results {
+        paper_error_points_mean: paper::error(&rows).map(|(error, _)| error),
+        claims: judged.iter().map(Judged::new).collect(),
+        cells: cells(&rows),
+    };
     let text = serde_json::to_string_pretty(&results).map_err(|error| SimulateError::Print(error.into()))?;
     if let Some(page) = page {
         page.write(&chart::page("Effective execution rate on a simulated cluster", &note(&config, &rows), &rows))?;
@@ -189,7 +195,7 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     } else if args.json.is_some() {
         return print(&format!("{text}\n"));
     }
-    print(&table(&rows))
+    print(&(table(&rows) + &told(&judged)))
 }
 
 /// Says so if a cell's measurement did not end as the paper's does.
@@ -215,7 +221,38 @@ fn note(config: &Config, rows: &[Row]) -> String {
 struct Results {
     /// Mean absolute error against the paper's Table 3, where it has figures.
     paper_error_points_mean: Option<f64>,
+    /// What the paper concludes, as far as there are cells to judge it by.
+    claims: Vec<Judged>,
     cells: Vec<Line>,
+}
+
+/// A claim as it is written out.
+#[derive(Serialize)]
+struct Judged {
+    claim: &'static str,
+    verdict: &'static str,
+    cases: usize,
+    held: usize,
+    tied: usize,
+    least_margin_points: Option<f64>,
+    least_margin_points_standard_error: Option<f64>,
+    least_margin_place: Option<String>,
+}
+
+impl Judged {
+    fn new(claim: &Claim) -> Self {
+        let least = claim.least();
+        Self {
+            claim: claim.text,
+            verdict: claim.verdict().word(),
+            cases: claim.cases.len(),
+            held: claim.count(Verdict::Holds),
+            tied: claim.count(Verdict::Tied),
+            least_margin_points: least.map(|case| case.margin_points),
+            least_margin_points_standard_error: least.map(|case| case.error_points),
+            least_margin_place: least.map(|case| case.place.clone()),
+        }
+    }
 }
 
 /// One cell as it is written out.
@@ -302,6 +339,16 @@ fn table(rows: &[Row]) -> String {
         text += &format!("\nmean absolute error against the paper's Table 3: {error:.2} points over {count} cells\n");
     }
     text
+}
+
+/// The verdict on each claim, a line each.
+fn told(claims: &[Claim]) -> String {
+    if claims.is_empty() {
+        return String::new();
+    }
+    let line = |claim: &Claim| format!("{:13} {}\n", claim.verdict().word(), claim.line());
+    let lines: String = claims.iter().map(line).collect();
+    format!("\nclaims; means over the seeds in points, ± their standard error; tied: within one of 0\n{lines}")
 }
 
 fn line_of(widest: usize, head: &str, parts: impl Iterator<Item = String>) -> String {

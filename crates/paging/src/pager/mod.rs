@@ -15,6 +15,7 @@
 //! that action's completion is told.
 
 mod ahead;
+mod fork;
 mod hide;
 mod room;
 mod shape;
@@ -92,6 +93,12 @@ pub struct Pager {
     /// Units of free frames whose memory is being given back.
     freeing: u32,
     clean: u32,
+    /// Pages that are neither untouched nor resident nor remote.
+    moving: u32,
+    /// Write-backs under way.
+    writing: u32,
+    /// Brought to rest since the program last did something: nothing is hidden.
+    resting: bool,
     /// Units of pages (of blocks, where a block has several units) of which anything was touched.
     touched: u32,
     starved: VecDeque<PageId>,
@@ -146,6 +153,9 @@ impl Pager {
             freeing: 0,
             clean: 0,
             touched: 0,
+            moving: 0,
+            writing: 0,
+            resting: false,
             starved: VecDeque::with_capacity(limits::STARVED_MAX),
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
@@ -159,6 +169,13 @@ impl Pager {
     /// Takes an event and answers with what is to be done, appended to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
         let mut progress = Progress::Done;
+        match event {
+            Event::Settle { .. } => self.resting = true,
+            Event::Fault { .. } | Event::Discard { .. } | Event::WillNeed { .. } | Event::Tick { .. } => {
+                self.resting = false
+            }
+            _ => {}
+        }
         match event {
             Event::Fault { unit, write } => self.fault(unit, write, actions),
             Event::Fetched { page, ok } => self.fetched(page, ok, actions),
@@ -178,10 +195,15 @@ impl Pager {
             }
             Event::Discard { first, end } => progress = self.discard(first, end, actions),
             Event::WillNeed { first, end } => self.prefetch_range(first, end.saturating_sub(first), actions),
-            Event::Budget { units } => self.set_budget(units),
+            Event::Settle { first, end, leave } => progress = self.settle_range(first, end, leave, actions),
+            Event::Budget { units } => {
+                self.set_budget(units);
+                // Free frames that keep their memory are given up first.
+                let _ = self.has_room(0, actions);
+            }
         }
         self.balance(actions);
-        if self.hide_wished(actions) && matches!(event, Event::Tick { .. }) {
+        if !self.resting && self.hide_wished(actions) && matches!(event, Event::Tick { .. }) {
             progress = Progress::Continue(0);
         }
         self.counters.used_peak = self.counters.used_peak.max(u64::from(self.local_units()));
@@ -575,11 +597,13 @@ impl Pager {
 
     fn write_back(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
         self.set(page, WRITING);
+        self.writing += 1;
         actions.push(Action::WriteBack { page, frame });
     }
 
     fn written_back(&mut self, page: PageId, frame: FrameId, ok: bool, actions: &mut Actions) {
         let moves = self.pool(frame.wide).class.moves;
+        self.writing -= 1;
         if self.state(page) != State::Staged {
             // The page was rescued or discarded meanwhile: the frame is all that is left of this write.
             self.clear(page, WRITING);
@@ -598,7 +622,7 @@ impl Pager {
             return;
         }
         if !ok && !self.has(page, DISCARDED) {
-            return actions.push(Action::WriteBack { page, frame });
+            return self.write_back(page, frame, actions);
         }
         self.clear(page, WRITING | DIRTY);
         self.set(page, HELD);
@@ -692,6 +716,8 @@ impl Pager {
     fn move_to(&mut self, page: PageId, to: State) {
         let from = self.state(page);
         self.state[page.0 as usize] = to as u8;
+        self.moving -= u32::from(!from.is_at_rest());
+        self.moving += u32::from(!to.is_at_rest());
         if self.geometry.block_units == 1 {
             self.touched += u32::from(to != State::Untouched);
             self.touched -= u32::from(from != State::Untouched);

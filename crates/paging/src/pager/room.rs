@@ -190,13 +190,18 @@ impl Pager {
         let Some(page) = self.ahead.pop_front() else {
             return false;
         };
+        self.give_up_prefetched(page);
+        true
+    }
+
+    /// A staged page that was prefetched, and is no longer in the queue of those, is only with the server again.
+    pub(super) fn give_up_prefetched(&mut self, page: PageId) {
         let frame = self.frame_of(page);
         self.counters.prefetch_wasted += u64::from(self.span(page));
         self.forget_frame(page, Some(frame));
         self.used -= self.span(page);
         self.clear(page, PREFETCHED);
         self.move_to(page, State::Remote);
-        true
     }
 
     pub(super) fn leave(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {

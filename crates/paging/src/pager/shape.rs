@@ -18,6 +18,11 @@ impl Pager {
             let page = self.head(unit);
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
+            // Nothing is under way on a page that was fetched ahead: who waited for it to come to rest would wait for ever.
+            if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
+                self.ahead.retain(|&other| other != page);
+                self.give_up_prefetched(page);
+            }
             if !whole && self.state(page) != State::Untouched && !self.split(page) {
                 if self.is_hidden(page) {
                     self.unhide(page, false, actions);

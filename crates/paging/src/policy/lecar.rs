@@ -16,8 +16,8 @@ pub(super) const INFO: Info = Info {
 
 /// How fast the weights learn.
 const LEARNING_RATE: f64 = 0.45;
-/// What is left of a regret after as many references as memory has pages.
-const DISCOUNT: f64 = 0.005;
+/// Logarithm of what is left of a regret after as many references as memory has pages: of 0.005.
+const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
 /// The least weight, so that the other side is still tried now and then.
 const WEIGHT_MIN: f64 = 1e-10;
 
@@ -70,8 +70,8 @@ impl LeCar {
     /// A page came back that this list gave up: the other side gains, the more the shorter it was gone.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
-        let reward = DISCOUNT.powf(away / f64::from(self.capacity.pages().max(1)));
-        let gain = (LEARNING_RATE * reward).exp();
+        let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
+        let gain = exp(LEARNING_RATE * reward);
         let (lru, lfu) = match gone {
             GONE_LRU => (self.weight_lru, (1.0 - self.weight_lru) * gain),
             GONE_LFU => (self.weight_lru * gain, 1.0 - self.weight_lru),
@@ -79,6 +79,19 @@ impl LeCar {
         };
         self.weight_lru = (lru / (lru + lfu)).clamp(WEIGHT_MIN, 1.0 - WEIGHT_MIN);
     }
+}
+
+/// The exponential function for what occurs here, at most 1. The C library's would bring its mathematical part into every
+/// program that a run starts, which takes as long as starting a small one.
+fn exp(x: f64) -> f64 {
+    if x < -700.0 {
+        return 0.0;
+    }
+    // 2^n times the exponential of a rest of at most half of ln 2, whose series ends in rounding.
+    let n = (x * std::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i32;
+    let rest = x - f64::from(n) * std::f64::consts::LN_2;
+    let series = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
+    series * f64::from_bits(((n + 1023) as u64) << 52)
 }
 
 impl Policy for LeCar {
@@ -202,6 +215,16 @@ impl Frequency {
 mod tests {
     use super::*;
     use crate::policy::trial::{Numbers, Trial};
+
+    #[test]
+    fn the_exponential_is_the_c_librarys() {
+        for n in -70_000..=1_000 {
+            let x = f64::from(n) / 1000.0;
+            let (ours, theirs) = (exp(x), x.exp());
+            assert!((ours - theirs).abs() <= 1e-14 * theirs, "{x}: {ours} and {theirs}");
+        }
+        assert!((DISCOUNT_LN - 0.005_f64.ln()).abs() < 1e-15 && exp(-1e9) == 0.0 && exp(f64::NEG_INFINITY) == 0.0);
+    }
 
     #[test]
     fn what_one_side_gave_up_and_comes_back_moves_trust_to_the_other() {

@@ -3,8 +3,11 @@
 
 use super::*;
 use crate::adopt::{AdoptError, Aside, Piece};
-use crate::windows::MARK;
+use crate::windows::{MARK, WINDOWS_MAX};
 use hanare_sys::map::{self, Mapping};
+
+/// How often [`adopt`] works in a process.
+pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
 /// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
 ///
@@ -18,11 +21,12 @@ use hanare_sys::map::{self, Mapping};
 pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
-    let state = state().filter(|_| active()).ok_or(AdoptError::Room(len))?;
+    let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
     // Offset and address are alike up to the largest page, so that such pages can be moved whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();
+    let inside = gate::enter();
     let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
     // SAFETY: passed on from the caller.
     let aside = match unsafe { Aside::take(pieces) } {
@@ -38,6 +42,7 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     state.look_up_places();
     state.idle.fetch_add((taken - len) as u64, Relaxed);
     state.far_changed();
+    drop(inside);
     drop(mask);
     aside.refill();
     Ok(())
@@ -56,8 +61,9 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
 
 /// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
 pub fn make_hole(addr: usize, len: usize) {
-    let (Some(state), Some(offset)) = (state().filter(|_| active()), offset_of(addr)) else { return };
+    let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
     state.discard_whole(offset, len);
     let _ = state.engine.view().restrict(Span { offset, len }, Prot::READ_WRITE.0);
     state.engine.view().windows().puncture(Span { offset, len });
@@ -74,7 +80,7 @@ pub fn make_hole(addr: usize, len: usize) {
 /// cannot be far. No other thread writes to it meanwhile.
 ///
 /// # Errors
-/// The errno of the refusal; nothing has changed.
+/// The errno of the refusal; nothing but the access has changed.
 pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
     protect(addr, len, Prot::READ_WRITE.0)?;
@@ -82,7 +88,11 @@ pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
     unsafe { copy::copy(addr as *const u8, aside.as_ptr(), len) };
     make_hole(addr, len);
     // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
-    unsafe { map::move_to(aside.leak(), addr, len) }.map_err(|errno| errno.0)
+    if let Err(errno) = unsafe { map::move_to(aside.leak(), addr, len) } {
+        let why = format_args!("cannot map what becomes executable: {errno}; raise vm.max_map_count");
+        crate::fatal::die(crate::fatal::EXIT_LOST, why);
+    }
+    Ok(())
 }
 
 impl State {

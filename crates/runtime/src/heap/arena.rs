@@ -63,21 +63,19 @@ unsafe extern "C" fn take_chunk(
     committed: *mut bool,
     _: c_uint,
 ) -> *mut c_void {
-    let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| wanted.is_null()) else { return null_mut() };
+    // SAFETY: jemalloc passes valid places.
+    let must_be_committed = unsafe { committed.read() };
+    // It asks for a place of its choice, or for memory in use at once, only after growing by a chunk failed.
+    let grows = wanted.is_null() && !must_be_committed;
+    let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| far::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
     with_heap(|heap| heap.blocks.add_chunks(addr - heap.base, whole));
-    // SAFETY: jemalloc passes valid places.
-    unsafe {
-        zero.write(true);
-        if committed.read() && !keeping_errno(|| far::heap_uses(len)) {
-            // The chunk stays with the heap's idle space, and is not used again: it costs addresses only.
-            return null_mut();
-        }
-    }
+    // SAFETY: as above.
+    unsafe { zero.write(true) };
     addr as *mut c_void
 }
 
-/// True is a refusal: there is no room on the servers.
+/// Pages are there without being asked for; what is asked is whether servers have room. True is a refusal.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
     _: *mut c_void,

@@ -49,3 +49,9 @@ __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, 
     }
     return (void *)(start + lead);
 }
+
+/* No breaks for jemalloc: the program's may be far, and asking for one would start the engine, which needs jemalloc. */
+__attribute__((visibility("hidden"))) void *__wrap_sbrk(intptr_t increment) {
+    (void)increment;
+    return (void *)-1;
+}

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use hanare_sys::copy;
@@ -14,7 +14,7 @@ use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
-use super::Held;
+use super::{Held, shared::Shared};
 use crate::engine::now_ns;
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 
@@ -26,7 +26,7 @@ const SPILLED: u32 = 1 << 31;
 /// Slots that were free all this time, beyond what is kept for write-backs to come, are given back.
 const IDLE_NS: u64 = 2_000_000_000;
 /// At most so many bytes of them at a time, in so many runs.
-const IDLE_BYTES_MAX: usize = 256 << 20;
+const IDLE_BYTES_MAX: usize = 64 << 20;
 const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
@@ -41,6 +41,7 @@ pub enum DirectError {
 }
 
 pub(crate) struct Direct {
+    path: PathBuf,
     unit_bytes: usize,
     slot_bytes: usize,
     /// The slots in memory, one after the other.
@@ -58,6 +59,10 @@ pub(crate) struct Direct {
     idle_since_ns: AtomicU64,
     /// Rung when few free slots are left.
     bell: &'static AtomicU32,
+    /// Threads that read slots just now.
+    readers: AtomicU32,
+    /// Held by who gives a stretch a slot of its own.
+    unsharing: LockCell<()>,
 }
 
 /// Which slot each stretch has (number plus one; 0 is none), and the slots that are free.
@@ -66,6 +71,9 @@ struct Table {
     free: Vec<u32>,
     held: Held,
     unit_bytes: usize,
+    shared: Shared,
+    /// No stretch from here on ever had a slot.
+    top: usize,
 }
 
 impl Direct {
@@ -78,15 +86,35 @@ impl Direct {
         bell: &'static AtomicU32,
     ) -> Result<Self, DirectError> {
         let attachment = Attachment::open(path, slot_bytes as u32)?;
+        let stretch_units = (slot_bytes / unit_bytes) as u32;
+        let stretches = units.div_ceil(stretch_units) as usize;
+        let table = Table {
+            slot_of: vec![0; stretches],
+            free: Vec::with_capacity(stretches),
+            held: Held::new(units, stretch_units),
+            unit_bytes,
+            shared: Shared::new(stretches),
+            top: 0,
+        };
+        Self::with(attachment, path.to_owned(), unit_bytes, table, bell)
+    }
+
+    fn with(
+        attachment: Attachment,
+        path: PathBuf,
+        unit_bytes: usize,
+        table: Table,
+        bell: &'static AtomicU32,
+    ) -> Result<Self, DirectError> {
+        let slot_bytes = attachment.slot_size as usize;
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
             // SAFETY: our own fresh mapping; the advice changes no contents.
             let _ = unsafe { map::advise(mapping.addr(), len, advice) };
         }
-        let stretch_units = (slot_bytes / unit_bytes) as u32;
-        let stretches = units.div_ceil(stretch_units) as usize;
         Ok(Self {
+            path,
             unit_bytes,
             slot_bytes,
             slots: mapping.leak(),
@@ -96,12 +124,7 @@ impl Direct {
                 .map(|fd| fd.try_clone().map(File::from))
                 .transpose()
                 .map_err(|source| DirectError::Link(LinkError::Io { what: "keeping the spill file open", source }))?,
-            table: LockCell::new(Table {
-                slot_of: vec![0; stretches],
-                free: Vec::with_capacity(stretches),
-                held: Held::new(units, stretch_units),
-                unit_bytes,
-            }),
+            table: LockCell::new(table),
             left_bytes: AtomicU64::new(attachment.capacity_bytes),
             left_known_ns: AtomicU64::new(now_ns()),
             idle_slots: AtomicU32::new(0),
@@ -110,6 +133,8 @@ impl Direct {
             free_slots: AtomicU32::new(0),
             granted_slots: AtomicU32::new(0),
             bell,
+            readers: AtomicU32::new(0),
+            unsharing: LockCell::new(()),
         })
     }
 
@@ -119,9 +144,17 @@ impl Direct {
         self.place(slot, inside)
     }
 
-    /// Address of a held unit's bytes, unless they are in the spill file.
-    pub(crate) fn slot_address(&self, unit: u32) -> Option<*const u8> {
-        self.locate(unit).ok()
+    /// Hands the address of a held unit's bytes to `look`, unless they are in the spill file.
+    pub(crate) fn look_at_slot<T>(&self, unit: u32, look: impl FnOnce(*const u8) -> T) -> Option<T> {
+        self.reading(|| self.locate(unit).ok().map(look))
+    }
+
+    /// While this runs, no slot that it finds in the table goes back to the server.
+    fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.readers.fetch_add(1, SeqCst);
+        let result = read();
+        self.readers.fetch_sub(1, SeqCst);
+        result
     }
 
     fn place(&self, slot: u32, inside: usize) -> Result<*const u8, u64> {
@@ -140,7 +173,7 @@ impl Direct {
         while done < len {
             let at = unit + (done / unit_bytes) as u32;
             let piece = ((per_slot - at as usize % per_slot) * unit_bytes).min(len - done);
-            visit(done, self.locate(at), piece);
+            self.reading(|| visit(done, self.locate(at), piece));
             done += piece;
         }
     }
@@ -188,13 +221,20 @@ impl Direct {
     /// Writes a page into its slot, `fill` putting the bytes at the address it is given.
     pub(crate) fn write(&self, unit: u32, len: usize, bounce: *mut u8, fill: impl FnOnce(*mut u8)) {
         let (slot, inside) = loop {
-            let found = {
+            let (found, is_shared) = {
                 let mut table = self.table.lock();
                 let found = table.slot_for_write(unit, self.slot_bytes);
                 self.free_slots.store(table.free.len() as u32, Relaxed);
                 self.idle_slots.fetch_min(table.free.len() as u32, Relaxed);
-                found
+                let stretch = unit / table.held.stretch_units;
+                // Marked already now: a discard of all else in the stretch must not take the slot away from under this.
+                table.held.mark(unit, (len / self.unit_bytes) as u32);
+                (found, table.shared.has(stretch))
             };
+            if is_shared {
+                self.unshare(unit, len == self.slot_bytes, bounce);
+                continue;
+            }
             if self.free_slots.load(Relaxed) + 1 == self.low() {
                 self.bell.fetch_add(1, Release);
                 futex::wake_one(self.bell);
@@ -209,21 +249,16 @@ impl Direct {
             Err(position) => {
                 fill(bounce);
                 // SAFETY: `bounce` has room for a page and was just filled.
-                let bytes = unsafe { std::slice::from_raw_parts(bounce, len) };
-                let written = self.spill.as_ref().map(|file| file.write_all_at(bytes, position));
-                if !matches!(written, Some(Ok(()))) {
-                    fatal::die(
-                        EXIT_FULL,
-                        format_args!("the spill file cannot be written; check the space on its disk"),
-                    );
-                }
+                self.write_spill(position, unsafe { std::slice::from_raw_parts(bounce, len) });
             }
         }
     }
 
-    /// These units' bytes in their slots count from now on.
-    pub(crate) fn mark_held(&self, unit: u32, count: u32) {
-        self.table.lock().held.mark(unit, count);
+    fn write_spill(&self, position: u64, bytes: &[u8]) {
+        let written = self.spill.as_ref().map(|file| file.write_all_at(bytes, position));
+        if !matches!(written, Some(Ok(()))) {
+            fatal::die(EXIT_FULL, format_args!("the spill file cannot be written; check the space on its disk"));
+        }
     }
 
     /// These units are no longer needed; slots that are wholly free are used again.
@@ -233,7 +268,11 @@ impl Direct {
             if table.held.release(unit) {
                 let stretch = unit / table.held.stretch_units;
                 let slot = std::mem::take(&mut table.slot_of[stretch as usize]) - 1;
-                table.free.push(slot);
+                if table.shared.take(stretch) {
+                    table.shared.let_go(slot);
+                } else {
+                    table.free.push(slot);
+                }
             }
         }
     }
@@ -246,6 +285,7 @@ impl Direct {
                 format_args!("the private memory server is gone; the program's far memory went with it"),
             );
         }
+        self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
             // A refusal shows itself again when a slot is really needed.
             let _ = self.try_grant();
@@ -259,6 +299,8 @@ impl Direct {
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
+        // To the end: who finds no slot meanwhile must not ask before these can be granted again.
+        let mut control = self.control.lock();
         let mut slots: Vec<u32> = {
             let mut table = self.table.lock();
             let idle = self.idle_slots.load(Relaxed).min(table.free.len() as u32);
@@ -274,7 +316,6 @@ impl Direct {
         let (now, later) = runs.split_at(runs.len().min(IDLE_RUNS_MAX));
         for run in now {
             let place = if run[0] & SPILLED != 0 { Place::Spill } else { Place::Memory };
-            let mut control = self.control.lock();
             // A link that failed shows itself to the keeper, and then the slots are lost with the rest.
             if control.give_back(run[0] & !SPILLED, run.len() as u32, place).is_ok() {
                 self.granted_slots.fetch_sub(run.len() as u32, Relaxed);
@@ -321,7 +362,11 @@ impl Direct {
     }
 
     fn grant(&self) {
-        match self.try_grant() {
+        let granted = match self.try_grant() {
+            Err(LinkError::Full) if self.return_slots() => self.try_grant(),
+            granted => granted,
+        };
+        match granted {
             Ok(()) => {}
             Err(LinkError::Full) => fatal::die(
                 EXIT_FULL,
@@ -358,6 +403,91 @@ impl Direct {
     }
 }
 
+// ---- fork -----------------------------------------------------------------------------------------------------------
+
+impl Direct {
+    /// A link for a child that is about to be forked, to the very slots of this one. From now on they are read only;
+    /// nothing may be under way.
+    pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
+        let attachment = self.control.lock().open_clone(&self.path)?;
+        let table = &mut *self.table.lock();
+        table.shared.add_all(&table.slot_of[..table.top]);
+        Ok(attachment)
+    }
+
+    /// In the child: the same table on the child's own link.
+    pub(crate) fn again(self, attachment: Attachment) -> Result<Self, DirectError> {
+        let mut table = self.table.into_inner();
+        // What was granted ahead stays the parent's to use.
+        for slot in table.free.drain(..) {
+            table.shared.let_go(slot);
+        }
+        let again = Self::with(attachment, self.path, self.unit_bytes, table, self.bell)?;
+        again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
+        Ok(again)
+    }
+
+    /// Gives the stretch of a unit a slot of its own, with the bytes of the shared one unless all of them are about to be
+    /// written.
+    #[cold]
+    fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) {
+        let _alone = self.unsharing.lock();
+        let (stretch, old, new) = loop {
+            {
+                let mut table = self.table.lock();
+                let stretch = unit / table.held.stretch_units;
+                if !table.shared.has(stretch) {
+                    return;
+                }
+                if let Some(new) = table.free.pop() {
+                    break (stretch, table.slot_of[stretch as usize] - 1, new);
+                }
+            }
+            self.grant();
+        };
+        if !whole {
+            self.copy_slot(old, new, bounce);
+        }
+        let mut table = self.table.lock();
+        // The unit counts as held, so the stretch still has the slot it had.
+        table.slot_of[stretch as usize] = new + 1;
+        table.shared.take(stretch);
+        table.shared.let_go(old);
+    }
+
+    fn copy_slot(&self, old: u32, new: u32, bounce: *mut u8) {
+        let from = self.place(old, 0).unwrap_or_else(|position| {
+            self.read_spill(position, bounce, self.slot_bytes);
+            bounce.cast_const()
+        });
+        match self.place(new, 0) {
+            // SAFETY: the old slot is nobody's to write to, or it is the caller's buffer, which has room for a slot; the
+            // new one is in no table yet.
+            Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
+            // SAFETY: as above.
+            Err(position) => self.write_spill(position, unsafe { std::slice::from_raw_parts(from, self.slot_bytes) }),
+        }
+    }
+
+    /// Gives slots back that this process no longer uses and another one may; whether there were any.
+    fn return_slots(&self) -> bool {
+        let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
+        let mut control = self.control.lock();
+        let count = {
+            let mut table = self.table.lock();
+            // Who began to read before a slot was let go may read it still. New readers do not find it.
+            if self.readers.load(SeqCst) > 0 { 0 } else { table.shared.take_runs(&mut runs, SPILLED) }
+        };
+        // A link that fails shows itself to be gone.
+        if count == 0 || control.give_back_runs(&runs[..count]).is_err() {
+            return false;
+        }
+        self.granted_slots.fetch_sub(runs[..count].iter().map(|run| run.count).sum(), Relaxed);
+        self.note_room(&control);
+        true
+    }
+}
+
 impl Table {
     fn slot(&self, unit: u32, slot_bytes: usize) -> (u32, usize) {
         let stretch = unit / self.held.stretch_units;
@@ -370,6 +500,7 @@ impl Table {
         let stretch = (unit / self.held.stretch_units) as usize;
         if self.slot_of[stretch] == 0 {
             self.slot_of[stretch] = self.free.pop()? + 1;
+            self.top = self.top.max(stretch + 1);
         }
         Some(self.slot(unit, slot_bytes))
     }

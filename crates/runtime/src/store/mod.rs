@@ -3,6 +3,7 @@
 
 pub(crate) mod direct;
 pub(crate) mod remote;
+mod shared;
 
 /// Which units are held, and how many of each stretch. A stretch whose last unit is released is free as a whole.
 pub(crate) struct Held {

@@ -14,7 +14,9 @@ use hanare_paging::{Event, FrameId, PageId, Placement};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
-use hanare_wire::{Ack, AckStatus, LinkError, ReadReplies, ReadRequests, Session, Wait, Writer};
+use hanare_wire::{
+    Ack, AckStatus, LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer,
+};
 
 use super::Held;
 use crate::engine::{Engine, now_ns};
@@ -70,6 +72,8 @@ enum Job {
 
 struct Server {
     name: String,
+    info: SessionInfo,
+    options: SessionOptions,
     link_fd: RawFd,
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
@@ -84,7 +88,6 @@ struct Server {
     answered: AtomicU32,
     /// When it last told of its room.
     room_known_ns: AtomicU64,
-    quota_bytes: u64,
 }
 
 struct Requests {
@@ -123,9 +126,34 @@ struct Places {
 pub(crate) struct Opened {
     pub(crate) name: String,
     pub(crate) session: Session,
+    pub(crate) options: SessionOptions,
     pub(crate) capacity_bytes: u64,
     /// The most it is to be used for, where the user set a bound.
     pub(crate) limit_bytes: Option<u64>,
+}
+
+impl Server {
+    fn new(name: String, options: SessionOptions, session: Session, bounce: usize) -> (Self, Writer) {
+        let (link, replies, writer, info) = session.split();
+        let server = Server {
+            name,
+            info,
+            options,
+            link_fd: link.as_fd().as_raw_fd(),
+            requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(READS_MAX) }),
+            replies: LockCell::new(Replies { link: replies, bounce }),
+            reads_in_flight: AtomicU32::new(0),
+            last_reply_ns: AtomicU64::new(0),
+            jobs: LockCell::new(VecDeque::with_capacity(JOBS_MAX)),
+            bell: AtomicU32::new(0),
+            writes_in_flight: AtomicU32::new(0),
+            last_ack_ns: AtomicU64::new(0),
+            asked: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
+            room_known_ns: AtomicU64::new(now_ns()),
+        };
+        (server, writer)
+    }
 }
 
 impl Remote {
@@ -148,25 +176,10 @@ impl Remote {
         }
         let mut writers = Vec::new();
         let servers = opened.into_iter().map(|opened| {
-            let (link, replies, writer, info) = opened.session.split();
+            let bounce = Mapping::anonymous(bounce_bytes)?.leak();
+            let (server, writer) = Server::new(opened.name, opened.options, opened.session, bounce);
             writers.push(writer);
-            let replies = Replies { link: replies, bounce: Mapping::anonymous(bounce_bytes)?.leak() };
-            Ok(Server {
-                name: opened.name,
-                link_fd: link.as_fd().as_raw_fd(),
-                requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(READS_MAX) }),
-                replies: LockCell::new(replies),
-                reads_in_flight: AtomicU32::new(0),
-                last_reply_ns: AtomicU64::new(0),
-                jobs: LockCell::new(VecDeque::with_capacity(JOBS_MAX)),
-                bell: AtomicU32::new(0),
-                writes_in_flight: AtomicU32::new(0),
-                last_ack_ns: AtomicU64::new(0),
-                asked: AtomicU32::new(0),
-                answered: AtomicU32::new(0),
-                room_known_ns: AtomicU64::new(now_ns()),
-                quota_bytes: info.quota_bytes,
-            })
+            Ok(server)
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
         let slot_units = (slot_bytes / unit_bytes) as u32;
@@ -182,6 +195,35 @@ impl Remote {
         };
         let places = LockCell::new(places);
         Ok((Self { servers, places, unit_bytes, silent }, writers))
+    }
+
+    // ---- fork -------------------------------------------------------------------------------------------------------
+
+    /// Whether nothing is asked for, on its way or waiting to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.servers.iter().all(|server| {
+            server.reads_in_flight.load(Acquire) == 0
+                && server.jobs.lock().is_empty()
+                && server.writes_in_flight.load(Acquire) == 0
+        })
+    }
+
+    /// Sessions for a child that is about to be forked, which hold what these hold; nothing may be under way.
+    pub(crate) fn share(&self) -> Result<Vec<Session>, LinkError> {
+        self.servers.iter().map(|server| Session::open_clone(&server.info, &server.options)).collect()
+    }
+
+    /// In the child: the same places on the child's own sessions, with the writers to be run.
+    pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Writer>) {
+        let mut writers = Vec::new();
+        let servers = self.servers.into_iter().zip(sessions).map(|(server, session)| {
+            let bounce = server.replies.into_inner().bounce;
+            let (server, writer) = Server::new(server.name, server.options, session, bounce);
+            writers.push(writer);
+            server
+        });
+        let servers = servers.collect();
+        (Self { servers, ..self }, writers)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------

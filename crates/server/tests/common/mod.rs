@@ -100,6 +100,12 @@ impl Client {
         Ok(Client { requests, replies, writer, info, tag: 0 })
     }
 
+    /// A session that begins with what this one holds.
+    pub fn cloned(&self, options: &SessionOptions) -> Client {
+        let (requests, replies, writer, info) = Session::open_clone(&self.info, options).expect("a clone").split();
+        Client { requests, replies, writer, info, tag: 0 }
+    }
+
     pub fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
         self.tag += 1;
         self.requests.request(self.tag, offset, len)?;

@@ -3,17 +3,20 @@
 use std::fmt::Write;
 
 use super::cells::Row;
+use super::claims::claims;
 use super::paper;
 use crate::html::{STYLE, escape};
 
-const WIDTH: f64 = 820.0;
-const HEIGHT: f64 = 400.0;
-const LEFT: f64 = 56.0;
+const WIDTH: f64 = 940.0;
+const HEIGHT: f64 = 420.0;
+const LEFT: f64 = 74.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
-const LEGEND: f64 = 250.0;
+const LEGEND: f64 = 260.0;
 /// Height of a line of the legend.
 const LINE: f64 = 20.0;
+/// How far apart the marks of two networks are over one scheduler.
+const APART: f64 = 16.0;
 
 /// A page of these rows. `note` stands above the figures.
 #[must_use]
@@ -28,6 +31,7 @@ pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
         let of_cost: Vec<&Row> = rows.iter().filter(|row| row.cell.remote_cost_clk == cost).collect();
         panel(&mut html, cost, &of_cost);
     }
+    verdicts(&mut html, rows);
     table(&mut html, rows);
     html.push_str("</body></html>\n");
     html
@@ -59,21 +63,28 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     let step = (WIDTH - LEFT - LEGEND) / schedulers.len().max(1) as f64;
     let x = |name: &str| LEFT + step * (schedulers.iter().position(|s| *s == name).unwrap_or(0) as f64 + 0.5);
     let lines = distinct(&owned, series);
+    // Side by side, lest the bars of one network hide those of another.
+    let apart = APART.min(step / (networks.len() + 1) as f64);
+    let aside = |network: usize| apart * (network as f64 - (networks.len() as f64 - 1.0) / 2.0);
     let height = HEIGHT.max(TOP + LINE * (lines.len() + 2) as f64);
     let _ = writeln!(
         html,
         "<svg viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
-         aria-label=\"Effective execution rate by scheduler, remote access {cost} clocks a level\">\
-         <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">Effective execution rate, remote access {cost} clk a level</text>"
+         font-family=\"sans-serif\" font-size=\"12\" aria-label=\"Effective execution rate by scheduler, remote access {cost} clocks a level\">\
+         <text x=\"{LEFT}\" y=\"16\" font-weight=\"bold\">Effective execution rate, remote access {cost} clk a level</text>\
+         <text x=\"{:.1}\" y=\"16\" font-weight=\"bold\">network, replacement</text>",
+        WIDTH - LEGEND + 16.0
     );
     axes(html, &schedulers, &x);
     for (index, line) in lines.iter().enumerate() {
         let place = |all: &[String], name: &String| all.iter().position(|other| other == name).unwrap_or(0);
         let look = Look { network: place(&networks, &line.0), method: place(&methods, &line.1), index };
-        draw(html, &look, line, rows, &x);
+        draw(html, &look, line, rows, &|name| x(name) + aside(look.network));
     }
     if rows.iter().any(|row| paper::rate(&row.cell).is_some()) {
-        papers(html, rows, lines.len(), &x);
+        let network = networks.iter().position(|name| name == paper::NETWORK).unwrap_or(0);
+        // Beside the mark, lest it be hidden.
+        papers(html, rows, lines.len(), &|name| x(name) + aside(network) - apart * 0.6);
     }
     html.push_str("</svg>\n");
 }
@@ -108,6 +119,11 @@ fn axes(html: &mut String, schedulers: &[&str], x: &dyn Fn(&str) -> f64) {
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">scheduler</text>",
         f64::midpoint(LEFT, right),
         HEIGHT - 8.0
+    );
+    let middle = f64::midpoint(y(0.0), y(100.0));
+    let _ = writeln!(
+        html,
+        "<text transform=\"translate(18,{middle:.1}) rotate(-90)\" text-anchor=\"middle\">effective execution rate</text>"
     );
 }
 
@@ -194,17 +210,36 @@ fn papers(html: &mut String, rows: &[&Row], lines: usize, x: &dyn Fn(&str) -> f6
     };
     for row in rows {
         if let Some(rate) = paper::rate(&row.cell) {
-            // Beside the mark, lest it be hidden.
-            cross(html, x(row.cell.scheduler.name) + 14.0, y(rate));
+            cross(html, x(row.cell.scheduler.name), y(rate));
         }
     }
     let at = (WIDTH - LEGEND + 31.0, TOP + LINE * (lines as f64 + 1.0));
     cross(html, at.0, at.1);
-    let _ = writeln!(html, "<text x=\"{:.1}\" y=\"{:.1}\">the paper's Table 3 (16)</text>", at.0 + 23.0, at.1 + 4.0);
+    let _ = writeln!(
+        html,
+        "<text x=\"{:.1}\" y=\"{:.1}\">the paper's Table 3, network {}</text>",
+        at.0 + 23.0,
+        at.1 + 4.0,
+        paper::NETWORK
+    );
+}
+
+fn verdicts(html: &mut String, rows: &[Row]) {
+    let claims = claims(rows);
+    if claims.is_empty() {
+        return;
+    }
+    html.push_str(
+        "<h2>Claims</h2><p>Means over the seeds in points, ± their standard error; tied: within one of 0.</p>\n<ul>\n",
+    );
+    for claim in claims {
+        let _ = writeln!(html, "<li><strong>{}</strong>: {}</li>", claim.verdict().word(), escape(&claim.line()));
+    }
+    html.push_str("</ul>\n");
 }
 
 fn table(html: &mut String, rows: &[Row]) {
-    html.push_str("<table><thead><tr>");
+    html.push_str("<h2>Cells</h2>\n<div style=\"overflow-x:auto;font-size:13px\"><table><thead><tr>");
     for head in [
         "network",
         "remote clk",
@@ -247,5 +282,5 @@ fn table(html: &mut String, rows: &[Row]) {
             row.mean(|outcome| outcome.counts.evictions as f64),
         );
     }
-    html.push_str("</tbody></table>\n");
+    html.push_str("</tbody></table></div>\n");
 }

@@ -169,7 +169,12 @@ impl Config {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else { return Err(unknown(key)) };
         (setting.set)(self, given, load).map_err(|more| match more {
             Some(more) => format!("{key}: {more}"),
-            None => format!("{key} cannot be {given}; it takes {}", setting.takes),
+            None => {
+                // Of a list the item that alone would be refused too, if there is one.
+                let refused = |item: &&Given<'_>| (setting.set)(&mut self.clone(), item, load) == Err(None);
+                let blamed = given.items().iter().find(refused).unwrap_or(given);
+                format!("{key} cannot be {blamed}; it takes {}", setting.takes)
+            }
         })
     }
 
@@ -381,7 +386,9 @@ mod tests {
             ("[costs]\ndisk_clk = 1\ndisk_clk = 2", &["line 3", "duplicate"]),
             ("[costs\n", &["line 1"]),
             ("[cells]\nnetworks = ['4y4']", &["line 2", "'4y4'", "2x2x2x2"]),
-            ("[cells]\nnetworks = []", &["line 2", "\"4x4\""]),
+            ("[cells]\nnetworks = []", &["line 2", "cannot be an empty list", "\"4x4\""]),
+            ("[cells]\nremote_costs = [100,\n-3]", &["line 2", "cells.remote_costs cannot be -3", "from 0 to"]),
+            ("[costs]\ndisk_clk = [5]", &["line 2", "costs.disk_clk cannot be a list", "whole clocks"]),
             ("[cells]\nschedulers = ['algo9']", &["line 2", "'algo9'", "algo0, algo1"]),
             ("[cells]\nreplacements = ['kind+best']", &["line 2", "'kind+best'", "fifo", "kind+POLICY"]),
             ("[cells]\nseeds = 0", &["line 2", "1 to 10000"]),

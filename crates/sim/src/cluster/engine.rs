@@ -27,24 +27,13 @@ impl Watch for FromStrings {
     fn wrote(&self, state: &State<'_>, thread: u32, index: u32, now: Moment, clocks: u64) -> bool {
         let thread = &state.threads[thread as usize];
         let done = thread.done(now);
-        // From the last effective clock back to the first that is no longer ago than asked for.
-        for effective in (done.saturating_sub(clocks)..done).rev() {
-            let clock = match effective.checked_sub(thread.effective) {
-                Some(after) => thread.since + after,
-                None => match thread.recent.iter().rev().find_map(|stretch| clock_of(stretch, effective)) {
-                    Some(clock) => clock,
-                    None => return false,
-                },
-            };
-            if clock + clocks <= now.clock {
-                return false;
-            }
-            let reference = thread.references.at(effective);
-            if reference.page == index && reference.write {
-                return true;
-            }
-        }
-        false
+        let Some(last) = thread.references.last_write(index, done.saturating_sub(clocks)..done) else { return false };
+        let clock = match last.checked_sub(thread.effective) {
+            Some(after) => Some(thread.since + after),
+            None => thread.recent.iter().rev().find_map(|stretch| clock_of(stretch, last)),
+        };
+        // One that no stretch knows any more was before the oldest that is kept.
+        clock.is_some_and(|clock| clock + clocks > now.clock)
     }
 }
 

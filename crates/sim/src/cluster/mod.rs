@@ -4,10 +4,12 @@
 //! `config` reads what is to be simulated and `model` holds it; `cells` runs all combinations, `run` one of them. `world`
 //! says what happens at a fault and between quanta, on `state`, `memory` (one cluster's, replaced by the pager's own kinds
 //! and policies), `links` and `references`; `schedule` chooses clusters. `engine` drives it from event to event, `clocked`
-//! clock by clock, as the other's oracle. `paper` has the figures to compare with, `chart` draws them. No file is opened here.
+//! clock by clock, as the other's oracle. `paper` has the figures to compare with, `claims` what the paper concludes from them, `chart` draws
+//! them. No file is opened here.
 
 pub mod cells;
 pub mod chart;
+pub mod claims;
 mod clocked;
 pub mod config;
 mod draw;

@@ -2,6 +2,9 @@
 
 use super::cells::{Cell, Row};
 
+/// The network of Table 3.
+pub const NETWORK: &str = "16";
+
 /// Remote cost, replacement, and the rates of algo0 to algo4 in percent, on the one-level network of 16.
 const TABLE_3: [(u32, &str, [f64; 5]); 4] = [
     (100, "lru", [46.20, 49.12, 46.07, 46.07, 58.64]),
@@ -13,7 +16,7 @@ const TABLE_3: [(u32, &str, [f64; 5]); 4] = [
 /// The effective execution rate that the paper prints for a cell, in percent.
 #[must_use]
 pub fn rate(cell: &Cell) -> Option<f64> {
-    if cell.network.to_string() != "16" {
+    if cell.network.to_string() != NETWORK {
         return None;
     }
     let name = cell.replacement.name();

@@ -7,6 +7,7 @@
 //! block as often as its frequency says, in random order.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use super::draw;
 
@@ -34,6 +35,8 @@ pub(super) struct Table {
     bits: u32,
     /// Where the slots of each page begin, and behind them the end.
     starts: Vec<u32>,
+    /// Where those of a page's slots end that are writes: they come first.
+    write_ends: Vec<u32>,
     /// What each slot touches: the page, and the highest bit for a write.
     slots: Vec<u32>,
 }
@@ -47,16 +50,14 @@ impl Table {
         let pages = weights.len() as u32;
         let bits = (pages * SLOTS_MEAN).next_power_of_two().ilog2().clamp(*BITS.start(), *BITS.end());
         let counts = apportion(weights, 1 << bits);
-        let mut table = Self { bits, starts: Vec::with_capacity(weights.len() + 1), slots: Vec::new() };
+        let mut table = Self { bits, starts: Vec::new(), write_ends: Vec::new(), slots: Vec::new() };
         for (page, count) in counts.into_iter().enumerate() {
             table.starts.push(table.slots.len() as u32);
-            // Where in a hundred the writes of a page begin differs from page to page, lest rounding favour reads.
+            // Which share of a write is rounded up differs from page to page, lest rounding favour reads.
             let phase = (page as u64 * 62) % 100;
-            let writes = |slots: u64| (slots * u64::from(write_percent) + phase) / 100;
-            for slot in 0..u64::from(count) {
-                let write = writes(slot + 1) > writes(slot);
-                table.slots.push(page as u32 | if write { WRITE } else { 0 });
-            }
+            let writes = ((u64::from(count) * u64::from(write_percent) + phase) / 100) as u32;
+            table.write_ends.push(table.slots.len() as u32 + writes);
+            table.slots.extend((0..count).map(|slot| page as u32 | if slot < writes { WRITE } else { 0 }));
         }
         table.starts.push(table.slots.len() as u32);
         table
@@ -222,9 +223,17 @@ impl<'a> References<'a> {
     }
 
     /// The last clock in `range` at which the thread touches this page.
-    pub(super) fn last(&self, page: u32, range: std::ops::Range<u64>) -> Option<u64> {
+    pub(super) fn last(&self, page: u32, range: Range<u64>) -> Option<u64> {
+        self.last_of(self.table.starts[page as usize]..self.table.starts[page as usize + 1], range)
+    }
+
+    /// The last clock in `range` at which the thread writes to this page.
+    pub(super) fn last_write(&self, page: u32, range: Range<u64>) -> Option<u64> {
+        self.last_of(self.table.starts[page as usize]..self.table.write_ends[page as usize], range)
+    }
+
+    fn last_of(&self, slots: Range<u32>, range: Range<u64>) -> Option<u64> {
         let table = self.table;
-        let slots = table.starts[page as usize]..table.starts[page as usize + 1];
         if slots.is_empty() || range.is_empty() {
             return None;
         }
@@ -272,6 +281,8 @@ mod tests {
                 prop_assert_eq!(next.is_some(), weights[page as usize] > 0.0);
                 let last = pages.iter().rposition(|p| *p == page).map(|at| from + at as u64);
                 prop_assert_eq!(refs.last(page, from..from + length), last);
+                let written = (from..from + length).rev().find(|clock| refs.at(*clock) == Reference { page, write: true });
+                prop_assert_eq!(refs.last_write(page, from..from + length), written);
             }
         }
 

@@ -161,7 +161,7 @@ fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
 /// ones with most; any, if fewer than `want` hold some. None if there are fewer than `want` nodes.
 #[must_use]
 pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
-    if pages.is_empty() {
+    if pages.is_empty() || (pages.len() as u64) < u64::from(want) {
         return None;
     }
     let network = Network::flat(pages.len() as u32);
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(propose(&[5, 0, 9, 0], 3), Some(vec![2, 0, 1]));
         assert_eq!(propose(&[0, 0], 2), Some(vec![0, 1]));
         assert_eq!(propose(&[u64::MAX, 1], 3), None);
-        assert_eq!(propose(&[], 1), None);
+        assert_eq!((propose(&[], 1), propose(&[], 0), propose(&[1], 0)), (None, None, Some(vec![])));
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl fmt::Display for RoomInWords<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.0.servers.iter().enumerate() {
             let room = self.0.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
-            let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.quota_bytes);
+            let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
             // A quota counts only where it is what binds.
             if quota != NO_QUOTA && room.saturating_add(STRETCH_BYTES as u64) > quota {
                 write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;

@@ -44,6 +44,11 @@ impl<'a> Given<'a> {
         }
     }
 
+    /// What a list holds; of anything else nothing.
+    pub(super) fn items(&self) -> &[Self] {
+        if let Self::List(items) = self { items } else { &[] }
+    }
+
     pub(super) fn number(&self, range: RangeInclusive<u32>) -> Result<u32, Option<String>> {
         match self {
             Self::Integer(number) => u32::try_from(*number).ok().filter(|number| range.contains(number)).ok_or(None),
@@ -89,7 +94,7 @@ impl fmt::Display for Given<'_> {
             Self::Float(number) => number.fmt(f),
             Self::Text(text) => write!(f, "\"{text}\""),
             Self::Truth(truth) => truth.fmt(f),
-            Self::List(_) => f.write_str("the list"),
+            Self::List(items) => f.write_str(if items.is_empty() { "an empty list" } else { "a list" }),
             Self::Other(what) => f.write_str(what),
         }
     }

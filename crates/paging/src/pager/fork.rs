@@ -1,0 +1,117 @@
+//! Fork: a pager brought to rest, so that a copy of it can go on in another process.
+//!
+//! At rest every page is untouched, resident or remote. What was resident in the process that forked is resident in the
+//! child, by the operating system's own copy-on-write; what was remote has to be shared by the servers.
+
+use super::{DIRTY, HIDDEN, Pager, WRITING};
+use crate::config::{Progress, State};
+use crate::event::Actions;
+use crate::limits;
+use crate::policy::{Cause, Leave};
+use crate::units::PageId;
+
+impl Pager {
+    /// Whether every page is at rest, no frame is in use and nobody waits for room.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.moving == 0 && self.writing == 0 && self.freeing == 0 && self.starved.is_empty()
+    }
+
+    /// Whether the server may hold bytes of any page.
+    #[must_use]
+    pub fn has_written_back(&self) -> bool {
+        self.counters.written_back > 0
+    }
+
+    pub(super) fn settle_range(&mut self, first: u32, end: u32, leave: bool, actions: &mut Actions) -> Progress {
+        let end = end.min(self.geometry.units);
+        let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
+        let mut unit = first;
+        while unit < stop {
+            let page = self.head(unit);
+            if !self.settle_page(page, leave, actions) {
+                return Progress::Busy(unit);
+            }
+            unit = page.0 + self.span(page);
+        }
+        if unit < end { Progress::Continue(unit) } else { Progress::Done }
+    }
+
+    /// Starts a page on its way to rest; false when it is in transit and has to get there first.
+    fn settle_page(&mut self, page: PageId, leave: bool, actions: &mut Actions) -> bool {
+        match self.state(page) {
+            State::Untouched | State::Remote => true,
+            State::Resident if leave && !self.has(page, WRITING) => self.send_away(page, actions),
+            State::Resident => !leave,
+            State::Staged if self.is_hidden(page) => {
+                self.unhide(page, false, actions);
+                !leave
+            }
+            State::Staged if self.has(page, WRITING | HIDDEN) => false,
+            State::Staged => {
+                self.ahead.retain(|&other| other != page);
+                let frame = self.frame_of(page);
+                self.counters.prefetch_wasted += u64::from(self.span(page));
+                self.forget_frame(page, Some(frame));
+                self.used -= self.span(page);
+                self.clear(page, super::PREFETCHED);
+                self.move_to(page, State::Remote);
+                true
+            }
+            State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => false,
+        }
+    }
+
+    /// Takes a page out of view whatever the policy thinks of it; false while there is no frame for it.
+    fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        let dirty = self.has(page, DIRTY);
+        let pool = self.pool_of(page);
+        let wants_frame = pool.class.moves || dirty && !self.direct;
+        let frame = if wants_frame { self.empty_frame(page) } else { None };
+        if wants_frame && frame.is_none() {
+            return false;
+        }
+        self.policy.removed(page, Leave::Evicted);
+        self.clean -= if dirty { 0 } else { self.span(page) };
+        self.leave(page, frame, dirty, actions);
+        true
+    }
+
+    /// The first page in view at or behind a unit, before `end`: its first unit, its length, whether it counts as written.
+    #[must_use]
+    pub fn next_in_view(&self, from: u32, end: u32) -> Option<(PageId, u32, bool)> {
+        let mut unit = from;
+        while unit < end.min(self.geometry.units) {
+            let page = self.head(unit);
+            if self.state(page) == State::Resident {
+                return Some((page, self.span(page), self.has(page, DIRTY)));
+            }
+            unit = page.0 + self.span(page);
+        }
+        None
+    }
+
+    /// A unit that is in view and may have been written to, though this pager was not told. A wide page is as it was.
+    pub fn adopt(&mut self, unit: u32) {
+        let page = self.head(unit);
+        match self.state(page) {
+            State::Resident if !self.has(page, DIRTY) => {
+                self.clean -= self.span(page);
+                self.set(page, DIRTY);
+            }
+            State::Untouched => {
+                if self.span(page) > 1 {
+                    self.set_grain(self.geometry.block(unit), false);
+                }
+                let page = PageId(unit);
+                self.used += 1;
+                self.set(page, DIRTY);
+                self.move_to(page, State::Resident);
+                self.policy.coming(page);
+                self.policy.inserted(page, Cause::Write);
+                self.counters.used_peak = self.counters.used_peak.max(u64::from(self.local_units()));
+            }
+            _ => {}
+        }
+    }
+}

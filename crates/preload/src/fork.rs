@@ -1,0 +1,71 @@
+//! `fork`, by the C library's own fork handlers, of which ours are the first: last before a fork and first behind it, so
+//! that those of all libraries find far memory as it is meant to be.
+//!
+//! `vfork`, `posix_spawn` and `system` share their parent's memory until they execute, run no handlers and need none.
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+type Handler = Option<unsafe extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// The C library's function that every `pthread_atfork` ends in.
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static IS_FIRST: AtomicBool = AtomicBool::new(false);
+
+fn real() -> Option<Register> {
+    let mut found = REAL.load(Ordering::Acquire);
+    if found.is_null() {
+        // SAFETY: a plain symbol lookup with a terminated name.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
+        REAL.store(found, Ordering::Release);
+    }
+    // SAFETY: the symbol, when there is one, is the C library's function of this type.
+    (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
+}
+
+/// Registers our handlers, once.
+///
+/// # Errors
+/// The C library's number.
+pub(crate) fn watch() -> Result<(), c_int> {
+    if IS_FIRST.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let register = real().ok_or(libc::ENOSYS)?;
+    // SAFETY: plain functions that live as long as this library, which is never unloaded.
+    match unsafe { register(Some(before), Some(in_parent), Some(in_child), null_mut()) } {
+        0 => Ok(()),
+        error => Err(error),
+    }
+}
+
+unsafe extern "C" fn before() {
+    hanare::far::before_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    hanare::far::after_fork();
+}
+
+unsafe extern "C" fn in_child() {
+    hanare::far::forked_child();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __register_atfork(
+    before: Handler,
+    parent: Handler,
+    child: Handler,
+    library: *mut c_void,
+) -> c_int {
+    // A failure shows itself again when the engine starts.
+    let _ = watch();
+    match real() {
+        // SAFETY: the caller's own arguments.
+        Some(register) => unsafe { register(before, parent, child, library) },
+        None => libc::ENOSYS,
+    }
+}

@@ -1,0 +1,199 @@
+//! Fork: an engine brought to rest, and taken apart and put together again in the child.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use hanare_paging::{Event, Pager, Progress};
+use hanare_sys::batch::DontNeedBatch;
+use hanare_sys::futex::{self, LockCell};
+use hanare_sys::stack::Stacks;
+use hanare_wire::Wait;
+
+use super::{BELLS, Core, Engine, Store, Work, now_ns};
+use crate::accounts::Accounts;
+use crate::stats::Counters;
+use crate::tree::Seat;
+use crate::view::{Span, View};
+
+/// What of an engine outlives a fork: all but the view and the store.
+pub(crate) struct Kept {
+    pager: Pager,
+    works: Vec<Work>,
+    stacks: Option<Stacks>,
+    small_moves: bool,
+    unit_bytes: usize,
+    block_units: u32,
+    process_madvise: bool,
+    overhead_bytes: u64,
+    counters: &'static Counters,
+}
+
+impl Engine {
+    /// Local memory in use, in bytes.
+    pub(crate) fn local_bytes(&self) -> u64 {
+        let core = self.core.lock();
+        core.accounts.local_bytes(&core.pager)
+    }
+
+    /// Tells its local memory at this place from now on.
+    pub(crate) fn sit(&self, seat: Seat) {
+        let core = &mut *self.core.lock();
+        core.accounts.sit(seat, &core.pager);
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        let settled = self.core.lock().pager.is_settled();
+        settled && !matches!(&self.store, Store::Remote(remote) if !remote.is_idle())
+    }
+
+    /// Whether the server may hold bytes of any page.
+    pub(crate) fn has_written_back(&self) -> bool {
+        self.core.lock().pager.has_written_back()
+    }
+
+    /// Brings everything to rest, with at most `local_max` bytes in local memory, or none in view if `leave`. Nobody else
+    /// may bring events meanwhile but the completions of what is under way. `taken` are the allocated spans. False when it
+    /// takes longer than `limit`.
+    pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
+        let end_ns = now_ns() + limit.as_nanos() as u64;
+        loop {
+            if self.local_bytes() > local_max {
+                let overhead_bytes = self.core.lock().accounts.overhead_bytes();
+                self.set_budget(local_max.saturating_sub(overhead_bytes));
+            }
+            let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
+            // What could not be taken out has come back.
+            let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
+            if looked_through && self.is_settled() && !is_back() && self.local_bytes() <= local_max {
+                return true;
+            }
+            self.lend_a_hand();
+            if now_ns() > end_ns {
+                return false;
+            }
+        }
+    }
+
+    fn has_in_view(&self, span: Span) -> bool {
+        let (first, end) = self.units_of(span);
+        self.core.lock().pager.next_in_view(first, end).is_some()
+    }
+
+    fn units_of(&self, span: Span) -> (u32, u32) {
+        ((span.offset / self.unit_bytes) as u32, ((span.offset + span.len) / self.unit_bytes) as u32)
+    }
+
+    fn settle_span(&self, span: Span, leave: bool) -> bool {
+        let (mut next, end) = self.units_of(span);
+        loop {
+            match self.submit_asking(Event::Settle { first: next, end, leave }) {
+                Progress::Done => return true,
+                Progress::Continue(unit) => next = unit,
+                Progress::Busy(_) => return false,
+            }
+        }
+    }
+
+    /// Receives what is on its way, or waits a moment for the threads that do.
+    fn lend_a_hand(&self) {
+        let received = match &self.store {
+            Store::Remote(remote) if remote.is_reading() => remote.pump(self, Wait::Spin { iterations: 100 }),
+            _ => false,
+        };
+        if !received {
+            let nobody = AtomicU32::new(0);
+            let _ = futex::wait(&nobody, 0, Some(Duration::from_micros(50)));
+        }
+    }
+
+    /// Takes the engine apart, in a child where no other thread exists.
+    pub(crate) fn apart(self) -> (Kept, View, Store) {
+        let Core { pager, accounts, .. } = self.core.into_inner();
+        let kept = Kept {
+            pager,
+            works: self.works.into_inner(),
+            stacks: self.stacks,
+            small_moves: self.small_moves,
+            unit_bytes: self.unit_bytes,
+            block_units: self.block_units,
+            process_madvise: self.batch.into_inner().uses_process_madvise(),
+            overhead_bytes: accounts.overhead_bytes(),
+            counters: self.counters,
+        };
+        (kept, self.view, self.store)
+    }
+
+    /// Goes on with what was kept.
+    pub(crate) fn again(kept: Kept, view: View, store: Store) -> Self {
+        let accounts = Accounts::from_now_on(kept.counters, kept.unit_bytes, kept.overhead_bytes, &kept.pager);
+        Self {
+            view,
+            store,
+            core: LockCell::new(Core { pager: kept.pager, actions: hanare_paging::Actions::new(), accounts }),
+            stacks: kept.stacks,
+            works: LockCell::new(kept.works),
+            batch: LockCell::new(DontNeedBatch::new(kept.process_madvise)),
+            bells: [const { AtomicU32::new(0) }; BELLS],
+            waiters: AtomicU32::new(0),
+            small_moves: kept.small_moves,
+            unit_bytes: kept.unit_bytes,
+            block_units: kept.block_units,
+            counters: kept.counters,
+        }
+    }
+}
+
+impl Kept {
+    /// Protects what is in view and clean: the operating system copies pages into a child without their protection.
+    pub(crate) fn protect_clean(&self, view: &View, taken: &[Span]) {
+        for span in taken {
+            let end = ((span.offset + span.len) / self.unit_bytes) as u32;
+            let mut next = (span.offset / self.unit_bytes) as u32;
+            let mut run: Option<Span> = None;
+            while let Some((page, units, written)) = self.pager.next_in_view(next, end) {
+                next = page.0 + units;
+                if written {
+                    continue;
+                }
+                let here = Span { offset: page.0 as usize * self.unit_bytes, len: units as usize * self.unit_bytes };
+                match &mut run {
+                    Some(run) if run.offset + run.len == here.offset => run.len += here.len,
+                    _ => {
+                        if let Some(run) = run.replace(here) {
+                            view.freeze(run);
+                        }
+                    }
+                }
+            }
+            if let Some(run) = run {
+                view.freeze(run);
+            }
+        }
+    }
+
+    /// Takes over what came into view, or was written to, while nobody watched. Touches trap already, so nothing more
+    /// comes meanwhile.
+    pub(crate) fn adopt_present(
+        &mut self,
+        view: &View,
+        taken: &[Span],
+    ) -> Result<(), hanare_sys::pagemap::PagemapError> {
+        let unit_bytes = self.unit_bytes;
+        for span in taken {
+            view.visit_present(*span, |there| {
+                let first = there.offset / unit_bytes;
+                let end = (there.offset + there.len).div_ceil(unit_bytes);
+                for unit in first..end {
+                    let whole = Span { offset: unit * unit_bytes, len: unit_bytes };
+                    if whole.offset < there.offset || whole.offset + whole.len > there.offset + there.len {
+                        // SAFETY: fills the holes of a unit that is partly there; what is there keeps its bytes.
+                        unsafe { view.copy_in(whole, view.zeroes(), true) };
+                    }
+                    self.pager.adopt(unit as u32);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,331 @@
+//! Starting: at once, or by the first who needs far memory; a process' own, or a forked child's again.
+
+use super::*;
+
+fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
+    settings.validate()?;
+    let features = Features::probe(&settings.disabled()?);
+    let mode = choose::choose(settings.mode, &features)?;
+    let direct = settings.private.is_some() && settings.servers.is_empty();
+    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
+    let plan = plan::plan(settings, mode, &features, direct, hides)?;
+    Ok((features, mode, plan))
+}
+
+/// Whether and how a process could start with these settings: the trap mode it would have.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
+    consider(settings).map(|(_, mode, _)| mode)
+}
+
+/// Sets up far memory for this process: reservation, trap, links, threads.
+///
+/// # Errors
+/// See [`StartError`]; nothing is left behind but unused address space.
+pub fn start(settings: &Settings) -> Result<(), StartError> {
+    if state().is_some() {
+        return Err(StartError::Again);
+    }
+    HAS_BEGUN.store(true, Release);
+    let (features, mode, plan) = consider(settings)?;
+    let counters = attach_counters(settings)?;
+    name_choices(counters, settings, mode);
+    let view = open_view(&plan, mode, &features)?;
+    let (store, writers) = open_store(settings, &plan)?;
+    let pager = open_pager(settings, &plan, mode)?;
+    let geometry = plan.config.geometry;
+    let engine = Engine::new(Parts {
+        view,
+        store,
+        pager,
+        small_moves: plan.config.small.moves,
+        unit_bytes: geometry.unit_bytes as usize,
+        block_units: geometry.block_units,
+        process_madvise: features.process_madvise,
+        overhead_bytes: plan.overhead_bytes,
+        traps_by_signal: mode != Mode::Thread,
+        counters,
+    })?;
+    let launch = Launch { settings: settings.clone(), plan, mode, features, counters };
+    let seat = join(&launch)?;
+    let (base, len) = (engine.view().base(), engine.view().len());
+    BASE.store(base, Relaxed);
+    LEN.store(len, Relaxed);
+    // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
+    unsafe { libc::atexit(at_exit) };
+    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, writers)?;
+    heap::open(base, len)?;
+    open_doors();
+    Ok(())
+}
+
+/// A place among the processes of the run.
+pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
+    let counters = launch.counters;
+    counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
+}
+
+/// Makes an engine this process', with what of the space is taken and the idle part of it, and starts its trap and threads.
+pub(crate) fn set_state(
+    engine: Engine,
+    (extents, idle): (Extents, u64),
+    launch: Launch,
+    seat: Seat,
+    writers: Vec<Writer>,
+) -> Result<(), StartError> {
+    let granularity = launch.plan.config.geometry.unit_bytes as usize;
+    let mode = launch.mode;
+    let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
+    let extents = LockCell::new(extents);
+    let heap_promised = AtomicU64::new(0);
+    let state = Box::leak(Box::new(State { engine, extents, taken, idle, heap_promised, launch, seat, granularity }));
+    state.engine.sit(seat);
+    state.budget_is(seat.share());
+    state.far_changed();
+    THREAD_MODE.store(mode == Mode::Thread, Relaxed);
+    STATE.store(state, Release);
+    add(&state.engine.counters.processes, 1);
+    open_trap(state, mode)?;
+    open_threads(state, writers)
+}
+
+/// Far memory can be had from now on.
+pub(crate) fn open_doors() {
+    if let Some(state) = state() {
+        LATENT.store(false, Release);
+        THRESHOLD.store(state.launch.settings.far, Release);
+    }
+}
+
+/// Leaves the start to the first far allocation, which most programs that others execute never make: they are not to be
+/// slowed down by what they do not use. Unless the settings say that a thread traps, the start is now: a program may take
+/// the fault signal for itself before.
+///
+/// # Errors
+/// See [`start`].
+pub fn start_later(environment: Environment) -> Result<(), StartError> {
+    let (mode, threshold) = Settings::brief(&environment)?;
+    if mode != Mode::Thread {
+        return start_now(&environment);
+    }
+    LATER.store(Box::leak(Box::new(environment)), Release);
+    LATENT.store(true, Release);
+    THRESHOLD.store(threshold, Release);
+    Ok(())
+}
+
+fn start_now(environment: &Environment) -> Result<(), StartError> {
+    // SAFETY: null, or a plain function ([`before_start`]).
+    if let Some(prepare) = unsafe { prepare_of(BEFORE_START.load(Acquire)) } {
+        prepare();
+    }
+    start(&Settings::from_environment(environment)?)
+}
+
+/// The engine, started or woken up if need be. Signals are not blocked yet.
+pub(super) fn ready() -> Option<&'static State> {
+    if LATENT.load(Acquire) {
+        bring_up();
+    }
+    state()
+}
+
+/// Starts far memory now if that was left to the first who needs it.
+pub fn ensure_started() {
+    let _ = ready();
+}
+
+/// `prepare` is called before far memory starts in this process by [`start_later`].
+pub fn before_start(prepare: fn()) {
+    BEFORE_START.store(prepare as *mut (), Release);
+}
+
+/// # Safety
+/// `pointer` is null or was a `fn()`.
+unsafe fn prepare_of(pointer: *mut ()) -> Option<fn()> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn()>(pointer) })
+}
+
+#[cold]
+fn bring_up() {
+    if OWN.get() {
+        return;
+    }
+    let _mask = SignalMask::block_all();
+    gate::close();
+    if LATENT.load(Acquire) {
+        // What is allocated on the way is near.
+        OWN.set(true);
+        IS_STARTING.store(true, Release);
+        HAS_BEGUN.store(true, Release);
+        fork::wake_up_inside();
+        // Kept until it is done: a child forked meanwhile by another thread has to start by itself.
+        let later = LATER.load(Acquire);
+        // SAFETY: a leaked box, or null.
+        if let Some(environment) = unsafe { later.as_ref() }
+            && state().is_none()
+            && let Err(error) = start_now(environment)
+        {
+            fatal::die(EXIT_BEFORE, format_args!("{error}"));
+        }
+        OWN.set(false);
+        LATENT.store(false, Release);
+        IS_STARTING.store(false, Release);
+    }
+    gate::open();
+}
+
+extern "C" fn at_exit() {
+    shutdown();
+}
+
+/// The counters of the run.
+fn attach_counters(settings: &Settings) -> Result<&'static Stats, StartError> {
+    // SAFETY: set once to a leaked box, or null.
+    if let Some(counters) = unsafe { COUNTERS.load(Acquire).as_ref() } {
+        return Ok(counters);
+    }
+    let counters = Box::leak(Box::new(Stats::attach(settings.stats_fd, settings.stats_pid)?));
+    COUNTERS.store(counters, Release);
+    counters.tree().executed(counters);
+    Ok(counters)
+}
+
+fn name_choices(counters: &Counters, settings: &Settings, mode: Mode) {
+    counters.policy.set(&settings.policy);
+    counters.prefetch.set(&settings.prefetch);
+    let number = match mode {
+        Mode::Sigbus => 2,
+        Mode::Sigsegv => 3,
+        Mode::Thread | Mode::Auto => 1,
+    };
+    counters.mode.store(number, Relaxed);
+    let page = if let PageSize::Fixed(bytes) = settings.page_size { u64::from(bytes) } else { 0 };
+    counters.page_size.store(page, Relaxed);
+    let _ = counters.started_ns.compare_exchange(0, now_ns(), Relaxed, Relaxed);
+}
+
+/// The trap, not yet in place.
+pub(crate) fn open_mechanism(mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
+    if mode == Mode::Sigsegv {
+        return Ok(Mechanism::Protection);
+    }
+    let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
+    let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
+    let moving = if features.move_ { feature::MOVE } else { 0 };
+    Ok(Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?))
+}
+
+fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, StartError> {
+    let mechanism = open_mechanism(mode, features)?;
+    let config = plan.config;
+    let unit = config.geometry.unit_bytes as usize;
+    let sizes = Sizes {
+        reserve: plan.reserve,
+        unit,
+        block: unit * config.geometry.block_units as usize,
+        small_frames: config.small.frames as usize,
+        wide_frames: config.wide.frames as usize,
+    };
+    Ok(View::new(mechanism, sizes, plan.huge, only_one_thread_runs)?)
+}
+
+pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
+    let units = plan.config.geometry.units;
+    let unit = plan.config.geometry.unit_bytes as usize;
+    if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
+        return Ok((
+            Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?),
+            Vec::new(),
+        ));
+    }
+    let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
+    let silent = Duration::from_secs(u64::from(settings.timeout_s));
+    let mut opened = Vec::new();
+    for server in &settings.servers {
+        let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
+        options.key = key.clone();
+        options.silent_timeout = silent;
+        let name = format!("memory server {}", server.endpoint);
+        let session = Session::open(&server.endpoint, &options)
+            .map_err(|source| StartError::Server { server: name.clone(), source })?;
+        let there = session.info().capacity_bytes;
+        opened.push(Opened { name, session, options, capacity_bytes: there, limit_bytes: server.capacity });
+    }
+    let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
+    let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
+    Ok((Store::Remote(remote), writers))
+}
+
+fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
+    let Geometry { units, block_units, .. } = plan.config.geometry;
+    let space = Space { units, block_units, seed: settings.seed };
+    let mut policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
+    if let Some(path) = &settings.trace {
+        policy = tracing::record(policy, path, settings, plan, mode)?;
+    }
+    let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
+    Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
+}
+
+fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
+    let signal = match mode {
+        Mode::Sigbus => libc::SIGBUS,
+        Mode::Sigsegv => libc::SIGSEGV,
+        Mode::Thread | Mode::Auto => {
+            let first_thread = CpuCell::of_first_thread();
+            return own_thread("hanare-pager", move || handler::run(&state.engine, first_thread));
+        }
+    };
+    TRAP.store(signal, Release);
+    mark::set()?;
+    Ok(signal::install(signal, handler::on_signal)?)
+}
+
+fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), StartError> {
+    own_thread("hanare-keeper", || handler::keep(&state.engine))?;
+    for (index, writer) in writers.into_iter().enumerate() {
+        own_thread("hanare-writer", move || {
+            let _mask = SignalMask::block_all();
+            if let Store::Remote(remote) = state.engine.store() {
+                remote.run_writer(&state.engine, index, writer);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts a thread of Hanare's and waits until it is known as such: what the standard library allocates for it before is
+/// to be near, and once far memory is active only [`is_own_thread`] sees to that.
+fn own_thread(name: &str, life: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+    OWN_THREADS.fetch_add(1, Relaxed);
+    // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
+    let _mask = SignalMask::block_all();
+    let (known, is_known) = mpsc::sync_channel(1);
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
+    let started = builder.spawn(move || {
+        OWN.set(true);
+        // The starter waits, or gave up and ends the process.
+        let _ = known.send(());
+        drop(known);
+        life();
+    });
+    started.map_err(StartError::Thread)?;
+    let late = |_| StartError::Thread(std::io::ErrorKind::TimedOut.into());
+    is_known.recv_timeout(THREAD_START_MAX).map_err(late)
+}
+
+/// Whether a single thread of the program exists.
+pub fn is_alone() -> bool {
+    thread::count() <= OWN_THREADS.load(Relaxed) + 1
+}
+
+/// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
+/// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
+/// waiting thread.
+pub(super) fn only_one_thread_runs() -> bool {
+    is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
+}

@@ -1,0 +1,352 @@
+//! Fork with its true meaning: the child sees the parent's memory as it was, and both go on paging.
+//!
+//! Before the fork the engine is brought to rest ([`crate::gate`]): every page is untouched, in view, or away and on a
+//! server whole. Pages in view are the operating system's to share copy-on-write; those that are away the servers share,
+//! by a clone of the session that the parent opens on the child's behalf. The child's pager is the parent's, as copied by
+//! the fork; what it needs anew (trap, frames, links, threads) it has before it runs on, since a page that is away reads
+//! as zeroes where nothing traps.
+//!
+//! Where nothing was ever away and the budget has room for all far bytes, none of that is needed: such a child is
+//! *asleep*. What it touches is there or is zeroes. It wakes up when it allocates or gives back far memory, or never: most
+//! children execute another program.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::*};
+use std::time::Duration;
+
+use hanare_sys::futex::LockCell;
+use hanare_sys::map;
+use hanare_sys::signal::{self, FaultInfo, SignalMask, Verdict};
+use hanare_wire::{Attachment, LinkError, Session};
+
+use crate::engine::{Engine, Kept, Store};
+use crate::extents::Extents;
+use crate::far::{self, Launch, StartError, State};
+use crate::fatal::{self, EXIT_LOST};
+use crate::stats::add;
+use crate::tree::Seat;
+use crate::view::{Span, View};
+use crate::{gate, tracing};
+
+/// How long a fork waits for what is under way. Servers that fall silent end the program before that.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The child's own links.
+enum Links {
+    Direct(Attachment),
+    Remote(Vec<Session>),
+}
+
+/// What becomes of the child.
+enum Plan {
+    /// There is no far memory, or none yet.
+    Nothing,
+    /// It sleeps.
+    Asleep,
+    /// It pages from the start.
+    Awake(Links),
+    /// It cannot share its parent's far memory, and why.
+    Apart(String),
+}
+
+/// A fork between its beginning and its end.
+struct Pending {
+    plan: Plan,
+    seat: Option<Seat>,
+    mask: u64,
+}
+
+static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
+/// Whether a fork has begun. Most find nothing to do, and then write nothing either, which would cost them a page each.
+static IS_PENDING: AtomicBool = AtomicBool::new(false);
+
+/// What a child goes on with when it wakes up.
+struct Asleep {
+    kept: Kept,
+    view: View,
+    /// The parent's, to be taken over; none where nothing is away.
+    store: Option<(Store, Links)>,
+    extents: Extents,
+    idle: u64,
+    launch: Launch,
+    seat: Option<Seat>,
+}
+
+static ASLEEP: AtomicPtr<Asleep> = AtomicPtr::new(std::ptr::null_mut());
+/// The program before this process was forked asleep: a signal, in modes that have one.
+static REASON: LockCell<String> = LockCell::new(String::new());
+static PARENT: AtomicI32 = AtomicI32::new(0);
+
+/// Before a fork, in the thread that forks. [`in_parent`] or [`in_child`] has to follow.
+pub fn before() {
+    if !far::has_begun() && ASLEEP.load(Acquire).is_null() {
+        return;
+    }
+    let mask = SignalMask::block_all().keep();
+    gate::close();
+    let (plan, seat) = prepare();
+    // SAFETY: asks a number.
+    PARENT.store(unsafe { libc::getpid() }, Relaxed);
+    *PENDING.lock() = Some(Pending { plan, seat, mask });
+    IS_PENDING.store(true, Release);
+}
+
+/// After a fork, in the parent, also when it failed.
+pub fn in_parent() {
+    if !was_pending() {
+        return;
+    }
+    let Some(Pending { plan, mask, .. }) = PENDING.lock().take() else { return };
+    if let Some(state) = far::state() {
+        state.engine.view().let_fork(false);
+    }
+    // The child has its own copies of these links; the session ends with its last.
+    drop(plan);
+    gate::open();
+    SignalMask::restore(mask);
+}
+
+/// After a fork, in the child.
+pub fn in_child() {
+    if !was_pending() {
+        // Another thread was just about to start the engine. It does not exist here: whoever needs it starts it.
+        gate::reset_if_closed();
+        if far::state().is_some() {
+            keep_apart("it was forked in the very moment in which far memory was set up");
+        }
+        return;
+    }
+    let Some(Pending { plan, seat, mask }) = PENDING.lock().take() else { return };
+    tracing::forked();
+    far::forked(|| go_on(plan, seat));
+    gate::reset();
+    SignalMask::restore(mask);
+}
+
+fn go_on(plan: Plan, seat: Option<Seat>) {
+    match plan {
+        Plan::Nothing => {}
+        Plan::Asleep => fall_asleep(seat),
+        Plan::Awake(links) => {
+            if let Some(seat) = seat {
+                seat.take(true);
+            }
+            if let Some(asleep) = taken_apart(Some(links), seat) {
+                add(&asleep.launch.counters.forks, 1);
+                if let Err(error) = wake(asleep) {
+                    keep_apart(&error.to_string());
+                }
+            }
+        }
+        Plan::Apart(reason) => keep_apart(&reason),
+    }
+}
+
+fn was_pending() -> bool {
+    IS_PENDING.load(Acquire) && IS_PENDING.swap(false, AcqRel)
+}
+
+// ---- before ---------------------------------------------------------------------------------------------------------
+
+fn prepare() -> (Plan, Option<Seat>) {
+    if let Some(promised) = promise_asleep() {
+        return promised;
+    }
+    let Some(state) = far::state() else { return (Plan::Nothing, None) };
+    let engine = &state.engine;
+    let bytes = state.far_bytes();
+    let is_bare = bytes == 0 && !engine.has_written_back();
+    let seat = state.seat;
+    if is_bare && engine.is_settled() {
+        engine.view().let_fork(true);
+        return (Plan::Asleep, None);
+    }
+    let never_away = !engine.has_written_back() && engine.is_settled();
+    if never_away && engine.view().is_inherited() && seat.whole().is_some() {
+        let room = bytes.max(state.launch.least_bytes());
+        if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
+            state.budget_is(seat.share());
+            engine.view().let_fork(true);
+            return (Plan::Asleep, Some(promised));
+        }
+    }
+    let taken = spans(&state.extents.lock());
+    match share(state, &taken) {
+        Ok((links, promised)) => (Plan::Awake(links), Some(promised)),
+        Err(reason) => (Plan::Apart(reason), None),
+    }
+}
+
+/// Brings the engine to rest, makes room for the child and opens its links.
+fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
+    let engine = &state.engine;
+    let slow = || "what was on its way to the memory servers did not arrive".to_owned();
+    let leave = !engine.view().is_inherited();
+    if !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
+        return Err(slow());
+    }
+    let least = state.launch.least_bytes();
+    let room = || (engine.local_bytes() + engine.local_bytes() / 4).max(least);
+    let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
+        Ok(promised) => promised,
+        Err(both) => {
+            // Half each; what the two share is counted twice.
+            let half = (both / 2).max(least);
+            if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
+                return Err(slow());
+            }
+            let no_place = |_| "too many processes share the budget".to_owned();
+            state.seat.promise(half, engine.local_bytes(), true).map_err(no_place)?
+        }
+    };
+    state.budget_is(state.seat.share());
+    match open_links(engine) {
+        Ok(links) => {
+            engine.view().let_fork(true);
+            Ok((links, promised))
+        }
+        Err(error) => {
+            promised.withdraw();
+            Err(format!("its memory server does not share: {error}"))
+        }
+    }
+}
+
+fn open_links(engine: &Engine) -> Result<Links, LinkError> {
+    match engine.store() {
+        Store::Direct(direct) => direct.share().map(Links::Direct),
+        Store::Remote(remote) => remote.share().map(Links::Remote),
+    }
+}
+
+/// The fork of a process that is asleep itself: its child sleeps as well, with as much room.
+fn promise_asleep() -> Option<(Plan, Option<Seat>)> {
+    // SAFETY: set to a leaked box or null, and taken only with the gate closed, as it is here.
+    let asleep = unsafe { ASLEEP.load(Acquire).as_ref() }?;
+    let Some(seat) = &asleep.seat else { return Some((Plan::Asleep, None)) };
+    if let Ok(promised) = seat.promise(seat.share(), seat.share(), false) {
+        return Some((Plan::Asleep, Some(promised)));
+    }
+    wake_up_inside();
+    None
+}
+
+fn spans(extents: &Extents) -> Vec<Span> {
+    extents.allocated().into_iter().map(|(offset, len)| Span { offset: offset as usize, len: len as usize }).collect()
+}
+
+// ---- in the child ---------------------------------------------------------------------------------------------------
+
+/// Takes the parent's engine apart, or what it kept asleep. The child has no other thread, so nobody uses it.
+fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
+    let state = far::take_state()?;
+    let idle = state.idle();
+    let State { engine, extents, launch, .. } = *state;
+    let (kept, view, store) = engine.apart();
+    Some(Asleep {
+        kept,
+        view,
+        store: links.map(|links| (store, links)),
+        extents: extents.into_inner(),
+        idle,
+        launch,
+        seat,
+    })
+}
+
+fn fall_asleep(seat: Option<Seat>) {
+    let asleep = match taken_apart(None, seat) {
+        Some(asleep) => asleep,
+        None => {
+            let before = ASLEEP.swap(std::ptr::null_mut(), AcqRel);
+            if before.is_null() {
+                return;
+            }
+            // SAFETY: a leaked box that nobody else has any more.
+            Asleep { seat, ..*unsafe { Box::from_raw(before) } }
+        }
+    };
+    if let Some(seat) = seat {
+        seat.take(false);
+        seat.set_local(seat.share());
+        seat.set_far(asleep.extents.taken_bytes().saturating_sub(asleep.idle + asleep.view.idle_bytes() as u64));
+    }
+    // The parent's trap and links are closed here with the child's copies of them.
+    let asleep = Asleep { view: asleep.view.without_trap(), ..asleep };
+    ASLEEP.store(Box::into_raw(Box::new(asleep)), Release);
+    far::is_latent(true);
+}
+
+/// Wakes this process up if it is asleep. The gate is closed.
+pub(crate) fn wake_up_inside() {
+    let asleep = ASLEEP.swap(std::ptr::null_mut(), AcqRel);
+    if asleep.is_null() {
+        return;
+    }
+    // SAFETY: a leaked box, taken out just now by this thread alone.
+    let asleep = *unsafe { Box::from_raw(asleep) };
+    if let Err(error) = wake(asleep) {
+        fatal::die(EXIT_LOST, format_args!("a forked child cannot begin to page: {error}"));
+    }
+}
+
+/// Puts a child's engine together and lets it run.
+fn wake(asleep: Asleep) -> Result<(), StartError> {
+    let Asleep { mut kept, view, store, extents, idle, launch, seat } = asleep;
+    let mechanism = far::open_mechanism(launch.mode, &launch.features)?;
+    let was_asleep = store.is_none();
+    let (store, writers) = match store {
+        Some((Store::Direct(direct), Links::Direct(link))) => (Store::Direct(direct.again(link)?), Vec::new()),
+        Some((Store::Remote(remote), Links::Remote(sessions))) => {
+            let (remote, writers) = remote.again(sessions);
+            (Store::Remote(remote), writers)
+        }
+        // Nothing is away: the links are new ones.
+        _ => far::open_store(&launch.settings, &launch.plan)?,
+    };
+    let view = view.again(mechanism)?;
+    let taken = spans(&extents);
+    if was_asleep {
+        // Failing to read one's own page table is failing to know what is there.
+        kept.adopt_present(&view, &taken).map_err(StartError::Pagemap)?;
+    } else {
+        kept.protect_clean(&view, &taken);
+    }
+    let seat = match seat {
+        Some(seat) => seat,
+        None => far::join(&launch)?,
+    };
+    seat.begin(true);
+    far::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, writers)?;
+    far::open_doors();
+    Ok(())
+}
+
+/// The child goes on without its parent's far memory: touching it ends the child with a line, and never reads wrong
+/// bytes.
+fn keep_apart(reason: &str) {
+    let _ = far::take_state().map(std::mem::forget);
+    reason.clone_into(&mut REASON.lock());
+    for (addr, len) in far::close_doors() {
+        // SAFETY: the range is the parent's far memory, which this process must not see.
+        if unsafe { map::replace_with_none(addr, len) }.is_err() {
+            on_touch_end(reason);
+        }
+    }
+    if signal::install(libc::SIGSEGV, on_touch).is_err() {
+        on_touch_end(reason);
+    }
+}
+
+fn on_touch(info: FaultInfo) -> Verdict {
+    if !far::contains(info.addr) {
+        return Verdict::NotOurs;
+    }
+    on_touch_end(&REASON.lock())
+}
+
+fn on_touch_end(reason: &str) -> ! {
+    fatal::die(
+        EXIT_LOST,
+        format_args!("a forked child of process {} cannot use its parent's far memory: {reason}", PARENT.load(Relaxed)),
+    )
+}

@@ -1,0 +1,112 @@
+//! Which slots of the same-host link are shared with a process that was forked, and are read only therefore; and those
+//! that this process has done with, which go back to the server.
+
+use hanare_wire::{Grant, Place};
+
+pub(crate) struct Shared {
+    /// A bit for each stretch.
+    stretches: Vec<u64>,
+    /// Slots to give back.
+    let_go: Vec<u32>,
+}
+
+impl Shared {
+    pub(crate) fn new(stretches: usize) -> Self {
+        Self { stretches: vec![0; stretches / 64 + 1], let_go: Vec::with_capacity(2 * stretches) }
+    }
+
+    /// Whether a stretch's slot is shared.
+    pub(crate) fn has(&self, stretch: u32) -> bool {
+        self.stretches[stretch as usize / 64] & (1 << (stretch % 64)) != 0
+    }
+
+    /// The stretch's slot is shared no more; whether it was.
+    pub(crate) fn take(&mut self, stretch: u32) -> bool {
+        let was = self.has(stretch);
+        self.stretches[stretch as usize / 64] &= !(1 << (stretch % 64));
+        was
+    }
+
+    /// Every stretch that has a slot shares it.
+    pub(crate) fn add_all(&mut self, slot_of: &[u32]) {
+        for (word, slots) in self.stretches.iter_mut().zip(slot_of.chunks(64)) {
+            let bits = slots.iter().rev().fold(0, |bits, &slot| bits << 1 | u64::from(slot != 0));
+            // Words of stretches that were never used are not written to, so that they take no memory.
+            if bits != 0 {
+                *word = bits;
+            }
+        }
+    }
+
+    /// A slot to give back.
+    pub(crate) fn let_go(&mut self, slot: u32) {
+        self.let_go.push(slot);
+    }
+
+    /// Fills `runs` with slots to give back; how many runs there are. `spilled` is the bit of slots in the spill file.
+    pub(crate) fn take_runs(&mut self, runs: &mut [Grant], spilled: u32) -> usize {
+        let mut count = 0;
+        while let Some(&slot) = self.let_go.last() {
+            let place = if slot & spilled != 0 { Place::Spill } else { Place::Memory };
+            let number = slot & !spilled;
+            let room = count < runs.len();
+            match runs[..count].last_mut() {
+                Some(run) if run.place == place && run.first_slot + run.count == number => run.count += 1,
+                Some(run) if run.place == place && number + 1 == run.first_slot => {
+                    run.first_slot = number;
+                    run.count += 1;
+                }
+                _ if room => {
+                    runs[count] = Grant { place, first_slot: number, count: 1 };
+                    count += 1;
+                }
+                _ => return count,
+            }
+            self.let_go.pop();
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_slot_is_shared_until_it_is_taken() {
+        let mut shared = Shared::new(200);
+        let mut slot_of = vec![0; 200];
+        for stretch in [0, 63, 64, 130, 199] {
+            slot_of[stretch] = 7;
+        }
+        shared.add_all(&slot_of);
+        for stretch in 0..200 {
+            assert_eq!(shared.has(stretch), slot_of[stretch as usize] != 0, "stretch {stretch}");
+        }
+        assert!(shared.take(64) && !shared.take(64) && !shared.take(65) && shared.has(63));
+    }
+
+    #[test]
+    fn slots_go_back_in_runs_each_once() {
+        const SPILLED: u32 = 1 << 31;
+        let mut shared = Shared::new(10);
+        for slot in [4, 5, 6, 20, SPILLED | 21, SPILLED | 20, 9] {
+            shared.let_go(slot);
+        }
+        let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; 3];
+        let mut back = Vec::new();
+        loop {
+            let count = shared.take_runs(&mut runs, SPILLED);
+            if count == 0 {
+                break;
+            }
+            for run in &runs[..count] {
+                back.extend((run.first_slot..run.first_slot + run.count).map(|slot| (run.place, slot)));
+            }
+        }
+        let memory = [4, 5, 6, 9, 20].map(|slot| (Place::Memory, slot));
+        let spill = [20, 21].map(|slot| (Place::Spill, slot));
+        back.sort_by_key(|&(place, slot)| (place as u32, slot));
+        assert_eq!(back, memory.into_iter().chain(spill).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,464 @@
+//! One budget for a process tree: who has which share of it, in memory that all its processes map.
+//!
+//! The shares of all members never add up to more than the budget, unless there are so many that it does not hold two
+//! pages for each: two pages each process has in any case, or it could not run. Who wants more
+//! takes it from what nobody has; who has more than is fair gives it up, and evicts first. Fair is: everybody has what it
+//! wants where that fits, and an equal part of what is left where it does not. A member that is gone, by whatever way, is
+//! noticed by the others within a tenth of a second, and when somebody looks for room.
+//!
+//! Pages that a forked child shares with its parent count for both: that is more than they take.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use crate::engine::now_ns;
+use crate::stats::{Counters, raise};
+
+/// Processes with far memory at a time.
+const MEMBERS_MAX: usize = 1024;
+/// A child that was not made, or died before it said its name, is waited for so long.
+const PROMISE_NS: u64 = 10_000_000_000;
+const LOOK_NS: u64 = 100_000_000;
+/// How long the lock is tried for. It is held for microseconds, unless its holder is stopped.
+const LOCK_NS: u64 = 200_000_000;
+/// How long a newcomer waits for the others to make room.
+const JOIN_NS: u64 = 1_000_000_000;
+
+const FREE: u32 = 0;
+/// A process that pages.
+const SEATED: u32 = 1;
+/// A child about to be forked; the process is its parent.
+const PROMISED: u32 = 2;
+/// A forked child that has room for all its far bytes and does not page.
+const FIXED: u32 = 3;
+
+/// A process and its share.
+#[repr(C)]
+pub(crate) struct Member {
+    kind: AtomicU32,
+    pid: AtomicU32,
+    /// Where its stack begins, which tells a program from the one that was executed in its place.
+    stack: AtomicU64,
+    since_ns: AtomicU64,
+    share: AtomicU64,
+    wants: AtomicU64,
+    local: AtomicU64,
+    far: AtomicU64,
+}
+
+/// The members and the budget they share. All zeroes is one without members.
+#[repr(C)]
+pub(crate) struct Tree {
+    /// Process that holds the lock; 0 if none does.
+    lock: AtomicU32,
+    /// Members from here on were never in use.
+    top: AtomicU32,
+    /// Bytes; 0 where each process has a budget in proportion to its own far bytes.
+    whole: AtomicU64,
+    looked_ns: AtomicU64,
+    members: [Member; MEMBERS_MAX],
+}
+
+/// A member's own place.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat {
+    tree: &'static Tree,
+    member: &'static Member,
+    counters: &'static Counters,
+}
+
+fn own_pid() -> u32 {
+    std::process::id()
+}
+
+impl Tree {
+    fn members(&self) -> &[Member] {
+        &self.members[..(self.top.load(Acquire) as usize).min(MEMBERS_MAX)]
+    }
+
+    /// Runs `work` alone in the tree; not at all if the lock cannot be had.
+    fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let me = own_pid();
+        let end_ns = now_ns() + LOCK_NS;
+        while let Err(holder) = self.lock.compare_exchange(0, me, Acquire, Relaxed) {
+            let stolen = holder != 0 && !is_running(holder, 0);
+            if stolen && self.lock.compare_exchange(holder, me, Acquire, Relaxed).is_ok() {
+                break;
+            }
+            if now_ns() > end_ns {
+                return None;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        let result = work();
+        let _ = self.lock.compare_exchange(me, 0, Release, Relaxed);
+        Some(result)
+    }
+
+    /// Bytes that nobody has. The lock is held.
+    fn pool(&self) -> u64 {
+        let taken: u64 = self.members().iter().map(|member| member.share.load(Relaxed)).sum();
+        self.whole.load(Relaxed).saturating_sub(taken)
+    }
+
+    /// Retires members that are gone. The lock is held.
+    fn look_round(&self, counters: &Counters) {
+        let now = now_ns();
+        self.looked_ns.store(now, Relaxed);
+        for member in self.members() {
+            let kind = member.kind.load(Acquire);
+            let gone = match kind {
+                FREE => false,
+                PROMISED if now.saturating_sub(member.since_ns.load(Relaxed)) > PROMISE_NS => true,
+                _ => !is_running(member.pid.load(Relaxed), member.stack.load(Relaxed)),
+            };
+            if gone {
+                member.retire(counters);
+            }
+        }
+    }
+
+    /// Takes a free place with a share. The lock is held.
+    fn seat(&'static self, kind: u32, share: u64, counters: &'static Counters) -> Option<Seat> {
+        let free = self.members.iter().position(|member| member.kind.load(Acquire) == FREE)?;
+        let member = &self.members[free];
+        member.pid.store(own_pid(), Relaxed);
+        member.stack.store(own_stack(), Relaxed);
+        member.since_ns.store(now_ns(), Relaxed);
+        member.share.store(share, Relaxed);
+        member.wants.store(share, Relaxed);
+        self.top.fetch_max(free as u32 + 1, AcqRel);
+        member.kind.store(kind, Release);
+        Some(Seat { tree: self, member, counters })
+    }
+
+    /// A place for this process in a tree with a budget of `whole` bytes (0: none is shared), with a share of at least
+    /// `least`. A newcomer waits a moment for the others to make room; if they do not, it has `least` on top, so that it
+    /// gets on. `None` when there is no place left.
+    pub(crate) fn join(&'static self, counters: &'static Counters, whole: u64, least: u64) -> Option<Seat> {
+        let seat = self.alone(|| {
+            if self.whole.load(Relaxed) == 0 {
+                self.whole.store(whole, Relaxed);
+            }
+            self.look_round(counters);
+            let alone = self.members().iter().all(|member| member.kind.load(Relaxed) == FREE);
+            let share = if alone { whole } else { 0 };
+            self.seat(SEATED, share, counters)
+        })??;
+        if whole == 0 {
+            return Some(seat);
+        }
+        // What it will want is not known yet: as much as the others have.
+        seat.member.wants.store(whole, Relaxed);
+        let end_ns = now_ns() + JOIN_NS;
+        loop {
+            let share = seat.claim();
+            let enough = (seat.goal() / 2).max(least);
+            if share >= enough {
+                return Some(seat);
+            }
+            if now_ns() > end_ns {
+                seat.member.share.fetch_max(least, Relaxed);
+                return Some(seat);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    /// Forgets what a program that this process executed was given.
+    pub(crate) fn executed(&self, counters: &Counters) {
+        let me = own_pid();
+        for member in self.members() {
+            if member.pid.load(Relaxed) == me && member.kind.load(Acquire) != PROMISED {
+                member.retire(counters);
+            }
+        }
+    }
+}
+
+impl Member {
+    fn retire(&self, counters: &Counters) {
+        if self.kind.swap(FREE, AcqRel) == FREE {
+            return;
+        }
+        counters.local_bytes.fetch_sub(self.local.swap(0, Relaxed), Relaxed);
+        counters.far_bytes.fetch_sub(self.far.swap(0, Relaxed), Relaxed);
+        self.share.store(0, Release);
+    }
+}
+
+impl Seat {
+    /// The budget of all, if one is shared.
+    pub(crate) fn whole(&self) -> Option<u64> {
+        Some(self.tree.whole.load(Relaxed)).filter(|&whole| whole > 0)
+    }
+
+    pub(crate) fn share(&self) -> u64 {
+        self.member.share.load(Relaxed)
+    }
+
+    /// Local bytes this process has now.
+    #[inline]
+    pub(crate) fn set_local(&self, bytes: u64) {
+        let before = self.member.local.swap(bytes, Relaxed);
+        let change = bytes.wrapping_sub(before);
+        if change != 0 {
+            let all = self.counters.local_bytes.fetch_add(change, Relaxed).wrapping_add(change);
+            raise(&self.counters.local_bytes_peak, all);
+        }
+    }
+
+    /// Far bytes this process has now.
+    pub(crate) fn set_far(&self, bytes: u64) {
+        let change = bytes.wrapping_sub(self.member.far.swap(bytes, Relaxed));
+        let all = self.counters.far_bytes.fetch_add(change, Relaxed).wrapping_add(change);
+        raise(&self.counters.far_bytes_peak, all);
+    }
+
+    /// What would be fair: see the head of this file.
+    fn goal(&self) -> u64 {
+        let of_kind = |kind| self.tree.members().iter().filter(move |member| member.kind.load(Relaxed) == kind);
+        let share = |member: &Member| member.share.load(Relaxed);
+        let wants = |member: &Member| member.wants.load(Relaxed);
+        let fixed: u64 = of_kind(FIXED).chain(of_kind(PROMISED)).map(share).sum();
+        let whole = self.tree.whole.load(Relaxed).saturating_sub(fixed);
+        let count = of_kind(SEATED).count().max(1) as u64;
+        let mut level = whole / count;
+        // Each round satisfies at least one member more, or is the last.
+        for _ in 0..count {
+            let (content, bytes) =
+                of_kind(SEATED).map(wants).filter(|wants| *wants <= level).fold((0, 0), |(n, sum), w| (n + 1, sum + w));
+            let left = whole.saturating_sub(bytes);
+            if content >= count {
+                return self.member.wants.load(Relaxed) + left / count;
+            }
+            let next = left / (count - content);
+            if next <= level {
+                break;
+            }
+            level = next;
+        }
+        self.member.wants.load(Relaxed).min(level)
+    }
+
+    /// Takes what is free and fair; the share afterwards.
+    fn claim(&self) -> u64 {
+        let goal = self.goal();
+        let _ = self.tree.alone(|| {
+            let short = goal.saturating_sub(self.share());
+            let pool = self.tree.pool();
+            if pool < short {
+                self.tree.look_round(self.counters);
+            }
+            self.member.share.fetch_add(short.min(self.tree.pool()), Relaxed);
+        });
+        self.share()
+    }
+
+    /// Now and then: what the budget is to be, if it changes. `wants` is what the process could use, `local` what it has.
+    pub(crate) fn balance(&self, wants: u64, local: u64) -> Option<u64> {
+        let whole = self.tree.whole.load(Relaxed);
+        if whole == 0 {
+            return None;
+        }
+        self.member.wants.store(wants.min(whole), Relaxed);
+        let looks = now_ns().saturating_sub(self.tree.looked_ns.load(Relaxed)) > LOOK_NS;
+        let is_alone = self.tree.members().iter().filter(|member| member.kind.load(Relaxed) != FREE).count() == 1;
+        if looks && !is_alone {
+            let _ = self.tree.alone(|| self.tree.look_round(self.counters));
+        }
+        let (goal, share) = (self.goal(), self.share());
+        if goal < share {
+            // What is still in use is given up when it has been evicted.
+            self.member.share.store(goal.max(local.min(share)), Relaxed);
+            return Some(goal);
+        }
+        // A little more is not worth the trouble; the rest of a budget is.
+        (goal > share + share / 32 || is_alone && goal > share).then(|| self.claim())
+    }
+
+    /// Room for a child about to be forked: `bytes` of the budget, of which this process gives up what it does not use.
+    /// `Err` is what the two of them could have together, unless it has to be (`must`).
+    pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
+        let (tree, counters) = (self.tree, self.counters);
+        let shared = tree.whole.load(Relaxed) > 0;
+        let promised = tree.alone(|| {
+            if !shared {
+                return tree.seat(PROMISED, 0, counters).ok_or(0);
+            }
+            if tree.pool() < bytes {
+                tree.look_round(counters);
+            }
+            let (pool, share) = (tree.pool(), self.share());
+            let short = bytes.saturating_sub(pool);
+            let spare = share.saturating_sub(local);
+            if short > spare && !must {
+                return Err(pool + share);
+            }
+            self.member.share.fetch_sub(short.min(spare), Relaxed);
+            tree.seat(PROMISED, bytes, counters).ok_or(0)
+        });
+        promised.unwrap_or(Err(0))
+    }
+
+    /// In the child: takes the place that was promised. `pages` tells whether it is to be fair with its share.
+    pub(crate) fn take(&self, pages: bool) {
+        self.member.pid.store(own_pid(), Relaxed);
+        self.begin(pages);
+    }
+
+    /// From now on this process pages, or has all it needs.
+    pub(crate) fn begin(&self, pages: bool) {
+        self.member.kind.store(if pages { SEATED } else { FIXED }, Release);
+    }
+
+    /// Nobody takes this place after all.
+    pub(crate) fn withdraw(&self) {
+        self.member.retire(self.counters);
+    }
+}
+
+/// Where this process' stack begins.
+fn own_stack() -> u64 {
+    static OWN: AtomicU64 = AtomicU64::new(0);
+    if OWN.load(Relaxed) == 0 {
+        // A forked child has its parent's stack, so this holds there too.
+        OWN.store(process(own_pid()).map_or(0, |process| process.stack), Relaxed);
+    }
+    OWN.load(Relaxed)
+}
+
+/// Whether a process is there and not merely waiting to be forgotten by its parent, and still runs the program whose
+/// stack begins there (0: any).
+fn is_running(pid: u32, stack: u64) -> bool {
+    match process(pid) {
+        Some(process) => !matches!(process.state, b'Z' | b'X') && (stack == 0 || process.stack == stack),
+        // What cannot be read is not known to be gone.
+        None => {
+            // SAFETY: asks whether there is such a process; sends nothing.
+            let answer = unsafe { libc::kill(pid as i32, 0) };
+            answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+        }
+    }
+}
+
+struct Process {
+    state: u8,
+    stack: u64,
+}
+
+/// What /proc tells of a process; nothing is allocated.
+fn process(pid: u32) -> Option<Process> {
+    use std::io::Write;
+    let mut path = [0_u8; 32];
+    write!(&mut path[..], "/proc/{pid}/stat").ok()?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let mut text = [0_u8; 1024];
+    // SAFETY: a terminated name, and a buffer of ours with its length; the descriptor is closed by who opened it.
+    let len = unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        if file >= 0 {
+            libc::close(file);
+        }
+        usize::try_from(len).ok()?
+    };
+    // The name in parentheses may hold anything; the fields behind it are numbered from 3.
+    let behind = text[..len].iter().rposition(|&byte| byte == b')')? + 2;
+    let mut fields = text.get(behind..len)?.split(|&byte| byte == b' ');
+    let state = *fields.next()?.first()?;
+    let stack = std::str::from_utf8(fields.nth(24)?).ok()?.parse().ok()?;
+    Some(Process { state, stack })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Stats;
+
+    fn fresh() -> &'static Stats {
+        Box::leak(Box::new(Stats::attach(None, None).unwrap()))
+    }
+
+    fn shares(stats: &'static Stats) -> u64 {
+        stats.tree().members().iter().map(|member| member.share.load(Relaxed)).sum()
+    }
+
+    #[test]
+    fn the_first_has_it_all_and_shares_with_the_next() {
+        let stats = fresh();
+        let tree = stats.tree();
+        let first = tree.join(stats, 1000, 10).unwrap();
+        assert_eq!(first.share(), 1000);
+        // The first evicts when it is asked to balance.
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| tree.join(stats, 1000, 10).unwrap());
+            let mut budget = 1000;
+            while !second.is_finished() {
+                budget = first.balance(5000, budget).unwrap_or(budget);
+                assert!(shares(stats) <= 1000);
+                std::thread::yield_now();
+            }
+            second.join().unwrap()
+        });
+        first.balance(5000, 500);
+        second.balance(5000, 0);
+        assert_eq!((first.share(), second.share()), (500, 500));
+        // Who wants little leaves the rest to the other, and gets it back when it wants more.
+        second.balance(100, 100);
+        first.balance(5000, 500);
+        assert!(second.share() == 100 && first.share() == 900, "{} {}", first.share(), second.share());
+        second.balance(5000, 100);
+        assert_eq!(first.balance(5000, 900), Some(500));
+        assert!(shares(stats) <= 1000);
+        first.balance(5000, 500);
+        second.balance(5000, 100);
+        assert_eq!((first.share(), second.share()), (500, 500));
+    }
+
+    #[test]
+    fn a_promise_takes_what_the_parent_does_not_use() {
+        let stats = fresh();
+        let parent = stats.tree().join(stats, 1000, 10).unwrap();
+        let child = parent.promise(300, 600, false).ok().unwrap();
+        assert_eq!((parent.share(), child.share()), (700, 300));
+        assert_eq!(parent.promise(300, 600, false).err(), Some(700));
+        child.take(false);
+        assert_eq!(parent.balance(5000, 600), None, "what is fixed is not shared");
+        child.withdraw();
+        assert_eq!(parent.balance(5000, 600), Some(1000));
+    }
+
+    #[test]
+    fn what_a_dead_member_had_goes_back() {
+        let stats = fresh();
+        let parent = stats.tree().join(stats, 1000, 10).unwrap();
+        let child = parent.promise(400, 100, false).ok().unwrap();
+        let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        child.member.pid.store(process.id(), Relaxed);
+        child.member.stack.store(0, Relaxed);
+        child.begin(false);
+        child.set_local(400);
+        child.set_far(500);
+        parent.set_local(100);
+        assert_eq!((stats.local_bytes.load(Relaxed), stats.far_bytes.load(Relaxed)), (500, 500));
+        stats.tree().look_round(stats);
+        assert_eq!(child.share(), 400, "it lives");
+        process.kill().unwrap();
+        // It is not waited for: a zombie's memory is free already.
+        let end_ns = now_ns() + 10_000_000_000;
+        while child.share() > 0 && now_ns() < end_ns {
+            stats.tree().look_round(stats);
+        }
+        assert_eq!((child.share(), stats.local_bytes.load(Relaxed), stats.far_bytes.load(Relaxed)), (0, 100, 0));
+        assert_eq!(stats.local_bytes_peak.load(Relaxed), 500);
+        process.wait().unwrap();
+    }
+
+    #[test]
+    fn a_program_executed_in_a_members_place_is_not_the_member() {
+        let me = process(own_pid()).unwrap();
+        assert!(is_running(own_pid(), own_stack()));
+        assert!(me.stack == 0 || !is_running(own_pid(), me.stack + 16));
+        assert!(!is_running(u32::MAX / 2, 0));
+    }
+}

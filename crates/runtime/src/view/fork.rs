@@ -1,0 +1,100 @@
+//! Fork: the view in a child.
+//!
+//! Private pages in view are inherited by the operating system's copy-on-write; what traps touches is not. The frames stay
+//! behind: nothing is in them at rest. Holes are the program's own mappings, and are left alone.
+
+use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
+use hanare_sys::pagemap::{self, PagemapError};
+
+use super::{Mechanism, Span, TRAPPING, View, ViewError, pool};
+
+impl View {
+    /// Whether a forked child inherits what is in view. In sigsegv mode it is shared memory, which must be out of view.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Visits every range of addresses that is far, with the span it shows; neighbours are one where nothing is in between.
+    fn each_range(&self, mut visit: impl FnMut(usize, Span)) {
+        let whole = Span { offset: 0, len: self.sizes.reserve };
+        if self.windows.hole_bytes() > 0 {
+            return self.windows.runs(whole, visit);
+        }
+        visit(self.base, whole);
+        for (addr, len) in self.windows.ranges() {
+            if let Some(offset) = self.windows.offset_of(addr) {
+                visit(addr, Span { offset, len });
+            }
+        }
+    }
+
+    /// Lets the next fork inherit the view, or leaves it out again. It is left out but for the moment of a fork that was
+    /// prepared, so that a child made behind our back (by a bare system call) finds nothing rather than wrong bytes.
+    pub(crate) fn let_fork(&self, inherit: bool) {
+        let advice = if inherit { Advice::DoFork } else { Advice::DontFork };
+        // In sigsegv mode nothing is in view, and the child inherits no more than the place.
+        self.each_range(|addr, span| {
+            // SAFETY: our own mapping; the advice changes no contents.
+            let _ = unsafe { map::advise(addr, span.len, advice) };
+        });
+    }
+
+    /// Without its trap, in a child: the trap is the parent's.
+    pub(crate) fn without_trap(self) -> Self {
+        Self { uffd: None, ..self }
+    }
+
+    /// The view in a forked child, with a trap of its own. Nothing that was missing has been touched since the fork.
+    pub(crate) fn again(self, mechanism: Mechanism) -> Result<Self, ViewError> {
+        const ALIGN: usize = 2 << 20;
+        let sizes = self.sizes;
+        let (uffd, file) = match mechanism {
+            Mechanism::Uffd(uffd) => (Some(uffd), None),
+            Mechanism::Protection => (None, Some(map::memfd("hanare-view", sizes.reserve as u64)?)),
+        };
+        let io_base = match &file {
+            Some(file) => Mapping::shared_aligned(file, sizes.reserve, ALIGN)?.leak(),
+            None => 0,
+        };
+        let small_pool = pool(sizes.small_frames * sizes.unit, ALIGN)?;
+        let wide_pool = pool(sizes.wide_frames * sizes.block, ALIGN)?;
+        let view = Self { uffd, file, io_base, small_pool, wide_pool, ..self };
+        let mut refused = None;
+        view.each_range(|addr, span| refused = refused.take().or(view.set_up_again(addr, span).err()));
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        for (addr, len) in view.pools().chain([(view.io_base, sizes.reserve)]).filter(|&(addr, _)| addr != 0) {
+            view.advise(addr, len);
+        }
+        view.register_frames()?;
+        Ok(view)
+    }
+
+    fn set_up_again(&self, addr: usize, span: Span) -> Result<(), ViewError> {
+        if let Some(file) = &self.file {
+            // SAFETY: far memory; none of it is in view, and the child has no other thread.
+            unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) }
+                .map_err(|errno| MapError::Reserve { len: span.len, errno })?;
+        }
+        self.advise(addr, span.len);
+        match &self.uffd {
+            Some(uffd) => Ok(uffd.register(addr, span.len, TRAPPING)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands the parts of a span that are in view to `visit`.
+    pub(crate) fn visit_present(&self, span: Span, mut visit: impl FnMut(Span)) -> Result<(), PagemapError> {
+        let mut answer = Ok(());
+        self.windows.runs(span, |start, part| {
+            let looked = pagemap::visit_present(start, part.len, |addr, len| {
+                visit(Span { offset: part.offset + (addr - start), len });
+            });
+            if let (Ok(()), Err(error)) = (&answer, looked) {
+                answer = Err(error);
+            }
+        });
+        answer
+    }
+}

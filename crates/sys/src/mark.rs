@@ -1,0 +1,58 @@
+//! A mark on a process that no child of it bears, however that was made: also one by a bare system call, in which no
+//! library hears of the fork, and whose copy of the parent's bookkeeping must not be used.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+use crate::map::{self, Advice, MapError, Mapping};
+
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Marks this process.
+///
+/// # Errors
+/// There is no memory, or none that a kernel before 4.14 would wipe.
+pub fn set() -> Result<(), MapError> {
+    if MARK.load(Acquire).is_null() {
+        let page = Mapping::anonymous(map::page_size())?;
+        // SAFETY: our own mapping, in which nothing is yet.
+        unsafe { map::advise(page.addr(), page.len(), Advice::WipeOnFork) }
+            .map_err(|errno| MapError::Reserve { len: page.len(), errno })?;
+        MARK.store(page.addr() as *mut AtomicU32, Release);
+        // Stays as long as the process.
+        std::mem::forget(page);
+    }
+    if let Some(mark) = mark() {
+        mark.store(1, Release);
+    }
+    Ok(())
+}
+
+/// Whether [`set`] was called in this very process.
+#[inline]
+pub fn is_set() -> bool {
+    mark().is_some_and(|mark| mark.load(Acquire) != 0)
+}
+
+fn mark() -> Option<&'static AtomicU32> {
+    // SAFETY: null, or the beginning of a page that is never unmapped; atomics hold any bits.
+    unsafe { MARK.load(Acquire).as_ref() }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_child_by_a_bare_system_call_bears_no_mark() {
+        super::set().unwrap();
+        assert!(super::is_set());
+        // SAFETY: as fork; the child does nothing but end.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+        if child == 0 {
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(super::is_set())) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((status, super::is_set()), (0, true));
+    }
+}

@@ -1,0 +1,90 @@
+//! Guards the calls that manage memory, as programs and allocators of their own use them: mappings, reservations opened in
+//! part, fixed and foreign mappings, the break; jemalloc and mimalloc as libraries, DuckDB with the one it brings.
+
+use hanare_tests::{Figures, Outcome, Place, built, figures, mode_works, python_with, system_calls_work_on_far_pages};
+
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
+
+fn run(place: &Place, flags: &[&str], program: &std::ffi::OsStr, args: &[&str]) -> (Outcome, Figures) {
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--stats-json"]);
+    command.arg(&json).args(flags).arg("--").arg(program).args(args);
+    // jemalloc keeps thread-locals where only libraries loaded at the start have room by default.
+    command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
+    (place.run(&mut command), figures(&json))
+}
+
+fn workload(flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
+    let place = Place::new();
+    let (outcome, seen) = run(&place, flags, built().workload(program).as_os_str(), args);
+    let what = format!("{program} {args:?} {flags:?}");
+    outcome.assert_well(&what);
+    assert!(outcome.text().starts_with(&format!("ok {program}: ")), "{what}: {outcome:?}");
+    seen.assert_paged(paged_bytes, &what);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn memory_calls_keep_their_meaning() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["auto", "4K", "64K", "2M"] {
+            let flags = ["--local", "12M", "--mode", mode, "--page-size", page_size];
+            workload(&flags, "mapping", &["32M"], 32 << 20);
+            workload(&flags, "reserving", &["32M"], 32 << 20);
+        }
+    }
+}
+
+#[test]
+fn reservations_take_no_share_of_the_budget() {
+    let place = Place::new();
+    let (outcome, seen) = run(&place, &["--local", "50%"], built().workload("reserving").as_os_str(), &["32M"]);
+    outcome.assert_well("reserving");
+    // The break alone sets gibibytes aside.
+    let far = seen.number("far_bytes_peak");
+    assert!(far < 128 << 20, "{far} bytes count as far");
+    seen.assert_within_budget("reserving");
+}
+
+#[test]
+fn allocators_that_are_libraries() {
+    for library in ["libjemalloc.so.2", "libmimalloc.so.2"] {
+        let place = Place::new();
+        let mut native = place.command(built().workload("allocator"));
+        native.args([library, "1M"]).env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
+        if place.run(&mut native).code == Some(3) {
+            println!("skipped: {library} cannot be loaded; apt-get install libjemalloc2 libmimalloc2.0");
+            continue;
+        }
+        for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+            workload(&["--local", "8M", "--mode", mode], "allocator", &[library, "24M"], 16 << 20);
+        }
+    }
+}
+
+const QUERIES: &str = "
+import duckdb
+db = duckdb.connect()
+db.execute('set threads = 2')
+db.execute('create table t as select (i * 7919) % 1000003 as k, hash(i) as h, (i % 1000)::varchar as s from range(400000) r(i)')
+print(db.execute('select count(*), sum(k), max(h) from t').fetchall())
+print(db.execute('select s, count(*), sum(k) from t group by s order by 3 desc, 1 limit 5').fetchall())
+print(db.execute(\"select md5(string_agg(k::varchar, ',')) from (select k from t order by h limit 50000)\").fetchall())
+";
+
+#[test]
+fn duckdb_groups_and_sorts() {
+    let Some(python) = python_with("duckdb") else { return };
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let script = place.file("queries.py", QUERIES).display().to_string();
+    let native = place.run(place.command(&python).arg(&script));
+    native.assert_well("natively");
+    let (far, seen) = run(&place, &["--local", "16M"], &python, &[&script]);
+    far.assert_well("duckdb");
+    assert_eq!(far.text(), native.text());
+    seen.assert_paged(8 << 20, "duckdb");
+    place.assert_nothing_left();
+}

@@ -1,0 +1,46 @@
+//! Guards system calls on far memory that is not there: in thread mode the kernel's touches trap like the program's, in
+//! sigbus and sigsegv mode the wrapped calls hand the kernel near copies. Every argument of every call is checked.
+
+use hanare_tests::{Place, Served, built, figures, mode_works, system_calls_work_on_far_pages};
+
+fn check(program: &str, args: &[&str], flags: &[&str]) {
+    let place = Place::new();
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
+    command.arg(&json).args(flags).arg("--").arg(built().workload(program)).args(args);
+    let outcome = place.run(&mut command);
+    let what = format!("{program} {flags:?}");
+    outcome.assert_well(&what);
+    assert!(outcome.text().starts_with(&format!("ok {program}: ")), "{what}: {outcome:?}");
+    figures(&json).assert_paged(16 << 20, &what);
+    place.assert_nothing_left();
+}
+
+fn in_mode(mode: &str) {
+    for page_size in ["auto", "4K", "2M"] {
+        check("calls", &[], &["--mode", mode, "--page-size", page_size]);
+        check("syscalls", &["16M"], &["--mode", mode, "--page-size", page_size]);
+    }
+    let place = Place::new();
+    let server = Served::tcp(&place, "256M");
+    check("calls", &[], &["--mode", mode, "--server", &server.address]);
+}
+
+#[test]
+fn in_thread_mode() {
+    if system_calls_work_on_far_pages() {
+        in_mode("thread");
+    }
+}
+
+#[test]
+fn in_sigbus_mode() {
+    if mode_works("sigbus") {
+        in_mode("sigbus");
+    }
+}
+
+#[test]
+fn in_sigsegv_mode() {
+    in_mode("sigsegv");
+}
