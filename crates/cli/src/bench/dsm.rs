@@ -196,8 +196,8 @@ mod tests {
         let names = names(4);
         let mut run: Figures =
             names.iter().filter(|name| name.ends_with("_us")).map(|name| (name.clone(), 2.0)).collect();
-        (run.insert("trap_thread_us".into(), 3.0), run.insert("unix_rtt_4k_us".into(), 5.0));
-        run.insert("message_share_us".into(), 6.0);
+        let told = [("trap_thread_us", 3.0), ("unix_rtt_4k_us", 5.0), ("message_share_us", 6.0)];
+        run.extend(told.map(|(name, figure)| (name.to_owned(), figure)));
         compare(&mut run, 4);
         assert!(names.iter().all(|name| run.contains_key(name)), "{names:?} {run:?}");
         assert_eq!((run["fault_floor_us"], run["share_ratio"], run["read_fault_floors"]), (8.0, 3.0, 0.25));
