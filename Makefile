@@ -10,9 +10,10 @@
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
+#   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
 #   make workloads     the C programs the tests run                  (target/workloads)
-#   make shared-workloads  those on shared memory: laplace, litmus
+#   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
 #   make clean
 #
@@ -87,6 +88,10 @@ bench-heap: build
 bench-servers: build
 	benches/servers.sh
 
+bench-shared: shared-workloads
+	@scripts/need cc
+	benches/shared.sh
+
 bench-cluster: build
 	@scripts/need python3
 	benches/cluster.sh
@@ -123,4 +128,4 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
-    bench-cluster workloads shared-workloads python install clean
+    bench-shared bench-cluster workloads shared-workloads python install clean

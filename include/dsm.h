@@ -36,7 +36,9 @@ extern "C" {
 
 /* Meets the other ranks; to be called once, before the other calls. Which rank this is comes from `hanare launch`, srun or
  * mpirun; started by nobody, it is rank 0 of 1. Settings: flags of `hanare launch`, or HANARE_PROTOCOL,
- * HANARE_HOME_POLICY, HANARE_TRANSFER and HANARE_SHARED_BYTES. Returns 0; when ranks cannot meet it says why and ends
+ * HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND, HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES. Ranks on several hosts
+ * meet at HANARE_RANK0=HOST:PORT, which for srun need not be given where hosts know each other's names; their links are
+ * not guarded, so an address that is not of loopback wants HANARE_TRUSTED_NETWORK=yes. Returns 0; when ranks cannot meet it says why and ends
  * the process with 125. */
 int dsm_startup(int *argc, char ***argv);
 
@@ -130,6 +132,7 @@ struct dsm_stats {
     uint64_t locks;         /* locks got */
     uint64_t frames_sent;   /* to other ranks */
     uint64_t bytes_sent;    /* of those frames */
+    uint64_t pages_dropped; /* copies given up for want of room: hanare launch --local */
 };
 void dsm_stats(struct dsm_stats *stats);
 

@@ -1,9 +1,11 @@
 /* Calls of dsm.h that cannot be made, and ranks that end too early: `misuse WHAT`, as the tests of the shared memory name
- * them. Every rank must end, and say why. */
+ * them. Every rank must end, and say why; but `late`,
+ * which is no misuse, ends with 1 when a rank spends its time spinning. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int main(int argc, char *argv[]) {
     const char *what = argc > 1 ? argv[1] : "";
@@ -17,6 +19,8 @@ int main(int argc, char *argv[]) {
         dsm_barrier();
     }
     if (rank == 1) {
+        if (!strcmp(what, "late"))
+            nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
         if (!strcmp(what, "exit"))
             exit(7);
         if (!strcmp(what, "kill"))
@@ -32,5 +36,8 @@ int main(int argc, char *argv[]) {
         dsm_alloc(4096, dsm_one(0));
     dsm_barrier();
     dsm_shutdown();
-    return 0;
+    /* Who waited for the late one must have slept meanwhile. */
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return !strcmp(what, "late") && used.tv_sec * 1000 + used.tv_nsec / 1000000 > 1000;
 }

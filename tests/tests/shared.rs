@@ -25,7 +25,7 @@ fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iter
     assert!(outcome.stderr.contains("verified"), "{case}: {}", outcome.stderr);
     let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
     let count = |name: &str| counts[name].as_u64().expect("a count");
-    // 1024 rows divide evenly by powers of two: no page has rows of two ranks.
+    // Rows have their homes at the ranks that compute them: no page has rows of two ranks.
     let edges = 4 * (u64::from(ranks) - 1);
     let (shares, updates) = (count("page_shares"), count("page_updates"));
     match protocol {
@@ -42,12 +42,13 @@ fn laplace_is_right_and_moves_the_edge_rows_only() {
     let place = Place::new();
     for protocol in PROTOCOLS {
         for transfer in ["message", "zero-copy"] {
-            for ranks in [1, 2, 4, 8] {
+            for ranks in [1, 2, 3, 4, 8] {
                 check_laplace(&place, ranks, &["--transfer", transfer], protocol, 20);
             }
         }
         check_laplace(&place, 32, &[], protocol, 10);
     }
+    check_laplace(&place, 100, &[], "invalidate", 3);
 }
 
 #[test]
@@ -101,6 +102,28 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
         }
         place.assert_nothing_left();
     }
+}
+
+#[test]
+fn whoever_waits_for_a_late_rank_sleeps() {
+    let place = Place::new();
+    let outcome = launch(&place, 2, &[], &["misuse", "late"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+}
+
+#[test]
+fn copies_that_there_is_no_room_for_are_given_up() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for transfer in ["message", "zero-copy"] {
+            let flags = ["--protocol", protocol, "--transfer", transfer, "--local", "1M"];
+            let outcome = launch(&place, 3, &flags, &["lu", "-n", "512", "--verify", "--json"]);
+            assert!(outcome.code == Some(0) && outcome.stderr.contains("verified"), "{flags:?}: {outcome:?}");
+            let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
+            assert!(counts["pages_dropped"].as_u64() > Some(100), "{flags:?}: {counts}");
+        }
+    }
+    place.assert_nothing_left();
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! shared and differ. This room measures and reports; it judges nothing (the scripts in `benches/` hold the bounds).
 
 mod child;
+mod dsm;
+mod dsm_rank;
 mod floor;
 mod links;
 mod paging;
@@ -27,8 +29,11 @@ enum What {
     Floor(floor::FloorArgs),
     Paging(Box<paging::PagingArgs>),
     Servers(servers::ServersArgs),
+    Dsm(dsm::DsmArgs),
     #[command(hide = true)]
     PagingChild(child::ChildArgs),
+    #[command(hide = true)]
+    DsmRank(dsm_rank::RankArgs),
     #[command(hide = true)]
     GreedyChild(servers::GreedyArgs),
 }
@@ -48,6 +53,12 @@ pub(crate) enum BenchError {
     /// The clients of one server.
     #[error(transparent)]
     Servers(#[from] servers::ServersError),
+    /// Shared memory.
+    #[error(transparent)]
+    Dsm(#[from] dsm::DsmError),
+    /// A rank of it.
+    #[error(transparent)]
+    Rank(#[from] dsm_rank::RankError),
 }
 
 impl BenchError {
@@ -68,5 +79,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, BenchError> {
         What::Servers(args) => servers::servers(args)?,
         What::GreedyChild(args) => servers::greedy(args)?,
         What::PagingChild(args) => child::child(args)?,
+        What::Dsm(args) => dsm::dsm(args)?,
+        What::DsmRank(args) => dsm_rank::rank(args)?,
     })
 }

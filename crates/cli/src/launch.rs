@@ -29,6 +29,9 @@ const GRACE: Duration = Duration::from_secs(4);
 /// Exit code of a rank that lost another.
 const EXIT_LOST: u8 = 122;
 
+/// Least of shared pages that a rank keeps, in bytes.
+const LOCAL_MIN: u64 = 1 << 20;
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Protocol {
     Invalidate,
@@ -48,6 +51,12 @@ enum Home {
     Migrate,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Bind {
+    Yes,
+    No,
+}
+
 /// Start the ranks of a program that shares memory by dsm.h.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -64,9 +73,16 @@ pub(crate) struct LaunchArgs {
     /// Whether a page's home moves to the rank that writes it.
     #[arg(long, value_enum, default_value = "static")]
     home: Home,
+    /// Whether each rank keeps to its share of the CPUs, where there are as many CPUs as ranks.
+    #[arg(long, value_enum, default_value = "yes")]
+    bind: Bind,
     /// Size of the shared region; nothing is taken before it is used.
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
     shared: u64,
+    /// What a rank keeps of shared pages: beyond it the oldest copies of pages that are at home elsewhere are dropped. Pages at
+    /// their home stay.
+    #[arg(long, value_name = "SIZE", value_parser = parse_local)]
+    local: Option<u64>,
     /// Write what each rank counted to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
@@ -151,6 +167,14 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
+/// A size that holds what one instruction may touch.
+fn parse_local(text: &str) -> Result<u64, String> {
+    match parse_size(text).map_err(|error| error.to_string())? {
+        size if size >= LOCAL_MIN => Ok(size),
+        _ => Err("a rank keeps 1M of shared pages at least".to_owned()),
+    }
+}
+
 fn start(args: &LaunchArgs, rank: u16, place: &Path) -> io::Result<Child> {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
     Command::new(&args.program[0])
@@ -162,8 +186,10 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path) -> io::Result<Child> {
         .env("HANARE_LAUNCHER", std::process::id().to_string())
         .env("HANARE_PROTOCOL", name(args.protocol.to_possible_value()))
         .env("HANARE_TRANSFER", name(args.transfer.to_possible_value()))
+        .env("HANARE_BIND", name(args.bind.to_possible_value()))
         .env("HANARE_HOME_POLICY", name(args.home.to_possible_value()))
         .env("HANARE_SHARED_BYTES", args.shared.to_string())
+        .envs(args.local.map(|bytes| ("HANARE_SHARED_LOCAL_BYTES", bytes.to_string())))
         .spawn()
 }
 

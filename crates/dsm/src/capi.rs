@@ -50,6 +50,7 @@ pub struct DsmStats {
     locks: u64,
     frames_sent: u64,
     bytes_sent: u64,
+    pages_dropped: u64,
 }
 
 impl DsmStats {
@@ -73,6 +74,7 @@ impl DsmStats {
             locks: machine.locks,
             frames_sent: counts.frames_sent,
             bytes_sent: counts.bytes_sent,
+            pages_dropped: machine.pages_dropped,
         }
     }
 
@@ -97,6 +99,7 @@ impl DsmStats {
             ("locks", self.locks),
             ("frames_sent", self.frames_sent),
             ("bytes_sent", self.bytes_sent),
+            ("pages_dropped", self.pages_dropped),
         ];
         let mut json = String::from("{");
         for (index, (name, value)) in fields.iter().enumerate() {

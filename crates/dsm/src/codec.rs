@@ -403,7 +403,7 @@ fn decode_diffs(fields: &mut Fields<'_>, page_bytes: usize, bodies: &mut Vec<Ran
         }
         let body = fields.body(bytes)?;
         // Judged here, so that whoever applies it cannot fail.
-        diff::walk(&fields.payload[body.clone()], page_bytes, |_, _| ()).map_err(|_| BadMessage)?;
+        diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
         bodies.push(body);
     }
     Ok(Message::Diffs { purpose, pages, last })

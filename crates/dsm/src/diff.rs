@@ -84,7 +84,7 @@ impl Differ {
             encode_runs(mask, page, out);
         } else {
             out.extend_from_slice(&(FORM_BITS << 24 | changed as u32).to_le_bytes());
-            encode_bits(mask, page, words, out);
+            encode_bits(mask, page, changed, out);
         }
         changed
     }
@@ -93,20 +93,29 @@ impl Differ {
 /// Sets a bit in `mask` for each word that differs.
 fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
     mask.fill(0);
-    for (line, (a, b)) in twin.chunks(LINE).zip(page.chunks(LINE)).enumerate() {
-        // Most lines are equal, and comparing whole slices is what the C library does fastest.
-        if a != b {
-            let bits = line_bits(a, b);
-            let at = line * LINE_WORDS;
-            mask[at / 64] |= bits << (at % 64);
-        }
+    let (twin_lines, twin_rest) = twin.as_chunks::<LINE>();
+    let (page_lines, page_rest) = page.as_chunks::<LINE>();
+    for (line, (a, b)) in twin_lines.iter().zip(page_lines).enumerate() {
+        let at = line * LINE_WORDS;
+        mask[at / 64] |= line_bits(a, b) << (at % 64);
+    }
+    // A page shorter than a line.
+    let words = twin_rest.chunks_exact(WORD_BYTES).zip(page_rest.chunks_exact(WORD_BYTES));
+    for (index, (a, b)) in words.enumerate() {
+        mask[0] |= u64::from(a != b) << index;
     }
 }
 
-/// A bit for each word of a line that differs.
-fn line_bits(a: &[u8], b: &[u8]) -> u64 {
-    let words = a.chunks_exact(WORD_BYTES).zip(b.chunks_exact(WORD_BYTES));
-    words.enumerate().fold(0, |bits, (index, (a, b))| bits | u64::from(a != b) << index)
+/// A bit for each word of a line that differs. A fixed number of steps without a branch: the compiler makes them a few
+/// vector instructions.
+#[inline]
+fn line_bits(a: &[u8; LINE], b: &[u8; LINE]) -> u64 {
+    let (a, b) = (a.as_chunks::<WORD_BYTES>().0, b.as_chunks::<WORD_BYTES>().0);
+    let mut bits = 0_u32;
+    for index in 0..LINE_WORDS {
+        bits |= u32::from(u32::from_ne_bytes(a[index]) != u32::from_ne_bytes(b[index])) << index;
+    }
+    u64::from(bits)
 }
 
 /// How many bits are set, and how many runs they form.
@@ -152,17 +161,22 @@ fn encode_runs(mask: &[u64], page: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn encode_bits(mask: &[u64], page: &[u8], words: usize, out: &mut Vec<u8>) {
-    let bytes = words.div_ceil(8);
-    for (index, bits) in mask.iter().enumerate() {
-        let take = (bytes - index * 8).min(8);
-        out.extend_from_slice(&bits.to_le_bytes()[..take]);
+fn encode_bits(mask: &[u64], page: &[u8], changed: usize, out: &mut Vec<u8>) {
+    let bytes = (page.len() / WORD_BYTES).div_ceil(8);
+    let start = out.len();
+    out.resize(start + bytes + changed * WORD_BYTES, 0);
+    let (bitmap, values) = out[start..].split_at_mut(bytes);
+    for (piece, bits) in bitmap.chunks_mut(8).zip(mask) {
+        piece.copy_from_slice(&bits.to_le_bytes()[..piece.len()]);
     }
-    for (index, &bits) in mask.iter().enumerate() {
+    let mut values = values.as_chunks_mut::<WORD_BYTES>().0.iter_mut();
+    let words = page.as_chunks::<WORD_BYTES>().0;
+    for (block, &bits) in words.chunks(64).zip(mask) {
         let mut bits = bits;
         while bits != 0 {
-            let at = (index * 64 + bits.trailing_zeros() as usize) * WORD_BYTES;
-            out.extend_from_slice(&page[at..at + WORD_BYTES]);
+            if let (Some(value), Some(word)) = (values.next(), block.get(bits.trailing_zeros() as usize)) {
+                *value = *word;
+            }
             bits &= bits - 1;
         }
     }
@@ -172,17 +186,34 @@ fn encode_bits(mask: &[u64], page: &[u8], words: usize, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// When the bytes are not a diff of a page of that size; nothing was handed over then.
-pub fn walk(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
-    walk_once(diff, page_bytes, |_, _| ())?;
-    walk_once(diff, page_bytes, &mut put)
+pub fn walk(diff: &[u8], page_bytes: usize, put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
+    check(diff, page_bytes)?;
+    walk_checked(diff, page_bytes, put)
 }
 
-fn walk_once(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
-    let (head, body) = diff.split_at_checked(HEAD).ok_or(BadDiff)?;
-    let head = u32::from_le_bytes(head.try_into().map_err(|_| BadDiff)?);
-    let n = (head & 0xff_ffff) as usize;
+/// Whether bytes are a diff of a page of that size.
+///
+/// # Errors
+/// When they are not.
+pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
+    let (form, n, body) = head(diff)?;
     let words = page_bytes / WORD_BYTES;
-    match head >> 24 {
+    match form {
+        FORM_RUNS => walk_runs(body, n, words, |_, _| ()),
+        FORM_BITS => split_bits(body, n, words).map(|_| ()),
+        FORM_WHOLE if body.len() == page_bytes && n == words => Ok(()),
+        _ => Err(BadDiff),
+    }
+}
+
+/// As [`walk`], of a diff that passed [`check`]. Of another some pieces may be handed over, each within the page.
+///
+/// # Errors
+/// When the bytes are not a diff of a page of that size.
+pub fn walk_checked(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
+    let (form, n, body) = head(diff)?;
+    let words = page_bytes / WORD_BYTES;
+    match form {
         FORM_RUNS => walk_runs(body, n, words, put),
         FORM_BITS => walk_bits(body, n, words, put),
         FORM_WHOLE if body.len() == page_bytes && n == words => {
@@ -193,10 +224,17 @@ fn walk_once(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &[u8])) 
     }
 }
 
+/// Form of a diff, its number of runs or words, and what follows.
+fn head(diff: &[u8]) -> Result<(u32, usize, &[u8]), BadDiff> {
+    let (head, body) = diff.split_first_chunk::<HEAD>().ok_or(BadDiff)?;
+    let head = u32::from_le_bytes(*head);
+    Ok((head >> 24, (head & 0xff_ffff) as usize, body))
+}
+
 fn walk_runs(mut body: &[u8], runs: usize, words: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
     let mut least = 0;
     for _ in 0..runs {
-        let (head, rest) = body.split_at_checked(RUN_HEAD).ok_or(BadDiff)?;
+        let (head, rest) = body.split_first_chunk::<RUN_HEAD>().ok_or(BadDiff)?;
         let first = usize::from(u16::from_le_bytes([head[0], head[1]]));
         let length = usize::from(u16::from_le_bytes([head[2], head[3]]));
         if first < least || length == 0 || first + length > words {
@@ -209,22 +247,34 @@ fn walk_runs(mut body: &[u8], runs: usize, words: usize, mut put: impl FnMut(usi
     if body.is_empty() && runs > 0 { Ok(()) } else { Err(BadDiff) }
 }
 
-fn walk_bits(body: &[u8], changed: usize, words: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
+/// The bitmap and the words.
+fn split_bits(body: &[u8], changed: usize, words: usize) -> Result<(&[u8], &[u8]), BadDiff> {
     let (bits, values) = body.split_at_checked(words.div_ceil(8)).ok_or(BadDiff)?;
-    let set: usize = bits.iter().map(|byte| byte.count_ones() as usize).sum();
-    if set != changed || values.len() != changed * WORD_BYTES || changed == 0 {
-        return Err(BadDiff);
-    }
-    let mut values = values.chunks_exact(WORD_BYTES);
-    for (index, &byte) in bits.iter().enumerate() {
-        let mut byte = byte;
-        while byte != 0 {
-            let word = index * 8 + byte.trailing_zeros() as usize;
+    let set: usize = blocks(bits).map(|bits| bits.count_ones() as usize).sum();
+    let fits = set == changed && values.len() == changed * WORD_BYTES && changed > 0;
+    if fits { Ok((bits, values)) } else { Err(BadDiff) }
+}
+
+fn walk_bits(body: &[u8], changed: usize, words: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
+    let (bits, values) = split_bits(body, changed, words)?;
+    let mut values = values.as_chunks::<WORD_BYTES>().0.iter();
+    for (index, mut bits) in blocks(bits).enumerate() {
+        while bits != 0 {
+            let word = index * 64 + bits.trailing_zeros() as usize;
             put(word * WORD_BYTES, values.next().ok_or(BadDiff)?);
-            byte &= byte - 1;
+            bits &= bits - 1;
         }
     }
     Ok(())
+}
+
+/// A bitmap, 64 bits at a time.
+fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
+    bits.chunks(8).map(|bytes| {
+        let mut block = [0; 8];
+        block[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(block)
+    })
 }
 
 /// Writes what a diff says into `page`.

@@ -24,6 +24,8 @@ pub const ADOPTS_MAX: usize = 4096;
 pub const LOCKS_MAX: u32 = 1 << 16;
 /// Most values in one reduction.
 pub const VALUES_MAX: usize = 64;
+/// Pages behind a touched one that are fetched with it, when they too were copies here and were taken away.
+pub const FETCH_AHEAD: u32 = 7;
 /// Memory barriers in a row that one rank alone must have written a page before its home moves there.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.

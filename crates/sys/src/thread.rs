@@ -112,6 +112,20 @@ pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
+/// Lets the calling thread, and those it starts from now on, run on one of `shares` equal shares of the CPUs this process
+/// was allowed before this module changed anything: the one of that number, from 0.
+///
+/// # Errors
+/// `EINVAL` when there are fewer CPUs than shares, or no share of that number; or the kernel's.
+pub fn set_affinity_share(share: usize, shares: usize) -> Result<(), Errno> {
+    let set = allowed()?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
+    if share >= shares || cpus.len() < shares {
+        return Err(Errno(libc::EINVAL));
+    }
+    set_affinity(&cpus[share * cpus.len() / shares..(share + 1) * cpus.len() / shares])
+}
+
 /// The CPU the calling thread runs on at this moment.
 #[must_use]
 pub fn current_cpu() -> usize {

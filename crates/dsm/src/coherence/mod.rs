@@ -161,6 +161,8 @@ pub struct Counters {
     pub pages_updated: u64,
     /// Copies taken away from this rank.
     pub pages_invalidated: u64,
+    /// Copies that this rank gave up by itself.
+    pub pages_dropped: u64,
     /// Twins made.
     pub twins: u64,
     /// Pages compared with their twins for a home.
@@ -472,6 +474,12 @@ impl Machine {
 
     fn in_barrier(&self) -> bool {
         matches!(self.call, Call::Barrier(_))
+    }
+
+    /// Whether this rank is in a memory barrier: no copy is given up then.
+    #[must_use]
+    pub fn is_in_barrier(&self) -> bool {
+        self.in_barrier()
     }
 }
 

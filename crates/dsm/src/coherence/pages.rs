@@ -4,7 +4,10 @@ use super::event::{Action, Misuse};
 use super::message::{Message, Violation};
 use super::placement::Placement;
 use super::units::{Rank, Run};
-use super::{CHANGED, Checked, FETCH_AGAIN, FREE, LEFT, Local, Machine, State, UNKNOWN, WANTS_WRITE, directory};
+use super::{
+    CHANGED, Checked, FETCH_AGAIN, FREE, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, directory,
+};
+use crate::limits::FETCH_AHEAD;
 
 impl Machine {
     /// A touch that trapped. Allocates nothing: the lists it adds to have room for every page.
@@ -47,9 +50,29 @@ impl Machine {
             State::Invalid | State::Free => {
                 local.flags = local.flags & !WANTS_WRITE | if write { WANTS_WRITE } else { 0 };
                 self.ask(page, actions);
+                self.ask_ahead(page, actions);
             }
         }
         Ok(())
+    }
+
+    /// Asks also for the pages behind one that was touched, as far as they were copies here before their home took them
+    /// away: what was read once between two barriers is mostly read again, and a trap costs more than a page. Not under
+    /// the adaptive protocol, which takes every fetch for a sign that the page is read.
+    fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
+        let home = self.home(page);
+        if self.config.protocol == Protocol::Adaptive || home.is_none() {
+            return;
+        }
+        for next in page + 1..=page + FETCH_AHEAD {
+            match self.pages.get_mut(next as usize) {
+                Some(local) if local.state == State::Invalid && local.flags & LEFT == 0 && Some(local.home) == home => {
+                    local.flags &= !WANTS_WRITE;
+                    self.ask(next, actions);
+                }
+                _ => return,
+            }
+        }
     }
 
     /// Asks the home for a page, or who is home.
@@ -184,6 +207,7 @@ impl Machine {
         local.state = State::Invalid;
         local.flags |= LEFT;
         let home = local.home;
+        self.counters.pages_dropped += 1;
         actions.push(Action::Invalidate { run: Run { first: page, count: 1 } });
         self.send(home, Message::Leave { page }, actions);
     }

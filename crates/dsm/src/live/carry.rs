@@ -13,6 +13,7 @@ use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::links::{Link, LinkError};
 use super::meet::Join;
 use super::region::{PAGE, Region};
+use super::room::Room;
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Purpose, Rank, Run, State};
 use crate::diff::{self, Differ};
@@ -80,12 +81,23 @@ pub(super) struct Engine {
     lost: Option<(Rank, Instant)>,
     /// The call that ends everything has begun: peers may go.
     is_ending: bool,
+    /// Frames carry checksums. Nothing is damaged between processes of one host.
+    is_guarded: bool,
+    /// Copies are given up when there is no room for them. None for a rank that keeps all.
+    room: Option<Room>,
+    is_limited: bool,
     rank: Rank,
     pub(super) counts: Counts,
 }
 
 impl Engine {
-    pub(super) fn new(machine: Machine, region: Region, peers: Vec<Option<Peer>>) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        region: Region,
+        peers: Vec<Option<Peer>>,
+        is_guarded: bool,
+        room: Option<Room>,
+    ) -> Self {
         let rank = peers.iter().position(Option::is_none).unwrap_or(0);
         Self {
             machine,
@@ -100,6 +112,9 @@ impl Engine {
             timed: Vec::with_capacity(TIMED_MAX),
             lost: None,
             is_ending: false,
+            is_guarded,
+            is_limited: room.is_some(),
+            room,
             rank: Rank(rank as u16),
             counts: Counts::default(),
         }
@@ -136,6 +151,7 @@ impl Engine {
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
+        self.region.take_last_shown();
         let stepped = self.machine.step(event, &mut actions);
         for action in actions.drain(..) {
             self.carry_out(action, source);
@@ -154,6 +170,7 @@ impl Engine {
             }
         }
         if count > 0 {
+            self.make_room();
             self.watch_room(events);
         }
         count > 0
@@ -188,8 +205,28 @@ impl Engine {
         }
     }
 
+    /// Gives up the oldest copies while shared pages take more than there is room for.
+    fn make_room(&mut self) {
+        let Some(mut room) = self.room.take() else { return };
+        if !self.machine.is_in_barrier() {
+            for _ in 0..room.copies() {
+                let Some(page) = room.victim(self.region.pages_held()) else { break };
+                match self.machine.state(page) {
+                    // Never the program's misuse.
+                    State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
+                    // Under coherence: perhaps later.
+                    State::Dirty | State::Fetching | State::Asking => room.came(page),
+                    _ => {}
+                }
+            }
+        }
+        self.room = Some(room);
+    }
+
     fn take_messages(&mut self, from: Rank, events: &Events) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) else { return };
+        let since = Instant::now();
+        let mut brought_updates = false;
         let filled = peer.link.fill();
         let mut inbox = peer.link.take_inbox();
         let ended = loop {
@@ -197,7 +234,10 @@ impl Engine {
                 Ok(Some((header, payload))) => {
                     let carried = if self.is_zero_copy { 0 } else { PAGE };
                     match codec::decode(&header, payload, Sizes { page: PAGE, carried }) {
-                        Ok(arrived) => self.receive(from, arrived, payload),
+                        Ok(arrived) => {
+                            brought_updates |= matches!(arrived.message, Message::Updates { .. });
+                            self.receive(from, arrived, payload);
+                        }
                         Err(_) => break Some(LinkError::Garbage),
                     }
                 }
@@ -205,6 +245,9 @@ impl Engine {
                 Err(error) => break Some(error),
             }
         };
+        if brought_updates {
+            self.counts.update_ns += since.elapsed().as_nanos() as u64;
+        }
         if let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) {
             peer.link.put_inbox(inbox);
             if ended.is_some() {
@@ -231,15 +274,11 @@ impl Engine {
             _ => Vec::new(),
         };
         let is_update = matches!(arrived.message, Message::Updates { .. });
-        let since = Instant::now();
         // A message is never this rank's misuse.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_update },
         );
-        if is_update {
-            self.counts.update_ns += since.elapsed().as_nanos() as u64;
-        }
     }
 
     fn carry_out(&mut self, action: Action, source: Source<'_>) {
@@ -256,7 +295,7 @@ impl Engine {
             Action::Apply { index, page } => {
                 let body = source.bodies.get(index as usize).copied().unwrap_or_default();
                 // Judged when it was decoded.
-                let _ = diff::walk(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
+                let _ = diff::walk_checked(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
                 Ok(())
             }
             Action::Twin { page } => {
@@ -265,6 +304,8 @@ impl Engine {
             }
             Action::Open { run } => self.open(run),
             Action::Protect { run } => self.region.protect(run),
+            // A copy that has gone leaves nothing that anybody asks for.
+            Action::Invalidate { run } if self.is_limited => self.region.discard(run),
             Action::Invalidate { run } => self.region.hide(run),
             Action::Discard { run } => self.region.discard(run),
             Action::Wake { page } => self.wake(page),
@@ -296,8 +337,7 @@ impl Engine {
         let mut frame = std::mem::take(&mut self.spare);
         frame.clear();
         let sequence = peer.link.next_sequence();
-        // Nothing is damaged between processes of one host.
-        codec::encode(message, &self.bodies, sequence, false, &mut frame);
+        codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
         // A link that has ended is heard of when it is read.
@@ -323,7 +363,7 @@ impl Engine {
         self.bodies.clear();
         let mut named = Vec::new();
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
-        for page in pages {
+        for &page in &pages {
             self.region.read_twin(page, &mut twin);
             self.region.read(page, &mut bytes);
             let differ = &mut self.differ;
@@ -337,6 +377,9 @@ impl Engine {
             }
         }
         self.send(to, &Message::Diffs { purpose, pages: named, last: true });
+        if self.is_limited {
+            pages.into_iter().try_for_each(|page| self.region.forget_twins(Run { first: page, count: 1 }))?;
+        }
         Ok(())
     }
 
@@ -366,7 +409,8 @@ impl Engine {
     }
 
     fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Errno> {
-        let at = source.pages.iter().position(|&other| other == page);
+        // Ascending in what a rank of ours sends; of another's, a page that is not found counts as one of zeroes.
+        let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
             // Its home has written it into this page already.
@@ -381,6 +425,9 @@ impl Engine {
         }
         if !source.is_update {
             self.came(page);
+        }
+        if let Some(room) = &mut self.room {
+            room.came(page);
         }
         if writable {
             self.region.make_twin(page);
@@ -414,7 +461,10 @@ impl Engine {
             }
             _ => {}
         }
-        self.region.wake(Run { first: page, count: 1 });
+        // Showing a page wakes who waits for it.
+        if self.region.take_last_shown() != Some(page) {
+            self.region.wake(Run { first: page, count: 1 });
+        }
         Ok(())
     }
 

@@ -11,10 +11,11 @@ use hanare_sys::thread;
 use super::carry::{Engine, Peer, peer_memory};
 use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, die};
-use super::job::{Job, Transfer};
+use super::job::{Job, Meet, Transfer};
 use super::links::Link;
 use super::meet::{Join, meet};
 use super::region::{PAGE, Region};
+use super::room::Room;
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
@@ -87,10 +88,16 @@ impl Live {
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }
+        let room = job.local_bytes.map(|bytes| Room::new((bytes / PAGE as u64) as usize));
+        let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
+        if job.bind && has_cpu && job.ranks > 1 {
+            // Merely slower without: ranks that wait for each other on one CPU while another is idle.
+            let _ = thread::set_affinity_share(job.rank.0.into(), job.ranks.into());
+        }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers)),
+            engine: LockCell::new(Engine::new(machine, region, peers, by_tcp, room)),
             events,
             is_over: AtomicBool::new(false),
             job,
@@ -140,6 +147,9 @@ impl Live {
                 let nap_us = if quiet_since.elapsed() < self.spin { 0 } else { NAP_US };
                 if engine.pump(&self.events, nap_us) {
                     quiet_since = Instant::now();
+                } else {
+                    // Whom this rank waits for may be on the same CPU.
+                    std::thread::yield_now();
                 }
                 Self::mourn(&engine);
             }
@@ -176,7 +186,9 @@ impl Live {
                 let since = Instant::now();
                 // The answer to a trap is some microseconds away, a sleep and its end some tens.
                 while engine.is_fetching() && since.elapsed() < self.spin {
-                    engine.pump(&self.events, 0);
+                    if !engine.pump(&self.events, 0) {
+                        std::thread::yield_now();
+                    }
                 }
             }
             Self::mourn(&engine);

@@ -8,6 +8,10 @@ use crate::limits::RANKS_MAX;
 /// Bytes of the shared region when nothing else is set.
 const REGION_BYTES: u64 = 64 << 30;
 
+/// Ports by which rank 0 of a step of Slurm is met: below those the system gives away itself.
+const PORT_FIRST: u32 = 20_000;
+const PORTS: u32 = 10_000;
+
 /// How pages travel between ranks (section 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
@@ -17,6 +21,15 @@ pub enum Transfer {
     ZeroCopy,
 }
 
+/// Where the ranks of a job find each other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Meet {
+    /// On one host: the directory in which their sockets lie.
+    Folder(PathBuf),
+    /// By TCP: rank 0 listens at this HOST:PORT.
+    Address(String),
+}
+
 /// One rank's part in a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
@@ -24,8 +37,10 @@ pub struct Job {
     pub rank: Rank,
     /// How many there are.
     pub ranks: u16,
-    /// Directory in which the ranks' sockets lie. None for a rank on its own.
-    pub meet: Option<PathBuf>,
+    /// Where the ranks meet. None for a rank on its own.
+    pub meet: Option<Meet>,
+    /// Whether links may leave this machine although nothing guards them.
+    pub trusts_network: bool,
     /// Who started this rank and ends with it: a process number.
     pub launcher: Option<i32>,
     /// What to do with stale copies.
@@ -34,8 +49,12 @@ pub struct Job {
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
+    /// Whether each rank keeps to its share of the CPUs, where there are as many as ranks.
+    pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,
+    /// Bytes beyond which a rank gives up its oldest copies. None keeps them all.
+    pub local_bytes: Option<u64>,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,
 }
@@ -61,9 +80,12 @@ pub enum JobError {
         /// The one that is set.
         other: &'static str,
     },
-    /// Ranks on several hosts.
-    #[error("the job has ranks on {0} hosts; ranks share memory on one host only, so ask for one (srun -N 1)")]
-    Hosts(u32),
+    /// Zero copy across hosts.
+    #[error("HANARE_TRANSFER=zero-copy is for ranks of one host; set HANARE_TRANSFER=message, or ask for one host")]
+    ZeroCopy,
+    /// Ranks on several hosts, and nothing tells where rank 0 is.
+    #[error("the ranks are on several hosts; set HANARE_RANK0=HOST:PORT, an address of rank 0's host, for all of them")]
+    NoAddress,
 }
 
 /// Variables by which a starter numbers its processes: rank, how many, what tells its jobs apart.
@@ -87,53 +109,104 @@ impl Job {
         };
         let protocol =
             choose("HANARE_PROTOCOL", "invalidate, update or adaptive", &["invalidate", "update", "adaptive"])?;
+        let by_tcp = matches!(meet, Some(Meet::Address(_)));
         let transfer = choose("HANARE_TRANSFER", "message or zero-copy", &["zero-copy", "message"])?;
+        let transfer = match get("HANARE_TRANSFER") {
+            Some(_) if by_tcp && transfer == 0 => return Err(JobError::ZeroCopy),
+            None if by_tcp => 1,
+            _ => transfer,
+        };
+        let trusts = choose("HANARE_TRUSTED_NETWORK", "yes or no", &["no", "yes"])?;
+        let bind = choose("HANARE_BIND", "yes or no", &["no", "yes"])?;
         let home = choose("HANARE_HOME_POLICY", "static or migrate", &["static", "migrate"])?;
         Ok(Self {
             rank: Rank(rank),
             ranks,
             meet,
+            trusts_network: trusts == 1,
             launcher: get("HANARE_LAUNCHER").and_then(|pid| pid.parse().ok()),
             protocol: [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive][protocol],
             migrate: home == 1,
             transfer: [Transfer::ZeroCopy, Transfer::Message][transfer],
+            bind: bind == 1,
             region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
                 .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
+            local_bytes: number(&get, "HANARE_SHARED_LOCAL_BYTES", "a number of bytes")?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })
     }
 }
 
-type Place = (u16, u16, Option<PathBuf>);
+type Place = (u16, u16, Option<Meet>);
 
 fn place(get: &impl Fn(&str) -> Option<String>) -> Result<Place, JobError> {
     if let Some(rank) = number(get, "HANARE_RANK", "a rank")? {
         let ranks = count(get, "HANARE_RANKS", "HANARE_RANK")?;
-        let meet = get("HANARE_MEET").ok_or(JobError::Missing { name: "HANARE_MEET", other: "HANARE_RANK" })?;
-        return within(rank, ranks, Some(meet.into()), "HANARE_RANK");
+        let meet = match get("HANARE_RANK0") {
+            Some(address) => Meet::Address(address),
+            None => {
+                let folder = get("HANARE_MEET");
+                Meet::Folder(folder.ok_or(JobError::Missing { name: "HANARE_MEET", other: "HANARE_RANK" })?.into())
+            }
+        };
+        return within(rank, ranks, Some(meet), "HANARE_RANK");
     }
     for (name, size, keys) in STARTERS {
         let Some(rank) = number(get, name, "a rank")? else { continue };
         let ranks = count(get, size, name)?;
-        if name == "SLURM_PROCID"
-            && let Some(hosts) = number(get, "SLURM_STEP_NUM_NODES", "a number of hosts")?.filter(|hosts| *hosts > 1)
-        {
-            return Err(JobError::Hosts(hosts));
-        }
         let mut key = String::new();
         for name in keys {
             key.extend(get(name).unwrap_or_default().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }));
             key.push('.');
         }
-        let user = rustix::process::getuid().as_raw();
-        let base = get("XDG_RUNTIME_DIR").or_else(|| get("TMPDIR")).unwrap_or_else(|| "/tmp".to_owned());
-        let meet = PathBuf::from(base).join(format!("hanare-{user}-{key}ranks"));
+        let meet = match get("HANARE_RANK0") {
+            Some(address) => Meet::Address(address),
+            None if is_on_several_hosts(get, name, ranks)? => Meet::Address(address_of_slurm(get, &key)?),
+            None => Meet::Folder(folder(get, &key)),
+        };
         return within(rank, ranks, (ranks > 1).then_some(meet), name);
     }
     Ok((0, 1, None))
 }
 
-fn within(rank: u16, ranks: u16, meet: Option<PathBuf>, name: &'static str) -> Result<Place, JobError> {
+fn folder(get: &impl Fn(&str) -> Option<String>, key: &str) -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    let base = get("XDG_RUNTIME_DIR").or_else(|| get("TMPDIR")).unwrap_or_else(|| "/tmp".to_owned());
+    PathBuf::from(base).join(format!("hanare-{user}-{key}ranks"))
+}
+
+fn is_on_several_hosts(get: &impl Fn(&str) -> Option<String>, starter: &str, ranks: u16) -> Result<bool, JobError> {
+    if starter == "SLURM_PROCID" {
+        let hosts: Option<u32> = number(get, "SLURM_STEP_NUM_NODES", "a number of hosts")?;
+        return Ok(hosts.is_some_and(|hosts| hosts > 1));
+    }
+    let here: Option<u16> = number(get, "OMPI_COMM_WORLD_LOCAL_SIZE", "a number of ranks")?;
+    Ok(here.is_some_and(|here| here < ranks))
+}
+
+/// Rank 0 is on the first host of a step of Slurm; its port follows from the step's number.
+fn address_of_slurm(get: &impl Fn(&str) -> Option<String>, key: &str) -> Result<String, JobError> {
+    let hosts = get("SLURM_STEP_NODELIST").ok_or(JobError::NoAddress)?;
+    let host = first_host(&hosts).ok_or(JobError::NoAddress)?;
+    let number = key.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    Ok(format!("{host}:{}", PORT_FIRST + number % PORTS))
+}
+
+/// The first name of a list of hosts as Slurm writes it: `a`, `a,b` or `a[01-04,7],b`.
+fn first_host(hosts: &str) -> Option<String> {
+    let name = match hosts.split_once([',', '[']) {
+        Some((name, rest)) if hosts.as_bytes().get(name.len()) == Some(&b'[') => {
+            let number = rest.split([',', '-', ']']).next()?;
+            let tail = rest.split_once(']')?.1.split(',').next()?;
+            format!("{name}{number}{tail}")
+        }
+        Some((name, _)) => name.to_owned(),
+        None => hosts.to_owned(),
+    };
+    (!name.is_empty()).then_some(name)
+}
+
+fn within(rank: u16, ranks: u16, meet: Option<Meet>, name: &'static str) -> Result<Place, JobError> {
     if rank < ranks {
         return Ok((rank, ranks, meet));
     }
@@ -176,7 +249,7 @@ mod tests {
     fn each_starter_is_understood() {
         let launch = of(&[("HANARE_RANK", "2"), ("HANARE_RANKS", "3"), ("HANARE_MEET", "/x"), ("SLURM_PROCID", "9")]);
         let launch = launch.expect("a launched rank");
-        assert_eq!((launch.rank, launch.ranks, launch.meet), (Rank(2), 3, Some("/x".into())));
+        assert_eq!((launch.rank, launch.ranks, launch.meet), (Rank(2), 3, Some(Meet::Folder("/x".into()))));
         let slurm = of(&[
             ("SLURM_PROCID", "1"),
             ("SLURM_STEP_NUM_TASKS", "2"),
@@ -186,11 +259,26 @@ mod tests {
         ])
         .expect("a rank of srun");
         assert_eq!((slurm.rank, slurm.ranks), (Rank(1), 2));
-        assert!(
-            slurm.meet.is_some_and(|path| path.starts_with("/t") && path.to_string_lossy().ends_with("-77.0.ranks"))
-        );
+        let Some(Meet::Folder(path)) = slurm.meet else { panic!("one host") };
+        assert!(path.starts_with("/t") && path.to_string_lossy().ends_with("-77.0.ranks"));
         let mpi = of(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_NAMESPACE", "a/b")]);
-        assert!(mpi.expect("a rank of mpirun").meet.is_some_and(|path| path.to_string_lossy().contains("a-b")));
+        let Some(Meet::Folder(path)) = mpi.expect("a rank of mpirun").meet else { panic!("one host") };
+        assert!(path.to_string_lossy().contains("a-b"));
+    }
+
+    #[test]
+    fn ranks_of_several_hosts_meet_at_rank_0_by_messages() {
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "2")];
+        let slurm = of(&[&step[..], &[("SLURM_STEP_NODELIST", "n[07-09],x")]].concat()).expect("a rank of srun");
+        let Some(Meet::Address(address)) = slurm.meet else { panic!("several hosts") };
+        let port: u32 = address.strip_prefix("n07:").expect("the first host").parse().expect("a port");
+        assert!((PORT_FIRST..PORT_FIRST + PORTS).contains(&port));
+        assert_eq!(slurm.transfer, Transfer::Message);
+        let given = of(&[&step[..], &[("HANARE_RANK0", "h:1")]].concat()).expect("a given address");
+        assert_eq!(given.meet, Some(Meet::Address("h:1".to_owned())));
+        for (hosts, first) in [("a", "a"), ("a,b", "a"), ("a[3,5]", "a3"), ("a[10-12]-x,b[1-2]", "a10-x")] {
+            assert_eq!(first_host(hosts).as_deref(), Some(first));
+        }
     }
 
     #[test]
@@ -201,7 +289,21 @@ mod tests {
             (&[("HANARE_RANK", "3"), ("HANARE_RANKS", "3"), ("HANARE_MEET", "/x")], "HANARE_RANK=3"),
             (&[("HANARE_RANK", "0"), ("HANARE_RANKS", "257"), ("HANARE_MEET", "/x")], "HANARE_RANKS=257"),
             (&[("HANARE_PROTOCOL", "magic")], "HANARE_PROTOCOL=magic"),
-            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "2")], "on 2 hosts"),
+            (&[("HANARE_BIND", "1")], "HANARE_BIND=1 is not yes or no"),
+            (&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NUM_NODES", "2")], "HANARE_RANK0"),
+            (
+                &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "1")],
+                "HANARE_RANK0",
+            ),
+            (
+                &[
+                    ("HANARE_RANK", "0"),
+                    ("HANARE_RANKS", "2"),
+                    ("HANARE_RANK0", "h:1"),
+                    ("HANARE_TRANSFER", "zero-copy"),
+                ],
+                "HANARE_TRANSFER=message",
+            ),
         ] {
             let error = of(vars).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");

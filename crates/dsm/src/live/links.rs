@@ -1,9 +1,10 @@
 //! The connections to the other ranks: whole frames in, whole frames out, nothing ever waits.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
@@ -28,7 +29,7 @@ pub(super) struct Inbox {
 
 /// One end of a connection to a rank.
 pub(super) struct Link {
-    stream: UnixStream,
+    stream: OwnedFd,
     inbox: Inbox,
     /// To be sent, the first from `sent` on.
     outbox: VecDeque<Vec<u8>>,
@@ -37,8 +38,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
+    /// Of a connected socket.
+    pub(super) fn new(stream: OwnedFd) -> Result<Self, Errno> {
+        rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Self { stream, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
     }
 
@@ -67,14 +69,14 @@ impl Link {
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         let mut emptied = None;
         while let Some(frame) = self.outbox.front() {
-            match self.stream.write(&frame[self.sent..]) {
+            match rustix::net::send(&self.stream, &frame[self.sent..], SendFlags::NOSIGNAL) {
                 Ok(count) if self.sent + count == frame.len() => {
                     self.sent = 0;
                     emptied = self.outbox.pop_front();
                 }
                 Ok(count) => self.sent += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(_) => return Err(LinkError::Closed),
             }
         }
@@ -87,17 +89,15 @@ impl Link {
         bytes.drain(..*taken);
         *taken = 0;
         loop {
-            let length = bytes.len();
-            bytes.resize(length + READ_BYTES, 0);
-            let outcome = self.stream.read(&mut bytes[length..]);
-            bytes.truncate(length + *outcome.as_ref().unwrap_or(&0));
+            bytes.reserve(READ_BYTES);
+            let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
             match outcome {
                 Ok(0) => return Err(LinkError::Closed),
                 // Less than there was room for: nothing more is there just now.
                 Ok(count) if count < READ_BYTES => return Ok(()),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(LinkError::Closed),
             }
         }
@@ -135,6 +135,9 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn frame(tag: u64, payload: &[u8]) -> Vec<u8> {
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn frames_come_out_whole_however_they_come_in() {
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near).expect("a link");
+        let mut link = Link::new(near.into()).expect("a link");
         let mut bytes = frame(1, &[]);
         bytes.extend(frame(2, &[7; 100_000]));
         bytes.extend(frame(3, b"end"));
@@ -169,7 +172,8 @@ mod tests {
     #[test]
     fn what_is_too_much_for_the_socket_goes_later() {
         let (far, near) = UnixStream::pair().expect("a pair");
-        let (mut sender, mut receiver) = (Link::new(near).expect("a link"), Link::new(far).expect("a link"));
+        let (mut sender, mut receiver) =
+            (Link::new(near.into()).expect("a link"), Link::new(far.into()).expect("a link"));
         for tag in 0..20 {
             sender.send(frame(tag, &[tag as u8; 100_000])).expect("open");
         }
@@ -191,7 +195,7 @@ mod tests {
     #[test]
     fn the_end_and_garbage_are_told_apart() {
         let (far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near).expect("a link");
+        let mut link = Link::new(near.into()).expect("a link");
         (&far).write_all(&frame(5, b"x")).expect("room");
         drop(far);
         // The frame that came before the end is still there.
@@ -199,7 +203,7 @@ mod tests {
         assert_eq!(ended, Err(LinkError::Closed));
         assert!(matches!(link.take_inbox().frame(), Ok(Some((_, b"x")))));
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near).expect("a link");
+        let mut link = Link::new(near.into()).expect("a link");
         far.write_all(&[9; 64]).expect("room");
         link.fill().expect("open");
         assert!(matches!(link.take_inbox().frame(), Err(LinkError::Garbage)));

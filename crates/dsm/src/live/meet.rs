@@ -1,6 +1,10 @@
-//! How the ranks of one host find each other: each has a socket in one directory, and they compare what they are.
+//! How ranks find each other and compare what they are. On one host each has a socket in one directory; across hosts each
+//! listens at a port of its own, and rank 0, whose address all know, tells everyone the others'.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,7 +13,8 @@ use std::time::{Duration, Instant};
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::job::{Job, Transfer};
+use super::job::{Job, Meet, Transfer};
+use super::tcp;
 use crate::coherence::{Protocol, Rank, RankSet};
 
 /// The message by which ranks introduce themselves.
@@ -29,6 +34,20 @@ pub(super) enum MeetError {
         /// What the system said.
         source: io::Error,
     },
+    /// Rank 0 cannot be met at its address.
+    #[error("cannot meet at {address}, where rank 0 is: {source}; set HANARE_RANK0=HOST:PORT to a free port there")]
+    Address {
+        /// As it was given or derived.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Links that would leave the machine.
+    #[error(
+        "{0} is another machine's or reachable from others, and links between ranks are not guarded: meet at an address \
+         of loopback, or set HANARE_TRUSTED_NETWORK=yes where nobody else is on the network"
+    )]
+    Unguarded(SocketAddr),
     /// Not everyone came.
     #[error(
         "rank {rank} waited {seconds} s for {missing}; check that every rank was started, calls dsm_startup, and is \
@@ -149,80 +168,152 @@ fn program_number() -> u64 {
     ends.fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Connects this rank with all others. Returns what each said, and the connection; none for itself.
-pub(super) fn meet(job: &Job, join: &Join, patience: Duration) -> Result<Vec<Option<(Join, UnixStream)>>, MeetError> {
-    let Some(place) = job.meet.as_deref().filter(|_| job.ranks > 1) else { return Ok(vec![None]) };
-    let deadline = Instant::now() + patience;
+/// A connection over which ranks introduce themselves.
+pub(super) trait Socket: Read + Write + Into<OwnedFd> {
+    /// Reads fail when nothing came for so long.
+    fn limit(&self, patience: Duration) -> io::Result<()>;
+}
+
+impl Socket for UnixStream {
+    fn limit(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))
+    }
+}
+
+/// What the other ranks said, and the connections to them; none for this rank itself.
+pub(super) type Met = Vec<Option<(Join, OwnedFd)>>;
+
+/// Connects this rank with all others.
+pub(super) fn meet(job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
+    match &job.meet {
+        Some(Meet::Folder(place)) if job.ranks > 1 => meet_in(place, job, join, patience),
+        Some(Meet::Address(address)) if job.ranks > 1 => tcp::meet_at(address, job, join, patience),
+        _ => Ok(vec![None]),
+    }
+}
+
+fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
     let failed = |source| MeetError::Place { path: place.to_owned(), source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place).map_err(failed)?;
     let mine = socket_of(place, job.rank);
     // Left by a rank of an earlier job of the same name.
     let _ = std::fs::remove_file(&mine);
     let listener = UnixListener::bind(&mine).map_err(failed)?;
-    let mut met: Vec<Option<(Join, UnixStream)>> = (0..job.ranks).map(|_| None).collect();
-    let mut asked = Vec::new();
-    for rank in (0..job.rank.0).map(Rank) {
-        let mut stream = connect(&socket_of(place, rank), deadline).ok_or_else(|| missing(job, &met, patience))?;
-        stream.write_all(&join.encode()).map_err(|_| MeetError::Stranger { rank: job.rank })?;
-        asked.push(stream);
-    }
-    for _ in job.rank.0 + 1..job.ranks {
-        let mut stream = accept(&listener, deadline).ok_or_else(|| missing(job, &met, patience))?;
-        let theirs = take(job, &mut stream, deadline)?;
-        // Answered before it is judged, so that both sides learn of a difference.
-        stream.write_all(&join.encode()).map_err(|_| MeetError::Stranger { rank: job.rank })?;
-        place_at(job, join, theirs, stream, &mut met)?;
-    }
-    for mut stream in asked {
-        let theirs = take(job, &mut stream, deadline)?;
-        place_at(job, join, theirs, stream, &mut met)?;
-    }
+    let mut meeting = Meeting::new(job, join, patience);
+    let deadline = meeting.deadline;
+    meeting.introduce(
+        0..job.rank.0,
+        |rank| connect(deadline, || UnixStream::connect(socket_of(place, rank))),
+        || is_ready(&listener, deadline).then(|| listener.accept().ok().map(|(stream, _)| stream)).flatten(),
+    )?;
     // Everyone who needs it has connected. The directory goes with the last socket, unless the launcher keeps it.
     let _ = std::fs::remove_file(&mine);
     if job.launcher.is_none() {
         let _ = std::fs::remove_dir(place);
     }
-    Ok(met)
+    Ok(meeting.met)
+}
+
+/// This rank's account of whom it has met.
+pub(super) struct Meeting<'a> {
+    job: &'a Job,
+    join: &'a Join,
+    patience: Duration,
+    pub(super) deadline: Instant,
+    pub(super) met: Met,
+}
+
+impl<'a> Meeting<'a> {
+    pub(super) fn new(job: &'a Job, join: &'a Join, patience: Duration) -> Self {
+        let met = (0..job.ranks).map(|_| None).collect();
+        Self { job, join, patience, deadline: Instant::now() + patience, met }
+    }
+
+    /// Connects to the ranks of a range, and waits for those above this one.
+    pub(super) fn introduce<S: Socket>(
+        &mut self,
+        below: Range<u16>,
+        mut connect: impl FnMut(Rank) -> Option<S>,
+        mut accept: impl FnMut() -> Option<S>,
+    ) -> Result<(), MeetError> {
+        let mut asked = Vec::new();
+        for rank in below.map(Rank) {
+            let mut stream = connect(rank).ok_or_else(|| self.missing())?;
+            self.say(&mut stream)?;
+            asked.push(stream);
+        }
+        for _ in self.job.rank.0 + 1..self.job.ranks {
+            let mut stream = accept().ok_or_else(|| self.missing())?;
+            let theirs = self.hear(&mut stream)?;
+            // Answered before it is judged, so that both sides learn of a difference.
+            self.say(&mut stream)?;
+            self.place(theirs, stream)?;
+        }
+        for mut stream in asked {
+            let theirs = self.hear(&mut stream)?;
+            self.place(theirs, stream)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn say(&self, stream: &mut impl Socket) -> Result<(), MeetError> {
+        stream.write_all(&self.join.encode()).map_err(|_| self.stranger())
+    }
+
+    pub(super) fn hear(&self, stream: &mut impl Socket) -> Result<Join, MeetError> {
+        let mut bytes = [0; HEADER_BYTES + JOIN_BYTES];
+        self.read(stream, &mut bytes)?;
+        Join::decode(&bytes).ok_or_else(|| self.stranger())
+    }
+
+    pub(super) fn read(&self, stream: &mut impl Socket, bytes: &mut [u8]) -> Result<(), MeetError> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.limit(left).and_then(|()| stream.read_exact(bytes)).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => self.missing(),
+            _ => self.stranger(),
+        })
+    }
+
+    /// Takes a rank in, if it is one of this job.
+    pub(super) fn place(&mut self, theirs: Join, stream: impl Socket) -> Result<(), MeetError> {
+        let (rank, other) = (self.job.rank, theirs.rank);
+        if let Some(what) = self.join.difference(&theirs) {
+            return Err(MeetError::Differs { rank, other, what });
+        }
+        match self.met.get_mut(usize::from(other.0)) {
+            Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, stream.into())),
+            _ => return Err(MeetError::Differs { rank, other, what: "its number, which another rank has too" }),
+        }
+        Ok(())
+    }
+
+    pub(super) fn stranger(&self) -> MeetError {
+        MeetError::Stranger { rank: self.job.rank }
+    }
+
+    /// Who did not come.
+    pub(super) fn missing(&self) -> MeetError {
+        let mut ranks = RankSet::EMPTY;
+        for rank in (0..self.job.ranks).map(Rank) {
+            if self.met[usize::from(rank.0)].is_none() && rank != self.job.rank {
+                ranks.insert(rank);
+            }
+        }
+        let names: Vec<String> = ranks.iter().take(8).map(|rank| rank.to_string()).collect();
+        let more = if ranks.len() > 8 { " and others" } else { "" };
+        let missing = format!("ranks {}{more}", names.join(", "));
+        MeetError::Missing { rank: self.job.rank, seconds: self.patience.as_secs(), missing }
+    }
 }
 
 fn socket_of(place: &Path, rank: Rank) -> PathBuf {
     place.join(rank.0.to_string())
 }
 
-fn place_at(
-    job: &Job,
-    mine: &Join,
-    theirs: Join,
-    stream: UnixStream,
-    met: &mut [Option<(Join, UnixStream)>],
-) -> Result<(), MeetError> {
-    let (rank, other) = (job.rank, theirs.rank);
-    if let Some(what) = mine.difference(&theirs) {
-        return Err(MeetError::Differs { rank, other, what });
-    }
-    match met.get_mut(usize::from(other.0)) {
-        Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, stream)),
-        _ => return Err(MeetError::Differs { rank, other, what: "its number, which another rank has too" }),
-    }
-    Ok(())
-}
-
-fn missing(job: &Job, met: &[Option<(Join, UnixStream)>], patience: Duration) -> MeetError {
-    let mut ranks = RankSet::EMPTY;
-    for rank in (0..job.ranks).map(Rank) {
-        if met[usize::from(rank.0)].is_none() && rank != job.rank {
-            ranks.insert(rank);
-        }
-    }
-    let names: Vec<String> = ranks.iter().take(8).map(|rank| rank.to_string()).collect();
-    let more = if ranks.len() > 8 { " and others" } else { "" };
-    let missing = format!("ranks {}{more}", names.join(", "));
-    MeetError::Missing { rank: job.rank, seconds: patience.as_secs(), missing }
-}
-
-fn connect(path: &Path, deadline: Instant) -> Option<UnixStream> {
+/// Connects, again and again until the deadline: who is to answer may not have begun.
+pub(super) fn connect<S>(deadline: Instant, mut once: impl FnMut() -> io::Result<S>) -> Option<S> {
     loop {
-        match UnixStream::connect(path) {
+        match once() {
             Ok(stream) => return Some(stream),
             Err(_) if Instant::now() >= deadline => return None,
             Err(_) => std::thread::sleep(LOOK_AGAIN),
@@ -230,24 +321,11 @@ fn connect(path: &Path, deadline: Instant) -> Option<UnixStream> {
     }
 }
 
-fn accept(listener: &UnixListener, deadline: Instant) -> Option<UnixStream> {
+/// Waits until somebody has connected.
+pub(super) fn is_ready(listener: &impl AsFd, deadline: Instant) -> bool {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()?;
-    match poll(&mut fds, Some(&left)) {
-        Ok(count) if count > 0 => listener.accept().ok().map(|(stream, _)| stream),
-        _ => None,
-    }
-}
-
-fn take(job: &Job, stream: &mut UnixStream, deadline: Instant) -> Result<Join, MeetError> {
-    let stranger = MeetError::Stranger { rank: job.rank };
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    if stream.set_read_timeout(Some(left)).is_err() {
-        return Err(stranger);
-    }
-    let mut bytes = [0; HEADER_BYTES + JOIN_BYTES];
-    stream.read_exact(&mut bytes).map_err(|_| MeetError::Stranger { rank: job.rank })?;
-    Join::decode(&bytes).ok_or(stranger)
+    let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+    left.is_some_and(|left| poll(&mut fds, Some(&left)).is_ok_and(|count| count > 0))
 }
 
 #[cfg(test)]
@@ -256,22 +334,32 @@ mod tests {
 
     fn job(rank: u16, ranks: u16, place: &Path) -> Job {
         let mut job = Job::from_env(|_| None).expect("nothing is set");
-        (job.rank, job.ranks, job.meet) = (Rank(rank), ranks, Some(place.to_owned()));
+        (job.rank, job.ranks, job.meet) = (Rank(rank), ranks, Some(Meet::Folder(place.to_owned())));
         job
     }
 
-    type Met = Result<Vec<Option<(Join, UnixStream)>>, MeetError>;
-
-    fn all(jobs: Vec<Job>, patience: Duration) -> Vec<Met> {
+    fn all(jobs: Vec<Job>, patience: Duration) -> Vec<Result<Met, MeetError>> {
         let meet_one = |job: Job| std::thread::spawn(move || meet(&job, &Join::of(&job, job.rank.0.into()), patience));
         let threads: Vec<_> = jobs.into_iter().map(meet_one).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     }
 
+    /// A port that was free a moment ago.
+    fn address() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("an address").to_string()
+    }
+
     #[test]
     fn everyone_meets_everyone() {
         let place = tempfile::tempdir().expect("a directory");
-        let met = all((0..5).map(|rank| job(rank, 5, place.path())).collect(), Duration::from_secs(20));
+        check((0..5).map(|rank| job(rank, 5, place.path())).collect());
+        let address = Some(Meet::Address(address()));
+        check((0..5).map(|rank| Job { meet: address.clone(), ..job(rank, 5, place.path()) }).collect());
+    }
+
+    fn check(jobs: Vec<Job>) {
+        let met = all(jobs, Duration::from_secs(20));
         for (rank, met) in met.into_iter().enumerate() {
             let met = met.expect("all are there");
             let others: Vec<usize> = (0..5).filter(|other| met[*other].is_some()).collect();
@@ -287,6 +375,14 @@ mod tests {
         let said: Vec<String> = met.into_iter().map(|met| met.expect_err("one is missing").to_string()).collect();
         assert!(said[1].contains("rank 2 waited") && said[1].contains("1"), "{said:?}");
         assert!(said[0].contains("ranks 1") || said[0].contains("rank 0"), "{said:?}");
+    }
+
+    #[test]
+    fn links_do_not_leave_the_machine_unasked() {
+        let mut job = job(0, 2, Path::new("/"));
+        job.meet = Some(Meet::Address("192.0.2.1:9".to_owned()));
+        let said = meet(&job, &Join::of(&job, 0), Duration::from_secs(1)).expect_err("unguarded").to_string();
+        assert!(said.contains("192.0.2.1:9") && said.contains("HANARE_TRUSTED_NETWORK"), "{said}");
     }
 
     #[test]

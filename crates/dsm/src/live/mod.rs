@@ -11,7 +11,9 @@ mod job;
 mod links;
 mod meet;
 mod region;
+mod room;
+mod tcp;
 
 pub use engine::{Counts, Live};
 pub use fatal::{EXIT_LOST, EXIT_OWN, die};
-pub use job::{Job, JobError, Transfer};
+pub use job::{Job, JobError, Meet, Transfer};

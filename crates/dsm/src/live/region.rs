@@ -11,6 +11,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
 
+use super::room::PageSet;
 use crate::coherence::Run;
 
 /// Bytes of a page.
@@ -62,6 +63,11 @@ pub(super) struct Region {
     uffd: Uffd,
     /// Up to the last page ever shown.
     shown: Vec<Shown>,
+    /// The page that was shown, and its waiters woken, last.
+    last_shown: Option<u32>,
+    /// Pages of the memfd that have memory, and twins that have.
+    held: PageSet,
+    twinned: PageSet,
 }
 
 impl Region {
@@ -84,7 +90,17 @@ impl Region {
                 let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
             }
         }
-        Ok(Self { memory, trapped, io, twins, uffd, shown: Vec::new() })
+        Ok(Self {
+            memory,
+            trapped,
+            io,
+            twins,
+            uffd,
+            shown: Vec::new(),
+            last_shown: None,
+            held: PageSet::default(),
+            twinned: PageSet::default(),
+        })
     }
 
     pub(super) fn address_of(&self, page: u32) -> usize {
@@ -137,6 +153,7 @@ impl Region {
                     false => self.uffd.continue_protected(addr, PAGE),
                 }
                 .errno)?;
+                self.last_shown = Some(page);
             }
             (Shown::Protected, true) => repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?,
             (Shown::Writable, false) => self.protect(Run { first: page, count: 1 })?,
@@ -146,8 +163,14 @@ impl Region {
         Ok(())
     }
 
+    /// The page that was shown last by [`Self::show`] since this was asked for: nobody waits for it any more.
+    pub(super) fn take_last_shown(&mut self) -> Option<u32> {
+        self.last_shown.take()
+    }
+
     /// Gives a page of the memfd its memory: a hole cannot be continued.
-    fn make_present(&self, page: u32) {
+    fn make_present(&mut self, page: u32) {
+        self.held.insert(page);
         // SAFETY: within the mapping. Reading a hole of a memfd by a shared mapping makes it zeroes; the value is not used.
         unsafe { self.bytes(page).read_volatile() };
     }
@@ -188,8 +211,28 @@ impl Region {
     /// Takes pages out of view and gives their memory back: they read as zeroes from now on.
     pub(super) fn discard(&mut self, run: Run) -> Result<(), Errno> {
         self.hide(run)?;
+        for page in run.pages() {
+            self.held.remove(page);
+        }
+        self.forget_twins(run)?;
         let (offset, len) = Self::range(run);
         map::punch_hole(self.memory(), offset as u64, len as u64)
+    }
+
+    /// Gives the memory of twins back.
+    pub(super) fn forget_twins(&mut self, run: Run) -> Result<(), Errno> {
+        let twins = run.pages().filter(|&page| self.twinned.remove(page)).count();
+        if twins == 0 {
+            return Ok(());
+        }
+        let (offset, len) = Self::range(run);
+        // SAFETY: twins nobody needs any more, and no references to them.
+        unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) }
+    }
+
+    /// Pages of memory that the region takes now: pages and twins.
+    pub(super) fn pages_held(&self) -> usize {
+        self.held.len() + self.twinned.len()
     }
 
     pub(super) fn wake(&self, run: Run) {
@@ -225,8 +268,14 @@ impl Region {
     }
 
     /// Writes bytes into a page.
+    #[inline]
     pub(super) fn write(&self, page: u32, at: usize, from: &[u8]) {
         assert!(at + from.len() <= PAGE, "a piece lies in its page");
+        if let Ok(word) = <[u8; 4]>::try_from(from) {
+            // Most pieces of a diff are one word, and a call for each would cost more than they do.
+            // SAFETY: within the mapping as just checked; nobody has a reference to it.
+            return unsafe { self.bytes(page).add(at).cast::<[u8; 4]>().write_volatile(word) };
+        }
         // SAFETY: within the mapping as just checked; nobody has a reference to it.
         unsafe { copy::copy(from.as_ptr(), self.bytes(page).add(at), from.len()) };
     }
@@ -238,7 +287,8 @@ impl Region {
     }
 
     /// Makes the twin of a page.
-    pub(super) fn make_twin(&self, page: u32) {
+    pub(super) fn make_twin(&mut self, page: u32) {
+        self.twinned.insert(page);
         // SAFETY: both mappings are as long, and nobody has a reference to either. The page is protected or not shown.
         unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
     }

@@ -1,0 +1,266 @@
+//! One rank of `hanare bench dsm`: makes the calls and touches that are timed. Rank 0 times and prints.
+//!
+//! Rank 0 touches pages whose home is rank 1, which waits in a barrier meanwhile; updates go the other way round.
+#![allow(unsafe_code, reason = "reads and writes shared memory, which no Rust reference may cover")]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use hanare_dsm::coherence::{Event, Misuse, Outcome, Placement, Rank, Reduction};
+use hanare_dsm::live::{Job, JobError, Live};
+use thiserror::Error;
+
+const PAGE: usize = 4096;
+/// Pages touched a round.
+const PAGES: usize = 64;
+/// Rounds of faults, flushes and updates; the median counts.
+const ROUNDS: usize = 15;
+/// Empty barriers timed.
+const BARRIERS: usize = 200;
+/// Bytes from one word of a page of scattered writes to the next.
+const SCATTERED: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// Faults and flushes, under the invalidate protocol.
+    Faults,
+    /// Updates, under the update protocol.
+    Updates,
+    /// Empty memory barriers.
+    Barriers,
+}
+
+/// A rank. Hidden from the help.
+#[derive(Debug, Args)]
+pub(crate) struct RankArgs {
+    #[arg(long, value_enum)]
+    part: Part,
+}
+
+/// Why a rank measured nothing.
+#[derive(Debug, Error)]
+pub(crate) enum RankError {
+    /// Its environment.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// It could not meet the others.
+    #[error("{0}")]
+    Start(String),
+    /// A call.
+    #[error(transparent)]
+    Misuse(#[from] Misuse),
+    /// Shared memory for the benchmark.
+    #[error("no shared memory for the benchmark; start it by 'hanare bench dsm'")]
+    Room,
+    /// A page did not hold what the other rank wrote.
+    #[error("page {page} of shared memory holds {found} and should hold {expected}")]
+    Wrong {
+        /// The page.
+        page: usize,
+        /// What it holds.
+        found: u32,
+        /// What it should.
+        expected: u32,
+    },
+}
+
+/// The figures of one launch: medians, in microseconds.
+pub(super) type Figures = BTreeMap<String, f64>;
+
+/// Measures; rank 0 prints the figures as one JSON object.
+pub(crate) fn rank(args: &RankArgs) -> Result<u8, RankError> {
+    let live = Live::start(Job::from_env(|name| std::env::var(name).ok())?).map_err(RankError::Start)?;
+    let mut bench = Bench { live, is_first: live.job().rank == Rank(0), figures: Figures::new() };
+    match args.part {
+        Part::Faults => bench.faults()?,
+        Part::Updates => bench.updates()?,
+        Part::Barriers => bench.barriers()?,
+    }
+    live.call(Event::Shutdown)?;
+    live.end();
+    if bench.is_first {
+        println!("{}", serde_json::json!(bench.figures));
+    }
+    Ok(0)
+}
+
+struct Bench {
+    live: &'static Live,
+    is_first: bool,
+    figures: Figures,
+}
+
+/// Microseconds of one thing.
+fn timed(what: impl FnOnce() -> Result<(), RankError>) -> Result<f64, RankError> {
+    let began = Instant::now();
+    what()?;
+    Ok(began.elapsed().as_nanos() as f64 / 1e3)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+impl Bench {
+    fn alloc(&self, pages: usize, home: Rank) -> Result<usize, RankError> {
+        let placement = Placement::One(home);
+        match self.live.call(Event::Alloc { pages: pages as u32, placement: &placement })? {
+            Outcome::Allocated { first } => Ok(self.live.address_of(first)),
+            _ => Err(RankError::Room),
+        }
+    }
+
+    fn barrier(&self) -> Result<(), RankError> {
+        self.live.call(Event::Barrier)?;
+        Ok(())
+    }
+
+    /// A memory barrier's time, in microseconds, from when all ranks are there and awake.
+    fn barrier_us(&self) -> Result<f64, RankError> {
+        self.live.call(Event::Reduce { reduction: Reduction::MaxI64, values: &[0] })?;
+        timed(|| self.barrier())
+    }
+
+    /// The sum of a number over all ranks.
+    fn sum(&self, number: u64) -> Result<f64, RankError> {
+        match self.live.call(Event::Reduce { reduction: Reduction::SumI64, values: &[number] })? {
+            Outcome::Reduced { values } => Ok(values.first().copied().unwrap_or(0) as f64),
+            _ => Ok(0.0),
+        }
+    }
+
+    /// The median of empty barriers, which all ranks pass.
+    fn empty_barrier_us(&self, count: usize) -> Result<f64, RankError> {
+        self.barrier()?;
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            times.push(self.barrier_us()?);
+        }
+        Ok(median(times))
+    }
+
+    fn barriers(&mut self) -> Result<(), RankError> {
+        let empty_us = self.empty_barrier_us(BARRIERS)?;
+        self.figures.insert("barrier_us".to_owned(), empty_us);
+        Ok(())
+    }
+
+    /// Read faults, write faults, and flushes of pages with one and with 256 dirty words.
+    fn faults(&mut self) -> Result<(), RankError> {
+        let base = self.alloc(PAGES, Rank(1))?;
+        let empty_us = self.empty_barrier_us(BARRIERS)?;
+        let (mut reads, mut writes, mut misses) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut one, mut many) = (Vec::new(), Vec::new());
+        let mut shares = Vec::new();
+        for round in 0..3 * ROUNDS {
+            if !self.is_first {
+                (0..PAGES).for_each(|page| store(base + page * PAGE + 8, round as u32));
+            }
+            self.barrier()?;
+            if self.is_first {
+                let before = self.live.counts();
+                let touched: &mut dyn FnMut(usize) = match round % 3 {
+                    2 => &mut |page| misses.extend(time_store(base + page * PAGE, round as u32 + 1)),
+                    _ => &mut |page| reads.extend(time_load(base + page * PAGE)),
+                };
+                // Downwards: a page that is touched brings those behind it, where they are not there yet.
+                (0..PAGES).rev().for_each(touched);
+                let after = self.live.counts();
+                shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);
+                check(base, round as u32)?;
+                if round % 3 < 2 {
+                    (0..PAGES).for_each(|page| writes.extend(time_store(base + page * PAGE, round as u32 + 1)));
+                }
+                if round % 3 == 1 {
+                    (0..PAGES).for_each(|page| scatter(base + page * PAGE, round as u32));
+                }
+            }
+            let us = self.barrier_us()?;
+            let per_page = (us - empty_us) / PAGES as f64;
+            match round % 3 {
+                0 => one.push(per_page),
+                1 => many.push(per_page),
+                _ => {}
+            }
+        }
+        let figures = [("empty_us", vec![empty_us]), ("read_fault_us", reads), ("write_fault_us", writes)];
+        let more = [("write_miss_us", misses), ("share_us", shares), ("flush_1_us", one), ("flush_256_us", many)];
+        self.figures.extend(figures.into_iter().chain(more).map(|(name, times)| (name.to_owned(), median(times))));
+        Ok(())
+    }
+
+    /// Barriers that update one page and many pages of rank 1, by rank 0.
+    fn updates(&mut self) -> Result<(), RankError> {
+        let base = self.alloc(PAGES, Rank(0))?;
+        let empty_us = self.empty_barrier_us(BARRIERS)?;
+        let (mut one, mut many, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..2 * ROUNDS as u32 + 1 {
+            let before = self.live.counts().update_ns;
+            if self.is_first {
+                let pages = if round % 2 == 1 { 1 } else { PAGES };
+                (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
+            }
+            let us = self.barrier_us()?;
+            match round {
+                0 => {}
+                _ if round % 2 == 1 => one.push(us - empty_us),
+                _ => {
+                    many.push((us - empty_us) / PAGES as f64);
+                    parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / PAGES as f64);
+                }
+            }
+            // The first time it fetches them, and is sent them from then on.
+            if !self.is_first && (round % 2 == 0) {
+                check(base, round)?;
+            }
+            self.barrier()?;
+        }
+        for (name, times) in
+            [("empty_us", vec![empty_us]), ("update_1_us", one), ("update_us", many), ("transfer_us", parts)]
+        {
+            self.figures.insert(name.to_owned(), median(times));
+        }
+        Ok(())
+    }
+}
+
+/// Every page holds what its writer wrote in this round.
+fn check(base: usize, expected: u32) -> Result<(), RankError> {
+    let wrong = (0..PAGES).map(|page| (page, load(base + page * PAGE + 8))).find(|(_, found)| *found != expected);
+    wrong.map_or(Ok(()), |(page, found)| Err(RankError::Wrong { page, found, expected }))
+}
+
+fn load(addr: usize) -> u32 {
+    let word: *const u32 = std::ptr::with_exposed_provenance(addr);
+    // SAFETY: only called for aligned addresses of the allocation that this process shares.
+    unsafe { word.read_volatile() }
+}
+
+fn store(addr: usize, value: u32) {
+    let word: *mut u32 = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: as in `load`.
+    unsafe { word.write_volatile(value) };
+}
+
+fn time_load(addr: usize) -> Option<f64> {
+    timed(|| {
+        load(addr);
+        Ok(())
+    })
+    .ok()
+}
+
+fn time_store(addr: usize, value: u32) -> Option<f64> {
+    timed(|| {
+        store(addr, value);
+        Ok(())
+    })
+    .ok()
+}
+
+/// Writes 256 words of a page, no two beside each other; the word by which pages are checked is none of them.
+fn scatter(page: usize, value: u32) {
+    (0..PAGE).step_by(SCATTERED).for_each(|at| store(page + at, value + 77));
+}

@@ -1,0 +1,106 @@
+//! How much memory a rank's shared pages take, and which copies go first when it is too much.
+//!
+//! After SSS-CORE's method 3 (Nobukuni et al., section 3): shared copies are the cheapest victims, since their homes have the
+//! bytes; they are just dropped, the oldest first. A page that is written, on its way, or in a memory barrier is under
+//! coherence and never a victim. Pages at home stay: there is nowhere else for them.
+
+use std::collections::VecDeque;
+
+/// Copies that stay in any case, so that one instruction finds all the pages it needs.
+const COPIES_MIN: usize = 64;
+
+/// A set of pages, and how many they are.
+#[derive(Default)]
+pub(super) struct PageSet {
+    bits: Vec<u64>,
+    count: usize,
+}
+
+impl PageSet {
+    /// Adds a page; says whether it is new.
+    pub(super) fn insert(&mut self, page: u32) -> bool {
+        let (at, bit) = (page as usize / 64, 1 << (page % 64));
+        if at >= self.bits.len() {
+            self.bits.resize(at + 1, 0);
+        }
+        let is_new = self.bits[at] & bit == 0;
+        self.bits[at] |= bit;
+        self.count += usize::from(is_new);
+        is_new
+    }
+
+    /// Takes a page out; says whether it was there.
+    pub(super) fn remove(&mut self, page: u32) -> bool {
+        let Some(bits) = self.bits.get_mut(page as usize / 64) else { return false };
+        let was_there = *bits & 1 << (page % 64) != 0;
+        *bits &= !(1 << (page % 64));
+        self.count -= usize::from(was_there);
+        was_there
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+}
+
+/// Copies in the order in which they came, for a rank that may keep so many pages.
+pub(super) struct Room {
+    pages_max: usize,
+    order: VecDeque<u32>,
+    /// The pages of `order`, each once.
+    queued: PageSet,
+}
+
+impl Room {
+    pub(super) fn new(pages_max: usize) -> Self {
+        Self { pages_max, order: VecDeque::new(), queued: PageSet::default() }
+    }
+
+    /// A copy came.
+    pub(super) fn came(&mut self, page: u32) {
+        if self.queued.insert(page) {
+            self.order.push_back(page);
+        }
+    }
+
+    /// The oldest copy, when `pages` are more than there is room for. It is forgotten; [`Self::came`] puts back what stays.
+    pub(super) fn victim(&mut self, pages: usize) -> Option<u32> {
+        if pages <= self.pages_max || self.order.len() <= COPIES_MIN {
+            return None;
+        }
+        let page = self.order.pop_front()?;
+        self.queued.remove(page);
+        Some(page)
+    }
+
+    /// How many copies are queued: no search for victims needs to look at more.
+    pub(super) fn copies(&self) -> usize {
+        self.order.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_copies_go_first_and_the_last_ones_stay() {
+        let mut room = Room::new(100);
+        (0..200).chain(0..3).for_each(|page| room.came(page));
+        assert_eq!((room.copies(), room.victim(100)), (200, None));
+        let victims: Vec<u32> = std::iter::from_fn(|| room.victim(101)).collect();
+        assert_eq!(victims, (0..136).collect::<Vec<_>>());
+        room.came(5);
+        assert_eq!((room.victim(101), room.copies()), (Some(136), COPIES_MIN));
+    }
+
+    #[test]
+    fn a_set_counts_each_page_once() {
+        let mut set = PageSet::default();
+        assert_eq!(
+            [set.insert(70), set.insert(70), set.insert(3), set.remove(70), set.remove(70)],
+            [true, false, true, true, false]
+        );
+        assert_eq!(set.len(), 1);
+    }
+}

@@ -1,0 +1,33 @@
+/* Laplace's equation on a square of side x side points whose edge is fixed: what the versions on shared memory and on
+ * messages compute alike. */
+#ifndef WORKLOADS_LAPLACE_H
+#define WORKLOADS_LAPLACE_H
+
+/* Edge rows differ, so that the interior changes in every iteration. */
+static inline double edge(long row, long column, long side) {
+    if (row == 0)
+        return 100.0;
+    if (column == 0)
+        return 50.0;
+    return row == side - 1 || column == side - 1 ? 10.0 : 0.0;
+}
+
+/* Sets rows first to before end of a grid whose row 0 is at `grid`. */
+static inline void fill(double *grid, long first, long end, long side) {
+    for (long row = first; row < end; row++)
+        for (long column = 0; column < side; column++)
+            grid[row * side + column] = edge(row, column, side);
+}
+
+static inline void relax(const double *from, double *to, long first, long end, long side) {
+    for (long row = first; row < end; row++) {
+        if (row == 0 || row == side - 1)
+            continue;
+        for (long column = 1; column < side - 1; column++) {
+            const double *at = from + row * side + column;
+            to[row * side + column] = 0.25 * (at[-side] + at[side] + at[-1] + at[1]);
+        }
+    }
+}
+
+#endif
