@@ -8,6 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . benches/common.sh
 out="${CARGO_TARGET_DIR:-target}/workloads"
+# Against the library that is measured, wherever the workloads were linked.
+export LD_LIBRARY_PATH="${hanare%/*}"
 place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
 trap 'exit 130' INT TERM

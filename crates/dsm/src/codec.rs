@@ -142,8 +142,11 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
         Message::Diffs { purpose, pages, last } => {
             out.extend_from_slice(&[*purpose as u8, u8::from(*last)]);
             u32_to(pages.len() as u32, out);
-            for (&page, body) in pages.iter().zip(bodies.iter()) {
+            let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
+            for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
+                // What its rank has written into the page itself.
+                let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
                 out.extend_from_slice(body);
             }
@@ -355,7 +358,7 @@ fn decode_fields(number: u32, fields: &mut Fields<'_>, sizes: Sizes) -> Field<Ar
         }
         3 => Message::HomeRequest { page: fields.u32()? },
         4 => Message::HomeReply { page: fields.u32()?, home: fields.rank()? },
-        5 => decode_diffs(fields, sizes.page, &mut bodies)?,
+        5 => decode_diffs(fields, sizes, &mut bodies)?,
         6 => Message::DiffsDone,
         7 => decode_settle(fields)?,
         8 => {
@@ -386,13 +389,18 @@ fn decode_fields(number: u32, fields: &mut Fields<'_>, sizes: Sizes) -> Field<Ar
     Ok(Arrived { message, bodies })
 }
 
-fn decode_diffs(fields: &mut Fields<'_>, page_bytes: usize, bodies: &mut Vec<Range<usize>>) -> Field<Message> {
+fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<usize>>) -> Field<Message> {
     let purpose = match fields.u8()? {
         1 => Purpose::Barrier,
         2 => Purpose::Lock,
         _ => return Err(BadMessage),
     };
     let last = fields.bool()?;
+    if sizes.carried == 0 {
+        let count = fields.count(4, usize::MAX)?;
+        return Ok(Message::Diffs { purpose, pages: fields.list(count, Fields::u32)?, last });
+    }
+    let page_bytes = sizes.page;
     let count = fields.count(8, usize::MAX)?;
     let mut pages = Vec::with_capacity(count);
     for _ in 0..count {

@@ -90,6 +90,26 @@ impl Differ {
     }
 }
 
+/// Hands each word in which `page` differs from `twin` to `put`, as (byte offset, word); says whether there was one.
+/// Both are of one size, whole lines of 64 bytes.
+pub fn changed_words(twin: &[u8], page: &[u8], mut put: impl FnMut(usize, [u8; WORD_BYTES])) -> bool {
+    let mut any = false;
+    let lines = twin.as_chunks::<LINE>().0.iter().zip(page.as_chunks::<LINE>().0);
+    for (line, (a, b)) in lines.enumerate() {
+        let mut bits = line_bits(a, b);
+        any |= bits != 0;
+        let words = b.as_chunks::<WORD_BYTES>().0;
+        while bits != 0 {
+            let index = bits.trailing_zeros() as usize;
+            if let Some(&word) = words.get(index) {
+                put(line * LINE + index * WORD_BYTES, word);
+            }
+            bits &= bits - 1;
+        }
+    }
+    any
+}
+
 /// Sets a bit in `mask` for each word that differs.
 fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
     mask.fill(0);

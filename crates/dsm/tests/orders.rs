@@ -100,3 +100,39 @@ fn a_home_does_not_move_to_a_writer_that_gave_its_copy_up() {
     cluster.deliver_all_but(0, 0);
     assert_eq!((read(&mut cluster, 0), read(&mut cluster, 1)), (2, 2));
 }
+
+#[test]
+fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_end() {
+    for protocol in [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive] {
+        let mut cluster = three(protocol, false);
+        write(&mut cluster, 1, 5, NONE);
+        for has_touched in [true, false] {
+            let mut heard = cluster.step(1, Event::Barrier).expect("a right call");
+            if has_touched {
+                heard.extend(cluster.step(1, Event::Touch { page: 0, write: true }).expect("an allocated page"));
+                // Its own write, while the page is still dirty.
+                assert!(heard.contains(&News::Wake(0)), "{heard:?}");
+            }
+            cluster.step(0, Event::Barrier).expect("a right call");
+            cluster.step(2, Event::Barrier).expect("a right call");
+            heard.clear();
+            let (mut put_off, mut over) = (false, false);
+            for _ in 0..200 {
+                let news: Vec<News> = match cluster.deliver() {
+                    Some((1, news)) => news,
+                    Some(_) => continue,
+                    None => break,
+                };
+                over |= news.iter().any(|one| matches!(one, News::Finished(_)));
+                heard.extend(news);
+                if has_touched && !over && !put_off && cluster.nodes[1].access[0] == Access::Read {
+                    put_off = true;
+                    heard.extend(cluster.step(1, Event::Touch { page: 0, write: true }).expect("an allocated page"));
+                }
+            }
+            assert!(over, "the barrier ends");
+            assert_eq!(put_off, has_touched);
+            assert_eq!(heard.contains(&News::WakeAll), has_touched, "{protocol:?}: {heard:?}");
+        }
+    }
+}

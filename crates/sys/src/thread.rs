@@ -64,6 +64,52 @@ pub fn set_first(first: bool) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
 }
 
+/// Shortest slice the kernel grants, in nanoseconds.
+const SLICE_MIN_NS: u64 = 100_000;
+
+/// Asks the scheduler for the shortest slices: when the calling thread wakes, it runs before one that computes has used up
+/// its own. Anybody may. `false` when the kernel refuses; before Linux 6.12 it changes nothing.
+#[must_use]
+pub fn set_prompt() -> bool {
+    // The kernel's struct sched_attr, in its first size.
+    #[repr(C)]
+    struct Attr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime_ns: u64,
+        deadline_ns: u64,
+        period_ns: u64,
+    }
+    // SAFETY: takes and gives numbers only; 0 stands for the calling thread.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let attr = Attr {
+        size: size_of::<Attr>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice,
+        priority: 0,
+        runtime_ns: SLICE_MIN_NS,
+        deadline_ns: 0,
+        period_ns: 0,
+    };
+    // SAFETY: reads a struct of ours that says its size.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0 }
+}
+
+/// Says that the calling thread, and those it starts, compute (SCHED_BATCH): when one of them wakes, it lets the thread that
+/// woke it go on until it sleeps. Anybody may. `false` when it has been given another way to run than the ordinary one.
+#[must_use]
+pub fn set_patient() -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: takes and gives numbers only; 0 stands for the calling thread.
+    let is_ordinary = unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER };
+    // SAFETY: reads a struct of ours.
+    is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
+}
+
 /// Lets the calling thread run only where no other wants to (nice 19). `false` when the kernel refuses.
 #[must_use]
 pub fn set_last() -> bool {

@@ -56,3 +56,26 @@ fn threads_are_counted_placed_and_named() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_thread_that_computes_or_answers_promptly_stays_an_ordinary_one() {
+    std::thread::spawn(|| {
+        // SAFETY: takes and gives numbers only.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        assert!(thread::set_prompt());
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert!(thread::set_patient());
+        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(!thread::set_patient(), "it has another way to run already");
+        // What answers for a thread that computes is started by it.
+        std::thread::spawn(move || {
+            assert!(thread::set_prompt());
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
+        })
+        .join()
+        .unwrap();
+    })
+    .join()
+    .unwrap();
+}

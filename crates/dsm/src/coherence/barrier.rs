@@ -273,6 +273,7 @@ impl Machine {
             local.home = home;
             if local.state == State::Asking {
                 local.state = State::Invalid;
+                self.is_waited_for = true;
             }
         }
         Ok(())
@@ -342,7 +343,9 @@ impl Machine {
         self.to_invalidate = pages;
         self.call = Call::None;
         self.counters.barriers += 1;
-        actions.push(Action::WakeAll);
+        if std::mem::take(&mut self.is_waited_for) {
+            actions.push(Action::WakeAll);
+        }
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 

@@ -218,6 +218,8 @@ pub struct Machine {
     settled_here: RankSet,
     /// Copies to take away at the end of this barrier.
     to_invalidate: Vec<u32>,
+    /// A touch in this barrier was put off to its end.
+    is_waited_for: bool,
     call: Call,
     held: BTreeSet<u32>,
     /// Write notices that came with a grant.
@@ -257,6 +259,7 @@ impl Machine {
             diffs_here: RankSet::EMPTY,
             settled_here: RankSet::EMPTY,
             to_invalidate: Vec::new(),
+            is_waited_for: false,
             call: Call::None,
             held: BTreeSet::new(),
             noticed: Vec::new(),

@@ -33,7 +33,7 @@ impl Machine {
                 }
             }
             // Another thread than the one in the barrier: nothing changes until its end, which wakes everybody.
-            _ if in_barrier => {}
+            _ if in_barrier => self.is_waited_for = true,
             State::Clean => {
                 local.state = State::Dirty;
                 self.dirty.push(page);

@@ -54,6 +54,11 @@ impl Peer {
     }
 }
 
+/// The memory of another rank, where pages are not carried in messages.
+fn memory_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Mapping> {
+    peers.get(usize::from(rank.0))?.as_ref()?.memory.as_ref()
+}
+
 /// A message being carried out: from whom, its pages, and their bytes.
 #[derive(Clone, Copy)]
 struct Source<'a> {
@@ -292,6 +297,8 @@ impl Engine {
             Action::SendDiffs { to, pages, purpose } => self.send_diffs(to, pages, purpose),
             Action::SendUpdates { to, pages } => self.send_updates(to, &pages),
             Action::Install { page, writable } => self.install(page, writable, source),
+            // The rank that wrote them has put them here.
+            Action::Apply { .. } if self.is_zero_copy => Ok(()),
             Action::Apply { index, page } => {
                 let body = source.bodies.get(index as usize).copied().unwrap_or_default();
                 // Judged when it was decoded.
@@ -364,13 +371,19 @@ impl Engine {
         let mut named = Vec::new();
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
         for &page in &pages {
-            self.region.read_twin(page, &mut twin);
-            self.region.read(page, &mut bytes);
-            let differ = &mut self.differ;
-            if self.bodies.add(|out| _ = differ.encode(&twin, &bytes, out)) {
+            let is_changed = match memory_of(&self.peers, to) {
+                Some(memory) => self.region.put_changed(memory, page),
+                None => {
+                    self.region.read_twin(page, &mut twin);
+                    self.region.read(page, &mut bytes);
+                    let differ = &mut self.differ;
+                    self.bodies.add(|out| _ = differ.encode(&twin, &bytes, out))
+                }
+            };
+            if is_changed {
                 named.push(page);
             }
-            if self.bodies.is_full() {
+            if self.bodies.is_full() || named.len() == NAMED_MAX {
                 let pages = std::mem::take(&mut named);
                 self.send(to, &Message::Diffs { purpose, pages, last: false });
                 self.bodies.clear();
@@ -389,7 +402,7 @@ impl Engine {
         let mut named = Vec::new();
         for (index, &page) in pages.iter().enumerate() {
             named.push(page);
-            match self.peers.get(usize::from(to.0)).and_then(Option::as_ref).and_then(|peer| peer.memory.as_ref()) {
+            match memory_of(&self.peers, to) {
                 Some(memory) => self.region.exchange(memory, page, false),
                 None => {
                     let mut bytes = [0; PAGE];
@@ -416,8 +429,7 @@ impl Engine {
             // Its home has written it into this page already.
             _ if self.is_zero_copy && source.is_update => {}
             _ if self.is_zero_copy => {
-                let peer = self.peers.get(usize::from(source.from.0)).and_then(Option::as_ref);
-                if let Some(memory) = peer.and_then(|peer| peer.memory.as_ref()) {
+                if let Some(memory) = memory_of(&self.peers, source.from) {
                     self.region.exchange(memory, page, true);
                 }
             }

@@ -20,8 +20,11 @@ use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long whoever waits for an answer looks for it before it sleeps, where every rank has a CPU.
-const SPIN: Duration = Duration::from_micros(40);
+/// How long the engine's thread looks for the answer to a trap before it sleeps, where every rank has a CPU.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long whoever waits in a call looks for others before it sleeps: within the millisecond that a rank may spin. To wake
+/// one that sleeps takes the waker some ten microseconds.
+const SPIN_IN_CALL: Duration = Duration::from_micros(800);
 /// Longest sleep, in microseconds, so that nothing is waited for without end.
 const NAP_US: u64 = 100_000;
 /// How long a rank that is gone may be explained by what another still says.
@@ -57,6 +60,7 @@ pub struct Live {
     job: Job,
     base: usize,
     spin: Duration,
+    spin_in_call: Duration,
 }
 
 impl Live {
@@ -102,9 +106,13 @@ impl Live {
             is_over: AtomicBool::new(false),
             job,
             spin: if has_cpu { SPIN } else { Duration::ZERO },
+            spin_in_call: if has_cpu { SPIN_IN_CALL } else { Duration::ZERO },
         }));
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
         thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
+        // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
+        // other ranks unanswered for as long as that computes.
+        let _ = thread::set_patient();
         Ok(live)
     }
 
@@ -144,7 +152,7 @@ impl Live {
                 if let Some(outcome) = engine.take_outcome() {
                     return outcome;
                 }
-                let nap_us = if quiet_since.elapsed() < self.spin { 0 } else { NAP_US };
+                let nap_us = if quiet_since.elapsed() < self.spin_in_call { 0 } else { NAP_US };
                 if engine.pump(&self.events, nap_us) {
                     quiet_since = Instant::now();
                 } else {
@@ -178,6 +186,8 @@ impl Live {
     /// The life of the engine's thread.
     fn serve(&self) {
         let _mask = SignalMask::block_all();
+        // Merely slower without: other ranks wait while this one computes.
+        let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {
             let ready = self.events.sleep(NAP_US);
             let Some(mut engine) = self.engine.try_lock() else { continue };

@@ -13,6 +13,8 @@ use hanare_sys::{Errno, copy};
 
 use super::room::PageSet;
 use crate::coherence::Run;
+use crate::diff;
+use crate::limits::WORD_BYTES;
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
@@ -155,7 +157,10 @@ impl Region {
                 .errno)?;
                 self.last_shown = Some(page);
             }
-            (Shown::Protected, true) => repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?,
+            (Shown::Protected, true) => {
+                repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?;
+                self.last_shown = Some(page);
+            }
             (Shown::Writable, false) => self.protect(Run { first: page, count: 1 })?,
             (Shown::Protected, false) | (Shown::Writable, true) => {}
         }
@@ -301,6 +306,21 @@ impl Region {
 
     fn twin(&self, page: u32) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
+    }
+
+    /// Writes the words in which a page differs from its twin into the memory of a peer; says whether there are any.
+    pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
+        let offset = page as usize * PAGE;
+        assert!(offset + PAGE <= peer.len(), "every rank's region is as long");
+        let theirs: *mut u8 = std::ptr::with_exposed_provenance_mut(peer.addr() + offset);
+        let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
+        self.read_twin(page, &mut twin);
+        self.read(page, &mut bytes);
+        diff::changed_words(&twin, &bytes, |at, word| {
+            // SAFETY: `at` is a word of a page that lies in the mapping, to which nobody has a reference. Other ranks may
+            // be writing other words of the page.
+            unsafe { theirs.add(at).cast::<[u8; WORD_BYTES]>().write_volatile(word) }
+        })
     }
 
     /// Copies a page out of, or into, the memory of a peer.
