@@ -53,6 +53,7 @@ demo: build
 test: python
 	@$(MAKE) --no-print-directory PROFILE=$(TEST_PROFILE) workloads
 	@scripts/need cargo sort xz sqlite3 pkg-config timeout
+	@scripts/need redis-server redis-benchmark stress-ng memtester || echo "the tests that want them are skipped"
 	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
 	    $(CARGO) test --profile $(TEST_PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
 
@@ -106,12 +107,13 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# numpy and duckdb in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
+# The packages that tests run, in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
 python:
 	@scripts/need python3
-	@$(PYTHON) -c 'import numpy, duckdb' 2>/dev/null || { \
-	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy duckdb; \
-	} || echo "numpy and duckdb cannot be installed: the tests that want them are skipped"
+	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check \
+	        numpy duckdb scikit-learn biopython; \
+	} || echo "numpy, duckdb, scikit-learn or biopython cannot be installed: the tests that want them are skipped"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
