@@ -9,6 +9,7 @@
 #   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
+#   make bench-programs  real programs with a quarter of their memory local  (benches/programs.sh; wants make python)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
@@ -86,6 +87,10 @@ bench-heap: build
 	@scripts/need cc
 	benches/heap.sh
 
+bench-programs: build python
+	@scripts/need gcc python3 sort xz
+	benches/programs.sh
+
 bench-servers: build
 	benches/servers.sh
 
@@ -107,7 +112,8 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# The packages that tests run, in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
+# The Python packages that tests run, in a place of their own. Where they cannot be had, the tests that want them skip
+# themselves and say so.
 python:
 	@scripts/need python3
 	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio' 2>/dev/null || { \
@@ -129,5 +135,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs bench-servers \
     bench-shared bench-cluster workloads shared-workloads python install clean
