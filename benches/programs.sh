@@ -34,7 +34,7 @@ for i in range(800):
           f"int f{i}(struct s{i} *s, int n) {{ int sum = {i}; for (int k = 0; k < n; k++) {{ if (s->a % 5 == k % 3)"
           f" sum += s->name[k % sizeof s->name]; else {{ sum ^= (int)(s->b * k); s = s->next; }} }} return sum; }}")
 PY
-seq 1500000 | sed 's/$/ the room apart/' > "$place/text"
+seq 300000 | sed 's/$/ the room apart/' > "$place/text"
 
 measure() {
     local name=$1
@@ -65,7 +65,7 @@ echo "| --- | --- | --- | --- | --- | --- | --- | --- |"
 measure "gcc -O1, 800 functions" gcc -O1 -c "$place/big.c" -o "$place/big.o"
 measure "KMeans, 120,000 points" "$python" "$place/kmeans.py"
 measure "Bio.Cluster, 2,000 rows" "$python" "$place/tree.py"
-measure "sort, 34 MB" sort -S 64M -r "$place/text"
-measure "xz -6, 34 MB" xz -6 -T1 -k -c "$place/text"
+measure "sort, 7 MB" sort -S 16M -r "$place/text"
+measure "xz -6, 7 MB" xz -6 -T1 -k -c "$place/text"
 measure "bash, 1,000 forks" bash "$place/forks.sh"
 measure "bash, 1,000 programs" bash "$place/execs.sh"
