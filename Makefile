@@ -9,6 +9,7 @@
 #   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
+#   make bench-programs  real programs with a quarter of their memory local  (benches/programs.sh; wants make python)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
@@ -53,6 +54,7 @@ demo: build
 test: python
 	@$(MAKE) --no-print-directory PROFILE=$(TEST_PROFILE) workloads
 	@scripts/need cargo sort xz sqlite3 pkg-config timeout
+	@scripts/need redis-server redis-benchmark stress-ng memtester mpirun srun || echo "the tests that want them are skipped"
 	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
 	    $(CARGO) test --profile $(TEST_PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
 
@@ -85,6 +87,10 @@ bench-heap: build
 	@scripts/need cc
 	benches/heap.sh
 
+bench-programs: build python
+	@scripts/need gcc python3 sort xz
+	benches/programs.sh
+
 bench-servers: build
 	benches/servers.sh
 
@@ -106,12 +112,14 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# numpy and duckdb in a place of their own. Where they cannot be had, the tests that want them skip themselves and say so.
+# The Python packages that tests run, in a place of their own. Where they cannot be had, the tests that want them skip
+# themselves and say so.
 python:
 	@scripts/need python3
-	@$(PYTHON) -c 'import numpy, duckdb' 2>/dev/null || { \
-	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check numpy duckdb; \
-	} || echo "numpy and duckdb cannot be installed: the tests that want them are skipped"
+	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check \
+	        numpy duckdb scikit-learn biopython; \
+	} || echo "numpy, duckdb, scikit-learn or biopython cannot be installed: the tests that want them are skipped"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
@@ -127,5 +135,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-servers \
-    bench-shared bench-cluster workloads shared-workloads python install clean
+.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+    bench-servers bench-shared bench-cluster workloads shared-workloads python install clean

@@ -8,8 +8,8 @@ const UNWINDER: &str = "libgcc_eh.a";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives the
-    // program.
-    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk");
+    // program. Its fork handlers have nothing to do before there is a heap.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
 }
 

@@ -8,5 +8,6 @@ fn main() {
     // Whole, since jemalloc has a weak definition of its own that would keep ours out.
     println!("cargo:rustc-link-lib=static:+whole-archive=hanare_jemalloc");
     // The preload library has its own `mmap` and `sbrk`, which may answer with far memory; jemalloc's own is to be near.
-    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk");
+    // Its fork handlers have nothing to do before there is a heap.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
 }

@@ -13,12 +13,14 @@ mod served;
 
 pub use built::{Built, built};
 pub use hostile::{Hostile, Lie};
-pub use machine::{mode_works, python_with, python_with_numpy, rounds, system_calls_work_on_far_pages};
+pub use machine::{
+    installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_work_on_far_pages,
+};
 pub use place::{Figures, Outcome, Place, figures};
 pub use running::{Running, until};
 pub use served::{Served, status};
 
 use std::time::Duration;
 
-/// The longest wait for one program; reaching it kills the program and fails the test.
+/// The longest wait for one program of a test's usual size; reaching it kills the program and fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(120);

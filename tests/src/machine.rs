@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use hanare::choose;
 use hanare::settings::Mode;
 use hanare_sys::features::{Disabled, Features};
 
-use crate::built;
+use crate::{PATIENCE, built};
 
 /// How many times what only shows by luck is repeated: `HANARE_TEST_ROUNDS`, 1 by default.
 pub fn rounds() -> u32 {
@@ -15,6 +16,26 @@ pub fn rounds() -> u32 {
         Ok(text) => text.parse().expect("HANARE_TEST_ROUNDS is a number"),
         Err(_) => 1,
     }
+}
+
+/// Whether programs run in their full size, with `HANARE_TEST_FULL=1`: minutes instead of seconds.
+pub fn is_full() -> bool {
+    std::env::var_os("HANARE_TEST_FULL").is_some_and(|wish| wish == "1")
+}
+
+/// The longest wait for one program.
+pub fn patience() -> Duration {
+    if is_full() { 10 * PATIENCE } else { PATIENCE }
+}
+
+/// Whether a program is there. Says which package brings it when it is not.
+pub fn installed(program: &str, package: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    if !there {
+        println!("skipped: there is no {program}; apt-get install {package}");
+    }
+    there
 }
 
 /// Whether programs that make system calls on far pages run here: only where userfaultfd traps the kernel's touches.

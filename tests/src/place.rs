@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::{PATIENCE, Running, built, until};
+use crate::{Running, built, patience, until};
 
 /// A directory of its own for one test: its files, its TMPDIR, the output of what it runs.
 pub struct Place {
@@ -74,9 +74,9 @@ impl Place {
         Running::start(command, self.path(&format!("stdout{run}")), self.path(&format!("stderr{run}")))
     }
 
-    /// Runs a command to its end, for [`PATIENCE`] at most.
+    /// Runs a command to its end, for [`patience`] at most.
     pub fn run(&self, command: &mut Command) -> Outcome {
-        self.start(command).finish(PATIENCE)
+        self.start(command).finish(patience())
     }
 
     /// Asserts that no process still knows this place (private servers have its TMPDIR in their command line) and that

@@ -7,7 +7,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use hanare_tests::{Outcome, Place, Served, built, figures, python_with_numpy, system_calls_work_on_far_pages};
+use hanare_tests::{
+    Figures, Outcome, Place, Served, built, figures, installed, is_full, python_with, python_with_numpy,
+    system_calls_work_on_far_pages,
+};
 
 /// Runs `program args` natively and under `hanare run` with these flags and `stdin`, and asserts the same output, exit
 /// code and silence, and that at least `paged_bytes` went out and came back.
@@ -165,6 +168,148 @@ pragma integrity_check;
     let args = ["-pagecache", "4360", "12000", ":memory:", sql];
     let said = same_as_native(&place, &["--local", "8M"], "sqlite3".as_ref(), &args, None, 16 << 20);
     assert!(said.text().ends_with("\nok\n"), "{said:?}");
+}
+
+/// Runs a program that checks itself, with a quarter of its far memory local; it is to be well and to have paged.
+fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Figures) {
+    let place = Place::new();
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "25%", "--far", far, "--stats-json"]);
+    let outcome = place.run(command.arg(&json).arg("--").args(program));
+    let what = format!("{program:?}, --far {far}");
+    outcome.assert_well(&what);
+    let seen = figures(&json);
+    seen.assert_paged(paged_bytes, &what);
+    place.assert_nothing_left();
+    (outcome, seen)
+}
+
+/// Two processes at a time, which go over their memory in some thirty ways and look whether it holds what they wrote.
+#[test]
+fn stress_ng_verifies() {
+    if !installed("stress-ng", "stress-ng") || !system_calls_work_on_far_pages() {
+        return;
+    }
+    let (size, time) = if is_full() { ("256M", "240") } else { ("48M", "4") };
+    for far in ["large", "all"] {
+        let program =
+            ["stress-ng", "-q", "--vm", "2", "--vm-bytes", size, "--vm-method", "all", "--verify", "-t", time];
+        let (_, seen) = checks_itself(far, &program, 64 << 20);
+        assert!(seen.number("processes") >= 3, "each stressor pages by itself");
+    }
+}
+
+#[test]
+fn memtester_finds_no_fault() {
+    if !installed("memtester", "memtester") || !system_calls_work_on_far_pages() {
+        return;
+    }
+    let size = if is_full() { "64M" } else { "2M" };
+    let place = Place::new();
+    let json = place.path("json");
+    // It goes over both halves of its memory word by word, many times: with small pages that would take minutes.
+    let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
+    let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(!outcome.text().contains("FAILURE") && outcome.text().trim_end().ends_with("Done."), "{outcome:?}");
+    figures(&json).assert_paged(64 << 20, "memtester");
+    place.assert_nothing_left();
+}
+
+/// A C file of that many functions, each with a type of its own.
+fn source(functions: usize) -> String {
+    let function = |n: usize| {
+        format!(
+            "struct s{n} {{ int a; double b; struct s{n} *next; char name[{}]; }};\n\
+             static int f{n}(struct s{n} *s, int n) {{\n    int sum = {n};\n    for (int k = 0; k < n; k++) {{\n        \
+             if (s->a % {} == k % 3) sum += s->name[k % sizeof s->name] * {};\n        \
+             else {{ sum ^= (int)(s->b * k); s = s->next ? s->next : s; }}\n    }}\n    return sum;\n}}\n\
+             int g{n}(void *p) {{ return f{n}(p, {}) + f{}(p, {}); }}\n",
+            n % 31 + 1,
+            n % 7 + 2,
+            n % 101 + 3,
+            n % 13,
+            n.saturating_sub(1),
+            n % 5,
+        )
+    };
+    (0..functions).map(function).collect()
+}
+
+#[test]
+fn gcc_compiles_to_the_same_object() {
+    if !installed("gcc", "gcc") || !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    place.file("big.c", source(if is_full() { 6000 } else { 300 }));
+    let compile = ["-O1", "-c", "big.c", "-o"];
+    place.run(place.command("gcc").args(compile).arg("native.o")).assert_well("gcc natively");
+    let native = std::fs::read(place.path("native.o")).expect("an object");
+    for far in ["large", "all"] {
+        let json = place.path("json");
+        let mut command = place.hanare(["run", "--local", "25%", "--far", far, "--stats-json"]);
+        command.arg(&json).args(["--", "gcc"]).args(compile).arg("far.o");
+        place.run(&mut command).assert_well(far);
+        assert!(std::fs::read(place.path("far.o")).expect("an object") == native, "--far {far}: another object");
+        figures(&json).assert_paged(8 << 20, far);
+        std::fs::remove_file(place.path("far.o")).expect("it is there");
+    }
+    place.assert_nothing_left();
+}
+
+/// Runs a Python script of ours natively and with a quarter of its far memory local, whatever becomes far.
+fn python_says_the_same(module: &str, script: &str, size: &str, paged_bytes: u64) {
+    let Some(python) = python_with(module) else { return };
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    for far in ["large", "all"] {
+        let place = Place::new();
+        let script = place.file("script.py", script);
+        let args = [script.as_os_str(), size.as_ref()];
+        same_as_native(&place, &["--local", "25%", "--far", far], &python, &args, None, paged_bytes);
+    }
+}
+
+#[test]
+fn scikit_learn_finds_the_clusters() {
+    let script = "\
+import sys
+import numpy as n
+from sklearn.cluster import KMeans
+r = n.random.default_rng(3)
+each = int(sys.argv[1])
+centres = r.random((6, 24)) * 100
+points = n.concatenate([c + r.standard_normal((each, 24)) for c in centres])
+found = KMeans(n_clusters=6, n_init=2, random_state=5).fit(points)
+off = n.linalg.norm(found.cluster_centers_[:, None] - centres[None], axis=2).min(axis=1)
+assert off.max() < 1, off
+print(round(found.inertia_, 3), found.labels_[::each // 3].tolist())
+";
+    python_says_the_same("sklearn", script, if is_full() { "200000" } else { "10000" }, 16 << 20);
+}
+
+/// The C Clustering Library, whose distance matrices the papers' clustering programs page.
+#[test]
+fn biopython_finds_the_tree() {
+    let script = "\
+import hashlib, sys
+import numpy as n
+from Bio import Cluster
+rows = int(sys.argv[1])
+r = n.random.default_rng(4)
+data = r.random((rows, 12)) + n.repeat(n.arange(4), rows // 4)[:, None] * 10
+for method in 'ms':
+    tree = Cluster.treecluster(data=data, method=method, dist='e')
+    groups = n.array(tree.cut(4)).reshape(4, -1)
+    assert all(len(set(g.tolist())) == 1 for g in groups) and len(set(groups[:, 0].tolist())) == 4
+    nodes = repr([(tree[i].left, tree[i].right, tree[i].distance) for i in range(len(tree))])
+    print(method, hashlib.md5(nodes.encode()).hexdigest())
+matrix = Cluster.distancematrix(data, dist='e')
+print(repr(sum(float(row.sum()) for row in matrix)))
+";
+    python_says_the_same("Bio", script, if is_full() { "4000" } else { "800" }, 2 << 20);
 }
 
 #[test]

@@ -17,7 +17,8 @@ use crate::answer::{errno, keeping_errno, set_errno};
 
 const PAGE: usize = 4096;
 
-/// glibc's `malloc_usable_size`, the one call of the family that has no second name.
+/// glibc's `malloc_usable_size`, the one call of the family that has no second name. It is asked of glibc itself: a program
+/// that is linked with an allocator of its own has that one's behind ours.
 static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Where the dynamic linker's code lies.
@@ -237,8 +238,12 @@ unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_voi
 fn usable_size_of_near(block: *mut c_void) -> usize {
     let mut found = USABLE_SIZE.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: a plain symbol lookup with a terminated name.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc_usable_size".as_ptr()) };
+        // SAFETY: plain lookups with terminated names. The C library is never unloaded, so its handle is kept.
+        found = unsafe {
+            let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let among = if library.is_null() { libc::RTLD_NEXT } else { library };
+            libc::dlsym(among, c"malloc_usable_size".as_ptr())
+        };
         USABLE_SIZE.store(found, Ordering::Release);
     }
     if found.is_null() || block.is_null() {

@@ -13,8 +13,10 @@ pub(crate) struct Accounts {
     published: paging::Counters,
     unit_bytes: u64,
     overhead_bytes: u64,
-    /// Where the process' local memory is told.
+    /// Where the process' local memory is told, and its budget if that is its own.
     seat: Option<Seat>,
+    /// That budget as it was told, in bytes.
+    told: u64,
 }
 
 /// Counts one fault: time waited for a page, or for one that was there to be opened.
@@ -31,6 +33,7 @@ impl Accounts {
             unit_bytes: unit_bytes as u64,
             overhead_bytes,
             seat: None,
+            told: 0,
         }
     }
 
@@ -46,7 +49,7 @@ impl Accounts {
 
     /// Tells the process' local memory there from now on.
     pub(crate) fn sit(&mut self, seat: Seat, pager: &Pager) {
-        self.seat = Some(seat);
+        (self.seat, self.told) = (Some(seat), 0);
         self.stepped(pager);
     }
 
@@ -61,9 +64,21 @@ impl Accounts {
 
     /// After each step: what changes all the time.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
-        if let Some(seat) = &self.seat {
-            seat.set_local(self.local_bytes(pager));
+        let Some(seat) = self.seat else { return };
+        let local = self.local_bytes(pager);
+        if seat.whole().is_none() {
+            // What is still in use is given up when it has been evicted.
+            let budget = self.budget_bytes(pager).max(local.min(self.told));
+            if budget != self.told {
+                self.told = budget;
+                seat.set_own_budget(budget);
+            }
         }
+        seat.set_local(local);
+    }
+
+    fn budget_bytes(&self, pager: &Pager) -> u64 {
+        u64::from(pager.budget_units()) * self.unit_bytes + self.overhead_bytes
     }
 
     /// Adds what the pager counted since the last time.
@@ -92,11 +107,11 @@ impl Accounts {
         add(&to.pages_large, now.pages_wide - old.pages_wide);
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);
-        let budget = u64::from(pager.budget_units()) * unit + self.overhead_bytes;
-        match self.seat.and_then(|seat| seat.whole()) {
-            Some(whole) => to.budget_bytes.store(whole, Relaxed),
-            // A share of what is allocated: the peak of the one goes with that of the other.
-            None => raise(&to.budget_bytes, budget),
+        match (self.seat, self.seat.and_then(|seat| seat.whole())) {
+            (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
+            (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
+            // Told whenever it changes.
+            (Some(_), None) => {}
         }
         let mut words = Words { text: [0; 1023], len: 0 };
         // What does not fit is left out.

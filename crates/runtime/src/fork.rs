@@ -25,8 +25,10 @@ use crate::fatal::{self, EXIT_LOST};
 use crate::stats::add;
 use crate::tree::Seat;
 use crate::view::{Span, View};
-use crate::{gate, tracing};
+use crate::{gate, heap, tracing};
 
+/// Why a child cannot share far memory that another thread has just set up.
+const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
 /// How long a fork waits for what is under way. Servers that fall silent end the program before that.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -111,7 +113,7 @@ pub fn in_child() {
         // Another thread was just about to start the engine. It does not exist here: whoever needs it starts it.
         gate::reset_if_closed();
         if far::state().is_some() {
-            keep_apart("it was forked in the very moment in which far memory was set up");
+            keep_apart(TOO_NEW);
         }
         return;
     }
@@ -152,6 +154,9 @@ fn prepare() -> (Plan, Option<Seat>) {
         return promised;
     }
     let Some(state) = far::state() else { return (Plan::Nothing, None) };
+    if !heap::can_be_forked() {
+        return (Plan::Apart(TOO_NEW.to_owned()), None);
+    }
     let engine = &state.engine;
     let bytes = state.far_bytes();
     let is_bare = bytes == 0 && !engine.has_written_back();

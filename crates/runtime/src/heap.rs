@@ -76,6 +76,11 @@ pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     arena::open()
 }
 
+/// In a fork, before it: whether a child may use the heap. Not if it was opened while the fork had begun.
+pub(crate) fn can_be_forked() -> bool {
+    heap().is_none() || arena::is_locked()
+}
+
 /// `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked for.
 /// Null with errno ENOMEM when there is no room. Touches nothing, but to zero a reused block of less than 64 KiB.
 #[inline]

@@ -207,6 +207,14 @@ impl Seat {
         }
     }
 
+    /// The budget of this process, where each has its own: the largest sum there ever was goes with the largest sum of
+    /// local bytes.
+    pub(crate) fn set_own_budget(&self, bytes: u64) {
+        self.member.share.store(bytes, Relaxed);
+        let all = self.tree.members().iter().map(|member| member.share.load(Relaxed)).sum();
+        raise(&self.counters.budget_bytes, all);
+    }
+
     /// Far bytes this process has now.
     pub(crate) fn set_far(&self, bytes: u64) {
         let change = bytes.wrapping_sub(self.member.far.swap(bytes, Relaxed));
@@ -426,6 +434,22 @@ mod tests {
         assert_eq!(parent.balance(5000, 600), None, "what is fixed is not shared");
         child.withdraw();
         assert_eq!(parent.balance(5000, 600), Some(1000));
+    }
+
+    #[test]
+    fn budgets_of_their_own_add_up() {
+        let stats = fresh();
+        let first = stats.tree().join(stats, 0, 10).unwrap();
+        let second = stats.tree().join(stats, 0, 10).unwrap();
+        first.set_own_budget(300);
+        second.set_own_budget(200);
+        first.set_own_budget(100);
+        assert_eq!(stats.budget_bytes.load(Relaxed), 500, "the most there was at a time");
+        first.withdraw();
+        second.set_own_budget(450);
+        assert_eq!(stats.budget_bytes.load(Relaxed), 500, "what is gone counts no longer");
+        second.set_own_budget(600);
+        assert_eq!(stats.budget_bytes.load(Relaxed), 600);
     }
 
     #[test]

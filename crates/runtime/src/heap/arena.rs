@@ -6,9 +6,9 @@
 //! free blocks are kept in near stacks, new and discarded extents are known to be zero, and no junk is filled in.
 //!
 //! A thread of the program may hold jemalloc's locks while it is in the engine; the engine never calls jemalloc. jemalloc
-//! prepares itself for fork (pthread_atfork), which its constructor arranges before ours runs.
+//! prepares itself for fork (pthread_atfork), which its constructor arranges before ours runs, once there is a heap.
 
-use std::ffi::{CStr, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -141,8 +141,21 @@ unsafe extern "C" fn merge(
 
 // ---- starting -------------------------------------------------------------------------------------------------------
 
+unsafe extern "C" {
+    fn hanare_heap_is_used();
+    fn hanare_heap_is_locked() -> c_int;
+}
+
+/// In a fork, between jemalloc's handlers: whether its locks are held, so that the child finds them free.
+pub(super) fn is_locked() -> bool {
+    // SAFETY: reads a thread's own flag.
+    unsafe { hanare_heap_is_locked() != 0 }
+}
+
 /// Checks that the linked jemalloc is configured as `jemalloc.c` says, and makes every arena of it far.
 pub(super) fn open() -> Result<(), HeapError> {
+    // SAFETY: sets a flag.
+    unsafe { hanare_heap_is_used() };
     let arenas: c_uint = read(c"opt.narenas")?;
     let oversize: usize = read(c"opt.oversize_threshold")?;
     let thp: *const libc::c_char = read(c"opt.metadata_thp")?;

@@ -55,3 +55,50 @@ __attribute__((visibility("hidden"))) void *__wrap_sbrk(intptr_t increment) {
     (void)increment;
     return (void *)-1;
 }
+
+/* jemalloc has its locks taken around each fork, which writes to some thirty pages. A program that has no far memory is
+ * spared that: nobody but jemalloc's constructor has used those locks. */
+typedef void handler(void);
+
+extern int __register_atfork(handler *, handler *, handler *, void *);
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+static handler *lock_all, *unlock_in_parent, *unlock_in_child;
+static _Atomic int is_used;
+/* Whether this thread's fork took the locks: the heap may be opened by another thread in the middle of it. */
+static _Thread_local int has_locked;
+
+static void before_fork(void) {
+    if (is_used) {
+        lock_all();
+        has_locked = 1;
+    }
+}
+
+static void after_fork_in_parent(void) {
+    if (has_locked) {
+        has_locked = 0;
+        unlock_in_parent();
+    }
+}
+
+static void after_fork_in_child(void) {
+    if (has_locked) {
+        has_locked = 0;
+        unlock_in_child();
+    }
+}
+
+__attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare, handler *parent, handler *child) {
+    lock_all = prepare;
+    unlock_in_parent = parent;
+    unlock_in_child = child;
+    return __register_atfork(before_fork, after_fork_in_parent, after_fork_in_child, &__dso_handle);
+}
+
+/* Before the heap's first call of jemalloc. */
+__attribute__((visibility("hidden"))) void hanare_heap_is_used(void) { is_used = 1; }
+
+/* In a fork, where there is a heap: whether its locks were taken. Where this file's handlers are not linked in, jemalloc
+ * takes them by itself. */
+__attribute__((visibility("hidden"))) int hanare_heap_is_locked(void) { return has_locked || lock_all == 0; }
