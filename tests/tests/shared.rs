@@ -147,8 +147,10 @@ fn settings_that_make_no_sense_are_one_line() {
 fn each_ranks_counts_are_written_when_asked_for() {
     let place = Place::new();
     let file = place.path("counts.json");
-    let outcome = launch(&place, 3, &["--stats-json", &file.display().to_string()], &["litmus", "5"]);
+    let outcome = launch(&place, 3, &["--report", "--stats-json", &file.display().to_string()], &["litmus", "5"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let sums = outcome.stderr.lines().find(|line| line.trim_start().starts_with("all ")).expect("a table");
+    assert_eq!(sums.split_whitespace().nth(1), Some("30"), "{}", outcome.stderr);
     let counts: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).expect("the file")).expect("JSON");
     let ranks = counts.as_array().expect("an array");
     assert_eq!(ranks.len(), 3);

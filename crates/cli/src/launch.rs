@@ -1,7 +1,9 @@
 //! `hanare launch`: starts the ranks of a program that shares memory, on this host, and waits for them.
 
+mod table;
+
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -83,6 +85,9 @@ pub(crate) struct LaunchArgs {
     /// their home stay.
     #[arg(long, value_name = "SIZE", value_parser = parse_local)]
     local: Option<u64>,
+    /// Print what each rank counted as a table at the end, on stderr or to FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    report: Option<PathBuf>,
     /// Write what each rank counted to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
@@ -160,9 +165,20 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
         });
     }
     let code = ranks.wait(&news);
+    let counts = place.counts(args.ranks);
+    let write = |path: &PathBuf, text: &str| {
+        std::fs::write(path, text).map_err(|source| LaunchError::Counts { path: path.clone(), source })
+    };
+    match &args.report {
+        Some(path) if path.as_os_str() == "-" => {
+            // Whoever closed standard error does not want it.
+            let _ = io::stderr().write_all(table::table(&counts, args.ranks).as_bytes());
+        }
+        Some(path) => write(path, &table::table(&counts, args.ranks))?,
+        None => {}
+    }
     if let Some(path) = &args.stats_json {
-        let failed = |source| LaunchError::Counts { path: path.clone(), source };
-        std::fs::write(path, place.counts(args.ranks)).map_err(failed)?;
+        write(path, &counts)?;
     }
     Ok(code)
 }

@@ -1,6 +1,7 @@
 //! What the machine answers, carried out on the region and the links.
 
 use std::fs::OpenOptions;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hanare_sys::Errno;
@@ -12,6 +13,7 @@ use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::links::{Link, LinkError};
 use super::meet::Join;
+use super::post::Post;
 use super::region::{PAGE, Region};
 use super::room::Room;
 use crate::codec::{self, Bodies, Sizes};
@@ -25,8 +27,8 @@ const TIMED_MAX: usize = 64;
 /// Pages named in one frame when their bytes do not travel with it.
 const NAMED_MAX: usize = 32_768;
 
-/// Maps the memory of another rank on this host.
-pub(super) fn peer_memory(join: &Join, bytes: u64) -> Result<Mapping, String> {
+/// Maps the memory of another rank on this host: its region, and its post.
+pub(super) fn peer_memory(join: &Join, bytes: u64) -> Result<(Mapping, Post), String> {
     let path = format!("/proc/{}/fd/{}", join.process, join.memory);
     let advice = "set HANARE_TRANSFER=message (hanare launch --transfer message)";
     let failed = |error: &dyn std::fmt::Display| {
@@ -34,10 +36,12 @@ pub(super) fn peer_memory(join: &Join, bytes: u64) -> Result<Mapping, String> {
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
     // A shorter one would end this process at a touch beyond its end.
-    if file.metadata().map_err(|error| failed(&error))?.len() != bytes {
+    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + Post::len_for(join.ranks) {
         return Err(failed(&"it has another size"));
     }
-    Mapping::shared(&file, 0, bytes as usize).map_err(|error| failed(&error))
+    let region = Mapping::shared(&file, 0, bytes as usize).map_err(|error| failed(&error))?;
+    let post = Post::map(&file, bytes, join.ranks).map_err(|error| failed(&error))?;
+    Ok((region, post))
 }
 
 /// The connection to another rank, and its memory where pages are not carried in messages.
@@ -70,8 +74,14 @@ struct Source<'a> {
 
 const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_update: false };
 
+/// How often this rank's post is looked into before the kernel is asked what is ready, where every rank has a CPU.
+const LOOKS: u32 = 50;
+
 pub(super) struct Engine {
     machine: Machine,
+    /// Where ranks of this host write, with zero copy.
+    post: Option<Arc<Post>>,
+    looks: u32,
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
@@ -100,12 +110,16 @@ impl Engine {
         machine: Machine,
         region: Region,
         peers: Vec<Option<Peer>>,
+        post: Option<Arc<Post>>,
+        has_cpu: bool,
         is_guarded: bool,
         room: Option<Room>,
     ) -> Self {
         let rank = peers.iter().position(Option::is_none).unwrap_or(0);
         Self {
             machine,
+            post,
+            looks: if has_cpu { LOOKS } else { 1 },
             region,
             is_zero_copy: peers.iter().flatten().any(|peer| peer.memory.is_some()),
             peers,
@@ -167,18 +181,68 @@ impl Engine {
 
     /// Answers what is ready within so many microseconds; says whether anything was.
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
-        let (ready, count) = events.wait(timeout_us);
+        let mut any = self.take_post(events);
+        // Traps and ends are heard of however much is written.
+        let (ready, count) = match timeout_us {
+            0 => events.wait(0),
+            _ if any || !self.lie_down() => events.wait(0),
+            _ => {
+                let ready = events.wait(timeout_us);
+                self.get_up();
+                ready
+            }
+        };
         for &number in &ready[..count] {
             match number {
                 TRAPS => self.take_traps(),
-                rank => self.take_messages(Rank(rank as u16), events),
+                rank => self.take_messages(Rank(rank as u16), true, events),
             }
         }
-        if count > 0 {
+        any |= count > 0;
+        if any {
             self.make_room();
             self.watch_room(events);
         }
-        count > 0
+        any
+    }
+
+    /// Answers what ranks of this host wrote; says whether there was anything.
+    fn take_post(&mut self, events: &Events) -> bool {
+        if self.post.is_none() {
+            return false;
+        }
+        for _ in 0..self.looks {
+            let mut any = false;
+            for rank in 0..self.peers.len() {
+                if self.peers[rank].as_ref().is_some_and(|peer| peer.link.has_post()) {
+                    self.take_messages(Rank(rank as u16), false, events);
+                    any = true;
+                }
+            }
+            if any {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
+    pub(super) fn lie_down(&self) -> bool {
+        let Some(post) = &self.post else { return true };
+        post.lie_down();
+        let has_none = self.peers.iter().flatten().all(|peer| !peer.link.has_post());
+        if !has_none {
+            post.get_up();
+        }
+        has_none
+    }
+
+    /// Somebody looks again.
+    pub(super) fn get_up(&self) {
+        if let Some(post) = &self.post {
+            post.get_up();
+        }
     }
 
     fn take_traps(&mut self) {
@@ -228,11 +292,12 @@ impl Engine {
         self.room = Some(room);
     }
 
-    fn take_messages(&mut self, from: Rank, events: &Events) {
+    /// Takes what a rank has sent; `told` says that its socket has something.
+    fn take_messages(&mut self, from: Rank, told: bool, events: &Events) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) else { return };
         let since = Instant::now();
         let mut brought_updates = false;
-        let filled = peer.link.fill();
+        let filled = peer.link.fill(told);
         let mut inbox = peer.link.take_inbox();
         let ended = loop {
             match inbox.frame() {
@@ -487,7 +552,7 @@ impl Engine {
             if peer.link.is_behind() {
                 let _ = peer.link.flush();
             }
-            let wants = peer.link.is_behind();
+            let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
                 // A link that ended is watched no more.

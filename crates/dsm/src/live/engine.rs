@@ -1,6 +1,7 @@
 //! A rank's calls and its thread: who takes events to the engine, and who waits for what.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,9 @@ use super::carry::{Engine, Peer, peer_memory};
 use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, die};
 use super::job::{Job, Meet, Transfer};
-use super::links::Link;
+use super::links::{Link, Posts};
 use super::meet::{Join, meet};
+use super::post::Post;
 use super::region::{PAGE, Region};
 use super::room::Room;
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
@@ -25,6 +27,8 @@ const SPIN: Duration = Duration::from_micros(200);
 /// How long whoever waits in a call looks for others before it sleeps: within the millisecond that a rank may spin. To wake
 /// one that sleeps takes the waker some ten microseconds.
 const SPIN_IN_CALL: Duration = Duration::from_micros(800);
+/// How often whoever leaves answers what came just then. What comes even later is found after [`NAP_US`].
+const LEAVE_MAX: u32 = 1000;
 /// Longest sleep, in microseconds, so that nothing is waited for without end.
 const NAP_US: u64 = 100_000;
 /// How long a rank that is gone may be explained by what another still says.
@@ -69,7 +73,11 @@ impl Live {
     /// # Errors
     /// One line that says what is wrong.
     pub fn start(job: Job) -> Result<&'static Self, String> {
-        let region = Region::new(job.region_bytes, job.rank.0).map_err(|error| error.to_string())?;
+        let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
+        let post_bytes = if is_zero_copy { Post::len_for(job.ranks) } else { 0 };
+        let region = Region::new(job.region_bytes, post_bytes, job.rank.0).map_err(|error| error.to_string())?;
+        let post = is_zero_copy.then(|| Post::map(region.memory(), job.region_bytes, job.ranks)).transpose();
+        let post = post.map_err(|error| error.to_string())?.map(Arc::new);
         let pages = u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX);
         let config = Config { rank: job.rank, ranks: job.ranks, pages, protocol: job.protocol, migrate: job.migrate };
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
@@ -84,11 +92,14 @@ impl Live {
                 peers.push(None);
                 continue;
             };
-            let memory = match job.transfer {
-                Transfer::ZeroCopy => Some(peer_memory(&join, job.region_bytes)?),
-                Transfer::Message => None,
+            let (memory, posts) = match &post {
+                Some(own) => {
+                    let (memory, theirs) = peer_memory(&join, job.region_bytes)?;
+                    (Some(memory), Some(Posts { own: own.clone(), peer: join.rank, theirs, me: job.rank }))
+                }
+                None => (None, None),
             };
-            let link = Link::new(stream).map_err(|error| failed(&error))?;
+            let link = Link::new(stream, posts).map_err(|error| failed(&error))?;
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }
@@ -101,7 +112,7 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers, by_tcp, room)),
+            engine: LockCell::new(Engine::new(machine, region, peers, post, has_cpu, by_tcp, room)),
             events,
             is_over: AtomicBool::new(false),
             job,
@@ -145,6 +156,7 @@ impl Live {
         let since = Instant::now();
         let mut engine = self.engine.lock();
         self.events.take_over();
+        engine.get_up();
         let begun = engine.call(event, &self.events);
         let outcome = begun.map(|()| {
             let mut quiet_since = Instant::now();
@@ -165,8 +177,19 @@ impl Live {
         if is_barrier {
             engine.counts.barrier_ns += since.elapsed().as_nanos() as u64;
         }
+        self.leave(&mut engine);
         self.events.give_back();
         outcome
+    }
+
+    /// From here on the engine's thread is woken. What has come before is answered here: nobody rings for it.
+    fn leave(&self, engine: &mut Engine) {
+        for _ in 0..LEAVE_MAX {
+            if engine.lie_down() {
+                return;
+            }
+            engine.pump(&self.events, 0);
+        }
     }
 
     /// What was counted so far.
@@ -189,9 +212,8 @@ impl Live {
         // Merely slower without: other ranks wait while this one computes.
         let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {
-            let ready = self.events.sleep(NAP_US);
-            let Some(mut engine) = self.engine.try_lock() else { continue };
-            if ready {
+            if let Some(mut engine) = self.engine.try_lock() {
+                engine.get_up();
                 engine.pump(&self.events, 0);
                 let since = Instant::now();
                 // The answer to a trap is some microseconds away, a sleep and its end some tens.
@@ -200,8 +222,10 @@ impl Live {
                         std::thread::yield_now();
                     }
                 }
+                self.leave(&mut engine);
+                Self::mourn(&engine);
             }
-            Self::mourn(&engine);
+            self.events.sleep(NAP_US);
         }
     }
 

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::post::Post;
+use crate::coherence::Rank;
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
 /// Bytes taken from a connection at a time.
@@ -27,9 +30,20 @@ pub(super) struct Inbox {
     taken: usize,
 }
 
+/// Memory by which frames travel between two ranks of one host. Their socket then carries bytes that wake, no frames.
+pub(super) struct Posts {
+    /// This rank's, and the ring in it that the peer writes to.
+    pub(super) own: Arc<Post>,
+    pub(super) peer: Rank,
+    /// The peer's, and the ring in it that this rank writes to.
+    pub(super) theirs: Post,
+    pub(super) me: Rank,
+}
+
 /// One end of a connection to a rank.
 pub(super) struct Link {
     stream: OwnedFd,
+    posts: Option<Posts>,
     inbox: Inbox,
     /// To be sent, the first from `sent` on.
     outbox: VecDeque<Vec<u8>>,
@@ -39,9 +53,9 @@ pub(super) struct Link {
 
 impl Link {
     /// Of a connected socket.
-    pub(super) fn new(stream: OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn new(stream: OwnedFd, posts: Option<Posts>) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&stream, true)?;
-        Ok(Self { stream, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
+        Ok(Self { stream, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -60,13 +74,58 @@ impl Link {
         self.flush()
     }
 
+    /// Whether something has come that no event tells of.
+    pub(super) fn has_post(&self) -> bool {
+        self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
+    }
+
+    /// Whether the socket tells when there is room for what waits to be sent. Otherwise the peer rings.
+    pub(super) fn is_told_of_room(&self) -> bool {
+        self.posts.is_none()
+    }
+
     /// Whether something waits to be sent.
     pub(super) fn is_behind(&self) -> bool {
         !self.outbox.is_empty()
     }
 
+    /// Wakes the peer by a byte that means nothing.
+    fn ring(stream: &OwnedFd) -> Result<(), LinkError> {
+        match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
+            // As many bytes as fit are there already.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(LinkError::Closed),
+        }
+    }
+
+    fn flush_by_post(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        let Some(posts) = &self.posts else { return Ok(None) };
+        let mut emptied = None;
+        let mut has_put = false;
+        while let Some(frame) = self.outbox.front() {
+            let count = posts.theirs.put(posts.me, &frame[self.sent..]);
+            has_put |= count > 0;
+            self.sent += count;
+            if self.sent < frame.len() {
+                if count > 0 {
+                    continue;
+                }
+                break;
+            }
+            self.sent = 0;
+            emptied = self.outbox.pop_front();
+        }
+        if has_put && posts.theirs.is_to_be_rung() {
+            Self::ring(&self.stream)?;
+        }
+        Ok(emptied)
+    }
+
     /// Sends what there is room for; gives back the last buffer that was emptied.
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        if self.posts.is_some() {
+            return self.flush_by_post();
+        }
         let mut emptied = None;
         while let Some(frame) = self.outbox.front() {
             match rustix::net::send(&self.stream, &frame[self.sent..], SendFlags::NOSIGNAL) {
@@ -83,11 +142,22 @@ impl Link {
         Ok(emptied)
     }
 
-    /// Takes in what has arrived. Whole frames are there also when it is an error: they came before the end.
-    pub(super) fn fill(&mut self) -> Result<(), LinkError> {
+    /// Takes in what has arrived: `told` says that the socket has something. Whole frames are there also when it is an
+    /// error: they came before the end.
+    pub(super) fn fill(&mut self, told: bool) -> Result<(), LinkError> {
         let Inbox { bytes, taken } = &mut self.inbox;
         bytes.drain(..*taken);
         *taken = 0;
+        if let Some(posts) = &self.posts {
+            // The socket first: what a peer wrote before its end is then all there.
+            let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
+            let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
+            if wants_room && end.is_ok() {
+                // A peer that has gone is heard of by its socket.
+                let _ = Self::ring(&self.stream);
+            }
+            return end;
+        }
         loop {
             bytes.reserve(READ_BYTES);
             let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
@@ -98,6 +168,20 @@ impl Link {
                 Ok(_) => {}
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
+                Err(_) => return Err(LinkError::Closed),
+            }
+        }
+    }
+
+    /// Takes the bytes that woke this rank.
+    fn hear_rings(stream: &OwnedFd) -> Result<(), LinkError> {
+        let mut bytes = [0; 512];
+        loop {
+            match rustix::io::read(stream, &mut bytes) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(count) if count == bytes.len() => {}
+                Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
                 Err(_) => return Err(LinkError::Closed),
             }
         }
@@ -151,14 +235,14 @@ mod tests {
     #[test]
     fn frames_come_out_whole_however_they_come_in() {
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into()).expect("a link");
+        let mut link = Link::new(near.into(), None).expect("a link");
         let mut bytes = frame(1, &[]);
         bytes.extend(frame(2, &[7; 100_000]));
         bytes.extend(frame(3, b"end"));
         let mut tags = Vec::new();
         for piece in bytes.chunks(33_333) {
             far.write_all(piece).expect("room");
-            link.fill().expect("open");
+            link.fill(true).expect("open");
             let mut inbox = link.take_inbox();
             while let Some((header, payload)) = inbox.frame().expect("frames") {
                 assert_eq!(payload.len(), header.length as usize);
@@ -173,14 +257,14 @@ mod tests {
     fn what_is_too_much_for_the_socket_goes_later() {
         let (far, near) = UnixStream::pair().expect("a pair");
         let (mut sender, mut receiver) =
-            (Link::new(near.into()).expect("a link"), Link::new(far.into()).expect("a link"));
+            (Link::new(near.into(), None).expect("a link"), Link::new(far.into(), None).expect("a link"));
         for tag in 0..20 {
             sender.send(frame(tag, &[tag as u8; 100_000])).expect("open");
         }
         assert!(sender.is_behind(), "two megabytes do not fit a socket");
         let mut next = 0;
         for _ in 0..1000 {
-            receiver.fill().expect("open");
+            receiver.fill(true).expect("open");
             let mut inbox = receiver.take_inbox();
             while let Some((header, _)) = inbox.frame().expect("frames") {
                 assert_eq!(header.tag, next);
@@ -195,17 +279,17 @@ mod tests {
     #[test]
     fn the_end_and_garbage_are_told_apart() {
         let (far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into()).expect("a link");
+        let mut link = Link::new(near.into(), None).expect("a link");
         (&far).write_all(&frame(5, b"x")).expect("room");
         drop(far);
         // The frame that came before the end is still there.
-        let ended = link.fill().and_then(|()| link.fill());
+        let ended = link.fill(true).and_then(|()| link.fill(true));
         assert_eq!(ended, Err(LinkError::Closed));
         assert!(matches!(link.take_inbox().frame(), Ok(Some((_, b"x")))));
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into()).expect("a link");
+        let mut link = Link::new(near.into(), None).expect("a link");
         far.write_all(&[9; 64]).expect("room");
-        link.fill().expect("open");
+        link.fill(true).expect("open");
         assert!(matches!(link.take_inbox().frame(), Err(LinkError::Garbage)));
     }
 }

@@ -10,6 +10,7 @@ mod fatal;
 mod job;
 mod links;
 mod meet;
+mod post;
 mod region;
 mod room;
 mod tcp;

@@ -73,14 +73,15 @@ pub(super) struct Region {
 }
 
 impl Region {
-    pub(super) fn new(bytes: u64, rank: u16) -> Result<Self, RegionError> {
+    /// A region of so many bytes; behind it in its memfd lie `more`.
+    pub(super) fn new(bytes: u64, more: u64, rank: u16) -> Result<Self, RegionError> {
         let features = Features::probe(&Disabled::from_env().unwrap_or_default());
         if !features.minor_shmem || !features.continue_ || !features.wp {
             return Err(RegionError::Unable("it lacks minor faults, CONTINUE or write protection of shared memory"));
         }
         let wanted = feature::MINOR_SHMEM | feature::MISSING_SHMEM | feature::WP | feature::WP_HUGETLBFS_SHMEM;
         let uffd = Uffd::open(features.access, wanted)?;
-        let memory = map::memfd("hanare-shared", bytes)?;
+        let memory = map::memfd("hanare-shared", bytes + more)?;
         let io = Mapping::shared(&memory, 0, bytes as usize)?;
         let twins = Mapping::reserve(bytes as usize, PAGE)?;
         let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize)

@@ -1,0 +1,206 @@
+//! Frames between ranks of one host, through the memory they share: no system call while both look.
+//!
+//! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank sleeps, and a ring of bytes for
+//! each rank that may write to it. A writer that finds the rank asleep rings, with one byte on the socket between the two;
+//! so does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
+#![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hanare_sys::map::{MapError, Mapping};
+
+use crate::coherence::Rank;
+
+/// Bytes in front of the rings; the first word says whether the rank sleeps.
+const HEAD_BYTES: usize = 4096;
+/// Bytes a ring holds.
+const RING_BYTES: usize = 32 << 10;
+/// Words of a ring, each in a cache line of its own: bytes taken, bytes put, and whether the writer waits for room.
+const TAKEN: usize = 0;
+const PUT: usize = 64;
+const WANTS_ROOM: usize = 128;
+/// Where the bytes begin.
+const BYTES: usize = 4096;
+const STRIDE: usize = BYTES + RING_BYTES;
+
+/// What lies in a ring makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Torn;
+
+/// The post of one rank.
+pub(super) struct Post {
+    mapping: Mapping,
+    ranks: u16,
+}
+
+impl Post {
+    /// Bytes of the post of a rank among so many.
+    pub(super) fn len_for(ranks: u16) -> u64 {
+        (HEAD_BYTES + usize::from(ranks) * STRIDE) as u64
+    }
+
+    /// The post behind a region of so many bytes.
+    pub(super) fn map(memory: impl AsFd, region_bytes: u64, ranks: u16) -> Result<Self, MapError> {
+        Ok(Self { mapping: Mapping::shared(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset + 4 <= self.mapping.len(), "within the post");
+        let word = std::ptr::with_exposed_provenance_mut(self.mapping.addr() + offset);
+        // SAFETY: an aligned word of a mapping that lives as long as `self`, touched as an atomic only.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    fn ring(&self, from: Rank) -> usize {
+        assert!(from.0 < self.ranks, "a ring for each rank");
+        HEAD_BYTES + usize::from(from.0) * STRIDE
+    }
+
+    /// Its rank is about to sleep: whoever writes from now on rings. It has to look into every ring once more.
+    pub(super) fn lie_down(&self) {
+        self.word(0).store(1, Ordering::SeqCst);
+    }
+
+    /// Its rank looks.
+    pub(super) fn get_up(&self) {
+        self.word(0).store(0, Ordering::Relaxed);
+    }
+
+    /// For a writer, after it wrote: whether it has to ring.
+    pub(super) fn is_to_be_rung(&self) -> bool {
+        // Only read, as a rule: the word lies in the caches of all who write.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let bell = self.word(0);
+        bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether a rank has written what is not yet taken.
+    pub(super) fn has(&self, from: Rank) -> bool {
+        let ring = self.ring(from);
+        self.word(ring + PUT).load(Ordering::SeqCst) != self.word(ring + TAKEN).load(Ordering::Relaxed)
+    }
+
+    /// Writes as much as there is room for; returns how much.
+    pub(super) fn put(&self, from: Rank, bytes: &[u8]) -> usize {
+        let ring = self.ring(from);
+        let put = self.word(ring + PUT).load(Ordering::Relaxed);
+        let mut room = self.room(ring, put);
+        if room == 0 {
+            self.word(ring + WANTS_ROOM).store(1, Ordering::SeqCst);
+            // The reader may have made some before it could see that.
+            room = self.room(ring, put);
+        }
+        let count = room.min(bytes.len());
+        let at = put as usize % RING_BYTES;
+        let first = count.min(RING_BYTES - at);
+        // SAFETY: both pieces lie in the ring's bytes, of which the reader touches none beyond `PUT`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes(ring, at), first);
+            std::ptr::copy_nonoverlapping(bytes[first..].as_ptr(), self.bytes(ring, 0), count - first);
+        }
+        self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
+        count
+    }
+
+    fn room(&self, ring: usize, put: u32) -> usize {
+        let used = put.wrapping_sub(self.word(ring + TAKEN).load(Ordering::SeqCst)) as usize;
+        // A reader that took what was never put has lost its mind: it gets nothing more.
+        RING_BYTES.saturating_sub(used)
+    }
+
+    /// Appends what a rank has written to `into`; says whether the writer waits for the room that is there now.
+    pub(super) fn take(&self, from: Rank, into: &mut Vec<u8>) -> Result<bool, Torn> {
+        let ring = self.ring(from);
+        let taken = self.word(ring + TAKEN).load(Ordering::Relaxed);
+        let put = self.word(ring + PUT).load(Ordering::SeqCst);
+        let count = put.wrapping_sub(taken) as usize;
+        if count > RING_BYTES {
+            return Err(Torn);
+        }
+        if count == 0 {
+            return Ok(false);
+        }
+        let at = taken as usize % RING_BYTES;
+        let first = count.min(RING_BYTES - at);
+        into.reserve(count);
+        for (offset, count) in [(at, first), (0, count - first)] {
+            // SAFETY: the piece lies in the ring's bytes, which the writer leaves alone up to `PUT`; `into` has room for
+            // it, and is that much longer then.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.bytes(ring, offset), into.as_mut_ptr().add(into.len()), count);
+                into.set_len(into.len() + count);
+            }
+        }
+        self.word(ring + TAKEN).store(put, Ordering::SeqCst);
+        let wanted = self.word(ring + WANTS_ROOM);
+        Ok(wanted.load(Ordering::SeqCst) != 0 && wanted.swap(0, Ordering::SeqCst) != 0)
+    }
+
+    fn bytes(&self, ring: usize, at: usize) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.mapping.addr() + ring + BYTES + at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Post, Post) {
+        let memory = hanare_sys::map::memfd("post", 4096 + Post::len_for(2)).expect("memory");
+        (Post::map(&memory, 4096, 2).expect("mapped"), Post::map(&memory, 4096, 2).expect("mapped"))
+    }
+
+    #[test]
+    fn bytes_come_out_in_order_however_they_went_in() {
+        let (writer, reader) = pair();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 / 3) as u8).collect();
+        let mut out = Vec::new();
+        let thread = std::thread::spawn({
+            let bytes = bytes.clone();
+            move || {
+                let (mut sent, mut step) = (0, 1);
+                while sent < bytes.len() {
+                    step = step * 5 % 7919;
+                    let end = (sent + step).min(bytes.len());
+                    sent += writer.put(Rank(1), &bytes[sent..end]);
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while out.len() < bytes.len() && std::time::Instant::now() < deadline {
+            reader.take(Rank(1), &mut out).expect("whole");
+        }
+        thread.join().expect("it wrote all");
+        assert!(out == bytes && !reader.has(Rank(1)) && !reader.has(Rank(0)));
+    }
+
+    #[test]
+    fn a_writer_without_room_and_a_sleeping_reader_are_told_of() {
+        let (writer, reader) = pair();
+        let mut out = Vec::new();
+        assert_eq!(writer.put(Rank(1), &[7; RING_BYTES]), RING_BYTES);
+        assert_eq!(reader.take(Rank(1), &mut out), Ok(false), "nobody waits yet");
+        assert_eq!(writer.put(Rank(1), &[8; RING_BYTES + 5]), RING_BYTES);
+        assert_eq!(writer.put(Rank(1), &[9; 5]), 0);
+        assert_eq!(reader.take(Rank(1), &mut out), Ok(true));
+        assert_eq!(out.len(), 2 * RING_BYTES);
+        assert!(!writer.is_to_be_rung());
+        reader.lie_down();
+        assert!(writer.is_to_be_rung() && !writer.is_to_be_rung(), "once is enough");
+        reader.lie_down();
+        reader.get_up();
+        assert!(!writer.is_to_be_rung());
+    }
+
+    #[test]
+    fn a_ring_that_lies_is_refused() {
+        let (writer, reader) = pair();
+        let ring = writer.ring(Rank(0));
+        writer.word(ring + PUT).store(RING_BYTES as u32 + 1, Ordering::SeqCst);
+        assert_eq!(reader.take(Rank(0), &mut Vec::new()), Err(Torn));
+        writer.word(ring + TAKEN).store(u32::MAX / 2, Ordering::SeqCst);
+        assert_eq!(writer.put(Rank(0), &[1]), 0);
+    }
+}
