@@ -26,6 +26,10 @@ pub const LOCKS_MAX: u32 = 1 << 16;
 pub const VALUES_MAX: usize = 64;
 /// Pages behind a touched one that are fetched with it, when they too were copies here and were taken away.
 pub const FETCH_AHEAD: u32 = 7;
+/// Pages behind a written one that are opened with it, when they were last written between the same two barriers.
+pub const OPEN_AHEAD: u32 = 7;
+/// Every so often they are not, to see whether they are still written.
+pub const LOOK_AGAIN: u32 = 16;
 /// Memory barriers in a row that one rank alone must have written a page before its home moves there.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.

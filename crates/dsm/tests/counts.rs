@@ -180,6 +180,31 @@ fn pages_nobody_shares_cost_no_trap_after_the_first_and_no_message() {
 }
 
 #[test]
+fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
+    let mut steps = Steps::new(2, 3, Protocol::Update, false, &Placement::One(Rank(0)));
+    (0..3).for_each(|page| steps.touch(1, page, false));
+    let rounds = 40;
+    for round in 0..rounds {
+        // Page 2 is written each time, the others together every other time.
+        let first = if round % 2 == 0 { 0 } else { 2 };
+        (first..3).for_each(|page| steps.touch(0, page, true));
+        steps.together(|| Event::Barrier);
+        for page in 0..3 {
+            let written = if page < 2 { round / 2 + 1 } else { round + 1 };
+            assert_eq!(
+                u32::from(steps.0.nodes[1].word(page * common::WORDS)[0]),
+                written,
+                "page {page}, round {round}"
+            );
+        }
+    }
+    // Pages 0 and 1: one trap a round, but where it is looked again; page 2, told of meanwhile, one each time.
+    let faults = steps.sum(|c| c.write_faults);
+    assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
+    assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
+}
+
+#[test]
 fn first_touch_makes_a_home() {
     let mut steps = Steps::new(3, 6, Protocol::Invalidate, false, &Placement::FirstTouch);
     (0..6).for_each(|page| steps.touch(2, page, true));

@@ -75,6 +75,7 @@ impl Machine {
         let me = self.config.rank;
         let mut pages = std::mem::take(&mut self.dirty);
         pages.sort_unstable();
+        self.flushes = self.flushes.wrapping_add(1).max(1);
         let mut protect = Vec::with_capacity(pages.len());
         let mut diffs: Vec<(Rank, u32)> = Vec::new();
         for &page in &pages {
@@ -87,7 +88,8 @@ impl Machine {
                 self.pages[page as usize].state = State::Open;
                 continue;
             } else {
-                self.pages[page as usize].state = State::HomeClean;
+                let local = &mut self.pages[page as usize];
+                (local.state, local.told) = (State::HomeClean, self.flushes);
                 self.written(page, me, purpose == Purpose::Barrier);
                 protect.push(page);
             }

@@ -140,9 +140,11 @@ struct Local {
     flags: u8,
     /// Entry in the directory, at the home of a shared page.
     entry: u32,
+    /// At the home of a shared page: number of the flush that last told of a write of this rank. 0: none.
+    told: u32,
 }
 
-const FREE: Local = Local { home: UNKNOWN, state: State::Free, flags: 0, entry: directory::NONE };
+const FREE: Local = Local { home: UNKNOWN, state: State::Free, flags: 0, entry: directory::NONE, told: 0 };
 
 /// What a rank counted since its start, for the tables of the paper (figures 8 to 13).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -220,6 +222,9 @@ pub struct Machine {
     to_invalidate: Vec<u32>,
     /// A touch in this barrier was put off to its end.
     is_waited_for: bool,
+    /// Number of the last flush, and how often pages behind a written one could be opened with it.
+    flushes: u32,
+    guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
     /// Write notices that came with a grant.
@@ -260,6 +265,8 @@ impl Machine {
             settled_here: RankSet::EMPTY,
             to_invalidate: Vec::new(),
             is_waited_for: false,
+            flushes: 0,
+            guesses: 0,
             call: Call::None,
             held: BTreeSet::new(),
             noticed: Vec::new(),

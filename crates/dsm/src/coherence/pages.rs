@@ -7,7 +7,7 @@ use super::units::{Rank, Run};
 use super::{
     CHANGED, Checked, FETCH_AGAIN, FREE, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, directory,
 };
-use crate::limits::FETCH_AHEAD;
+use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
 impl Machine {
     /// A touch that trapped. Allocates nothing: the lists it adds to have room for every page.
@@ -43,9 +43,11 @@ impl Machine {
             }
             State::HomeClean => {
                 local.state = State::HomeDirty;
+                let told = local.told;
                 self.dirty.push(page);
                 actions.push(Action::Open { run: Run { first: page, count: 1 } });
                 actions.push(Action::Wake { page });
+                self.open_ahead(page, told, actions);
             }
             State::Invalid | State::Free => {
                 local.flags = local.flags & !WANTS_WRITE | if write { WANTS_WRITE } else { 0 };
@@ -54,6 +56,27 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Opens also the pages behind one of this rank's own that is written, as far as they were written together the last time:
+    /// a trap costs more than telling of a page that was not written after all. Now and then it is looked again.
+    fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
+        let is_written_with = |local: &Local| local.state == State::HomeClean && local.told == told && told != 0;
+        if !self.pages.get(page as usize + 1).is_some_and(is_written_with) {
+            return;
+        }
+        self.guesses = self.guesses.wrapping_add(1);
+        if self.guesses.is_multiple_of(LOOK_AGAIN) {
+            return;
+        }
+        for next in page + 1..=page + OPEN_AHEAD {
+            match self.pages.get_mut(next as usize) {
+                Some(local) if is_written_with(local) => local.state = State::HomeDirty,
+                _ => return,
+            }
+            self.dirty.push(next);
+            actions.push(Action::Open { run: Run { first: next, count: 1 } });
+        }
     }
 
     /// Asks also for the pages behind one that was touched, as far as they were copies here before their home took them
@@ -232,7 +255,7 @@ impl Machine {
             let page = first + index;
             let home = placement.home(index, count, self.config.ranks).unwrap_or(UNKNOWN);
             let state = if home == me { State::Open } else { State::Invalid };
-            self.pages[page as usize] = Local { home, state, flags: LEFT, entry: directory::NONE };
+            self.pages[page as usize] = Local { home, state, flags: LEFT, entry: directory::NONE, told: 0 };
             if home == me {
                 match &mut open {
                     Some(run) if run.first + run.count == page => run.count += 1,

@@ -76,12 +76,16 @@ const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[]
 
 /// How often this rank's post is looked into before the kernel is asked what is ready, where every rank has a CPU.
 const LOOKS: u32 = 50;
+/// How often there may be something in the post before the kernel is asked all the same.
+const TAKES_MAX: u32 = 8;
 
 pub(super) struct Engine {
     machine: Machine,
     /// Where ranks of this host write, with zero copy.
     post: Option<Arc<Post>>,
     looks: u32,
+    /// How often it had something since the kernel was asked.
+    takes: u32,
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
@@ -120,6 +124,7 @@ impl Engine {
             machine,
             post,
             looks: if has_cpu { LOOKS } else { 1 },
+            takes: 0,
             region,
             is_zero_copy: peers.iter().flatten().any(|peer| peer.memory.is_some()),
             peers,
@@ -183,6 +188,13 @@ impl Engine {
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
         let mut any = self.take_post(events);
         // Traps and ends are heard of however much is written.
+        self.takes = if any { self.takes + 1 } else { 0 };
+        if any && self.takes < TAKES_MAX {
+            self.make_room();
+            self.watch_room(events);
+            return true;
+        }
+        self.takes = 0;
         let (ready, count) = match timeout_us {
             0 => events.wait(0),
             _ if any || !self.lie_down() => events.wait(0),
