@@ -89,6 +89,12 @@ static inline struct dsm_placement dsm_owners(size_t block, const int *owners, s
     return placement;
 }
 
+/* The same for blocks that are read whole: a touch of one brings the pages behind too, up to 32 KiB at once. */
+static inline struct dsm_placement dsm_whole_blocks(size_t block, const int *owners, size_t count) {
+    struct dsm_placement placement = {5, 0, block, owners, count};
+    return placement;
+}
+
 /* All ranks together: so many bytes, zero, at one address everywhere, in whole pages. NULL with errno ENOMEM in every rank
  * when the shared region (HANARE_SHARED_BYTES) is used up. */
 void *dsm_alloc(size_t size, struct dsm_placement placement);

@@ -76,7 +76,7 @@ static double *allocate(const struct lu *lu, int one) {
     for (long block = 0; block < blocks; block++)
         owners[block] = one ? 0 : lu_owner(lu, block / lu->count, block % lu->count);
     size_t bytes = sizeof(double) * (size_t)lu->stride;
-    double *memory = dsm_alloc(bytes * (size_t)blocks, dsm_owners(bytes, owners, (size_t)blocks));
+    double *memory = dsm_alloc(bytes * (size_t)blocks, dsm_whole_blocks(bytes, owners, (size_t)blocks));
     free(owners);
     return memory;
 }

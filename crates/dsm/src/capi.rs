@@ -209,13 +209,14 @@ unsafe fn placement_of(placement: DsmPlacement) -> Option<Placement> {
         1 if blocks_fit => Placement::Cyclic(pages_of(block)),
         2 => Placement::One(rank_of(placement.rank)),
         3 => Placement::FirstTouch,
-        4 if blocks_fit && !placement.owners.is_null() => {
+        4 | 5 if blocks_fit && !placement.owners.is_null() => {
             let number = |index| {
                 // SAFETY: the caller promises so many numbers.
                 unsafe { placement.owners.add(index).read() }
             };
             Placement::Owners {
                 pages: pages_of(block),
+                whole: placement.kind == 5,
                 owners: (0..placement.count).map(|n| rank_of(number(n))).collect(),
             }
         }

@@ -86,7 +86,7 @@ fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
 /// Both grids have their rows at their owners.
 fn by_rows(ranks: u16, rows: u32) -> Placement {
     let owners = (0..2 * ranks).map(|block| Rank(block % ranks)).collect();
-    Placement::Owners { pages: rows / u32::from(ranks), owners }
+    Placement::Owners { pages: rows / u32::from(ranks), whole: false, owners }
 }
 
 #[test]
@@ -202,6 +202,19 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
     let faults = steps.sum(|c| c.write_faults);
     assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
     assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
+}
+
+#[test]
+fn a_block_that_is_read_whole_comes_with_one_trap_and_others_page_by_page() {
+    for (pages, whole, expected) in [(4, true, 4), (8, true, 8), (16, true, 8), (4, false, 1)] {
+        for protocol in PROTOCOLS {
+            let placement = Placement::Owners { pages, whole, owners: vec![Rank(0), Rank(0), Rank(1)] };
+            let mut steps = Steps::new(2, 48, protocol, false, &placement);
+            steps.touch(1, 0, false);
+            assert_eq!(steps.sum(|c| c.pages_fetched), expected, "{protocol:?}, blocks of {pages}");
+            assert_eq!(steps.sum(|c| c.read_faults), 1);
+        }
+    }
 }
 
 #[test]

@@ -424,7 +424,7 @@ fn placements(ranks: u16) -> impl Strategy<Value = Placement> {
         (0..ranks).prop_map(|rank| Placement::One(Rank(rank))),
         Just(Placement::FirstTouch),
         (1u32..4, proptest::collection::vec((0..ranks).prop_map(Rank), 1..5))
-            .prop_map(|(pages, owners)| Placement::Owners { pages, owners }),
+            .prop_map(|(pages, owners)| Placement::Owners { pages, whole: pages > 2, owners }),
     ]
 }
 

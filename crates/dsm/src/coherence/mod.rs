@@ -129,6 +129,8 @@ const LEFT: u8 = 2;
 const FETCH_AGAIN: u8 = 4;
 /// In the list of pages to settle.
 const CHANGED: u8 = 8;
+/// Comes with the page before: of a block that is read whole.
+const JOINED: u8 = 16;
 
 /// Home that nobody knows yet.
 const UNKNOWN: Rank = Rank(u16::MAX);

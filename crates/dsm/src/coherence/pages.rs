@@ -5,7 +5,7 @@ use super::message::{Message, Violation};
 use super::placement::Placement;
 use super::units::{Rank, Run};
 use super::{
-    CHANGED, Checked, FETCH_AGAIN, FREE, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, directory,
+    CHANGED, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, directory,
 };
 use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
@@ -79,17 +79,23 @@ impl Machine {
         }
     }
 
-    /// Asks also for the pages behind one that was touched, as far as they were copies here before their home took them
-    /// away: what was read once between two barriers is mostly read again, and a trap costs more than a page. Not under
-    /// the adaptive protocol, which takes every fetch for a sign that the page is read.
+    /// Asks also for the pages behind one that was touched, as far as they are of one block that is read whole, or were
+    /// copies here before their home took them away: what was read once between two barriers is mostly read again, and a trap
+    /// costs more than a page. The latter not under the adaptive protocol, which takes every fetch for a sign that the page
+    /// is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
-        if self.config.protocol == Protocol::Adaptive || home.is_none() {
+        if home.is_none() {
             return;
         }
+        let is_adaptive = self.config.protocol == Protocol::Adaptive;
         for next in page + 1..=page + FETCH_AHEAD {
             match self.pages.get_mut(next as usize) {
-                Some(local) if local.state == State::Invalid && local.flags & LEFT == 0 && Some(local.home) == home => {
+                Some(local)
+                    if local.state == State::Invalid
+                        && Some(local.home) == home
+                        && (local.flags & JOINED != 0 || local.flags & LEFT == 0 && !is_adaptive) =>
+                {
                     local.flags &= !WANTS_WRITE;
                     self.ask(next, actions);
                 }
@@ -251,11 +257,13 @@ impl Machine {
         let end = (first + count) as usize;
         self.pages.resize(self.pages.len().max(end), FREE);
         let mut open: Option<Run> = None;
+        let together = placement.pages_together();
         for index in 0..count {
             let page = first + index;
             let home = placement.home(index, count, self.config.ranks).unwrap_or(UNKNOWN);
             let state = if home == me { State::Open } else { State::Invalid };
-            self.pages[page as usize] = Local { home, state, flags: LEFT, entry: directory::NONE, told: 0 };
+            let flags = if index % together > 0 { LEFT | JOINED } else { LEFT };
+            self.pages[page as usize] = Local { home, state, flags, entry: directory::NONE, told: 0 };
             if home == me {
                 match &mut open {
                     Some(run) if run.first + run.count == page => run.count += 1,

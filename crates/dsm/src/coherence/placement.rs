@@ -17,6 +17,8 @@ pub enum Placement {
     Owners {
         /// Pages of a block.
         pages: u32,
+        /// Whether a touch of a block brings the pages behind it too.
+        whole: bool,
         /// The blocks' homes; the last stands for all that follow.
         owners: Vec<Rank>,
     },
@@ -30,7 +32,7 @@ impl Placement {
             Placement::Block | Placement::FirstTouch => true,
             Placement::Cyclic(pages) => *pages > 0,
             Placement::One(rank) => rank.0 < ranks,
-            Placement::Owners { pages, owners } => {
+            Placement::Owners { pages, owners, .. } => {
                 *pages > 0 && !owners.is_empty() && owners.iter().all(|rank| rank.0 < ranks)
             }
         }
@@ -51,7 +53,16 @@ impl Placement {
             Placement::Cyclic(pages) => Some(Rank((index / pages % n) as u16)),
             Placement::One(rank) => Some(*rank),
             Placement::FirstTouch => None,
-            Placement::Owners { pages, owners } => owners.get((index / pages) as usize).or(owners.last()).copied(),
+            Placement::Owners { pages, owners, .. } => owners.get((index / pages) as usize).or(owners.last()).copied(),
+        }
+    }
+
+    /// Pages that come together: those of a block that is read whole.
+    #[must_use]
+    pub fn pages_together(&self) -> u32 {
+        match self {
+            Placement::Owners { pages, whole: true, .. } => *pages,
+            _ => 1,
         }
     }
 
@@ -68,8 +79,8 @@ impl Placement {
                 take(u64::from(rank.0));
             }
             Placement::FirstTouch => take(4),
-            Placement::Owners { pages, owners } => {
-                take(5);
+            Placement::Owners { pages, whole, owners } => {
+                take(if *whole { 6 } else { 5 });
                 take(u64::from(*pages));
                 owners.iter().for_each(|rank| take(u64::from(rank.0)));
             }
@@ -92,7 +103,7 @@ mod tests {
         assert_eq!(homes(&Placement::Cyclic(1), 5, 2), [0, 1, 0, 1, 0]);
         assert_eq!(homes(&Placement::Cyclic(2), 7, 3), [0, 0, 1, 1, 2, 2, 0]);
         assert_eq!(homes(&Placement::One(Rank(2)), 3, 3), [2, 2, 2]);
-        let owners = Placement::Owners { pages: 2, owners: vec![Rank(1), Rank(0)] };
+        let owners = Placement::Owners { pages: 2, whole: false, owners: vec![Rank(1), Rank(0)] };
         assert_eq!(homes(&owners, 6, 2), [1, 1, 0, 0, 0, 0]);
         assert_eq!(Placement::FirstTouch.home(0, 1, 2), None);
     }
@@ -100,8 +111,8 @@ mod tests {
     #[test]
     fn placements_that_name_nobody_are_not_valid() {
         assert!(!Placement::One(Rank(2)).is_valid(2) && !Placement::Cyclic(0).is_valid(2));
-        assert!(!Placement::Owners { pages: 1, owners: vec![] }.is_valid(2));
-        assert!(!Placement::Owners { pages: 1, owners: vec![Rank(5)] }.is_valid(2));
+        assert!(!Placement::Owners { pages: 1, whole: false, owners: vec![] }.is_valid(2));
+        assert!(!Placement::Owners { pages: 1, whole: false, owners: vec![Rank(5)] }.is_valid(2));
         assert!(Placement::Block.is_valid(1));
     }
 }
