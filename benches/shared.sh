@@ -57,7 +57,7 @@ line "LAPLACE, homes at rank 0 that move / at the writers" \
     "$(least "$hanare" launch -n 2 --home migrate -- "$out/laplace" --home one --json)" \
     "$(least "$hanare" launch -n 2 -- "$out/laplace" --json)" "<= 3"
 one="$(cpu "$hanare" launch -n 1 -- "$out/laplace")"
-for protocol in invalidate update; do
+for protocol in invalidate update adaptive; do
     line "LAPLACE, $protocol, CPU of 8 ranks / 1 (s, wanted <= 2)" \
         "$(cpu "$hanare" launch -n 8 --protocol "$protocol" -- "$out/laplace")" "$one" "<= 2"
 done

@@ -67,7 +67,7 @@ pub(crate) struct LaunchArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     ranks: u16,
     /// What happens to copies of pages that others wrote: taken away, sent anew, or the better of the two page by page.
-    #[arg(long, value_enum, default_value = "invalidate")]
+    #[arg(long, value_enum, default_value = "adaptive")]
     protocol: Protocol,
     /// How pages travel: ranks read and write each other's memory, or messages.
     #[arg(long, value_enum, default_value = "zero-copy")]

@@ -108,7 +108,7 @@ impl Job {
             }
         };
         let protocol =
-            choose("HANARE_PROTOCOL", "invalidate, update or adaptive", &["invalidate", "update", "adaptive"])?;
+            choose("HANARE_PROTOCOL", "invalidate, update or adaptive", &["adaptive", "invalidate", "update"])?;
         let by_tcp = matches!(meet, Some(Meet::Address(_)));
         let transfer = choose("HANARE_TRANSFER", "message or zero-copy", &["zero-copy", "message"])?;
         let transfer = match get("HANARE_TRANSFER") {
@@ -125,7 +125,7 @@ impl Job {
             meet,
             trusts_network: trusts == 1,
             launcher: get("HANARE_LAUNCHER").and_then(|pid| pid.parse().ok()),
-            protocol: [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive][protocol],
+            protocol: [Protocol::Adaptive, Protocol::Invalidate, Protocol::Update][protocol],
             migrate: home == 1,
             transfer: [Transfer::ZeroCopy, Transfer::Message][transfer],
             bind: bind == 1,
@@ -242,7 +242,7 @@ mod tests {
     fn a_program_started_by_nobody_is_a_rank_on_its_own() {
         let job = of(&[]).expect("nothing is set");
         assert_eq!((job.rank, job.ranks, job.meet), (Rank(0), 1, None));
-        assert_eq!((job.protocol, job.transfer, job.migrate), (Protocol::Invalidate, Transfer::ZeroCopy, false));
+        assert_eq!((job.protocol, job.transfer, job.migrate), (Protocol::Adaptive, Transfer::ZeroCopy, false));
     }
 
     #[test]
