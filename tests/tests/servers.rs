@@ -131,6 +131,26 @@ fn a_stopped_server_counts_as_silent() {
     place.assert_nothing_left();
 }
 
+#[test]
+fn a_pause_of_program_and_server_is_no_silence() {
+    use rustix::process::Signal;
+    let place = Place::new();
+    let server = Served::tcp(&place, "128M");
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    command.arg(built().workload("touch")).args(["32M", "--passes", "60"]).env("HANARE_TIMEOUT", "1");
+    let run = place.start(&mut command);
+    until_pages_came_back(&server.address);
+    server.signal(Signal::STOP);
+    run.signal(Signal::STOP);
+    // Longer than a silent server is waited for, as when a job is stopped by Ctrl-Z and goes on later.
+    std::thread::sleep(Duration::from_millis(2500));
+    run.signal(Signal::CONT);
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(Signal::CONT);
+    run.finish(PATIENCE).assert_well("a program that was stopped");
+    place.assert_nothing_left();
+}
+
 /// A host file of these servers, with sizes in megabytes.
 fn hosts(place: &Place, local: u32, servers: &[(&Served, u32)]) -> String {
     let mut text = format!("here {local} // computes\n# the others lend memory\n");

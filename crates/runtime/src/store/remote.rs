@@ -31,6 +31,8 @@ const READS_MAX: usize = 1024;
 const JOBS_MAX: usize = 1 << 16;
 /// Bytes a writer has sent and not seen acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
+/// Longest time between two looks after the links of a process that runs.
+const PAUSE_NS: u64 = 1_000_000_000;
 /// Stretch of far memory that lies on one server as a whole.
 pub(crate) const STRETCH_BYTES: usize = 2 << 20;
 
@@ -106,6 +108,10 @@ pub(crate) struct Remote {
     places: LockCell<Places>,
     unit_bytes: usize,
     silent: Duration,
+    /// When the links were looked after last, and when that was first done again after a long pause: this process was stopped
+    /// then, or the whole machine slept, and servers may have been, too.
+    watched_ns: AtomicU64,
+    woke_ns: AtomicU64,
 }
 
 /// Which server each stretch lies on (number plus one; 0 is none).
@@ -194,7 +200,8 @@ impl Remote {
             slot_units,
         };
         let places = LockCell::new(places);
-        Ok((Self { servers, places, unit_bytes, silent }, writers))
+        let (watched_ns, woke_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
+        Ok((Self { servers, places, unit_bytes, silent, watched_ns, woke_ns }, writers))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -516,6 +523,10 @@ impl Remote {
 
     /// Looks after every link: closed ones and silent ones end the program.
     pub(crate) fn watch(&self, engine: &Engine) {
+        let now = now_ns();
+        if now.saturating_sub(self.watched_ns.swap(now, AcqRel)) > PAUSE_NS {
+            self.woke_ns.store(now, Release);
+        }
         for index in 0..self.servers.len() {
             while self.receive(engine, index, Wait::Now) == Received::Page {}
             self.check_silence(index);
@@ -525,8 +536,14 @@ impl Remote {
     fn check_silence(&self, index: usize) {
         let server = &self.servers[index];
         let limit = self.silent.as_nanos() as u64;
+        let now = now_ns();
+        if now.saturating_sub(self.watched_ns.load(Acquire)) > PAUSE_NS {
+            // A pause has just ended, or goes on.
+            return;
+        }
+        let woke = self.woke_ns.load(Acquire);
         let late = |in_flight: &AtomicU32, last: &AtomicU64| {
-            in_flight.load(Acquire) > 0 && now_ns().saturating_sub(last.load(Relaxed)) > limit
+            in_flight.load(Acquire) > 0 && now.saturating_sub(last.load(Relaxed).max(woke)) > limit
         };
         if late(&server.reads_in_flight, &server.last_reply_ns) || late(&server.writes_in_flight, &server.last_ack_ns) {
             self.lost(index, &LinkError::Silent { seconds: self.silent.as_secs() as u32 });
