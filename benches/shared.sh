@@ -2,8 +2,8 @@
 # Shared memory: `make bench-shared`.
 #
 # What faults, flushes, page transfers and memory barriers cost (`hanare bench dsm`); LAPLACE on 2 ranks against the same
-# over MPI, and LU against the same on 2 threads; LAPLACE's CPU time on 8 ranks against 1. Of each time the least of RUNS (5)
-# counts. Let nothing else run.
+# over MPI, and LU against the same on 2 threads; LAPLACE's CPU time on 8 ranks against 1. Two that are compared run in turn,
+# and of each the least of RUNS (5) counts, for a slow minute is to hurt both. Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . benches/common.sh
@@ -14,50 +14,54 @@ place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
 trap 'exit 130' INT TERM
 
-# Prints the least run_s of RUNS runs: least COMMAND...
-least() {
-    for ((run = 0; run < runs; run++)); do "$@" 2>>"$place/said"; done |
-        sed -n 's/.*"run_s":\([0-9.]*\).*/\1/p' | sort -g | head -n 1
+# Prints run_s of one run: seconds COMMAND...
+seconds() {
+    "$@" 2>>"$place/said" | sed -n 's/.*"run_s":\([0-9.]*\).*/\1/p'
 }
 
-# Prints the least CPU seconds of RUNS runs: cpu COMMAND...
+# Prints the CPU seconds of one run: cpu COMMAND...
 cpu() {
     local TIMEFORMAT='%U %S'
-    for ((run = 0; run < runs; run++)); do { time "$@" >"$place/out" 2>&1; } 2>&1; done |
-        awk '{ print $1 + $2 }' | sort -g | head -n 1
+    { time "$@" >"$place/out" 2>&1; } 2>&1 | awk '{ print $1 + $2 }'
 }
 
-# line NAME FIGURE OTHER BOUND
-line() {
+# A line of the table, of two commands as lists of words: compare NAME BOUND seconds|cpu THIS OTHER
+compare() {
     local ratio
-    ratio="$(quotient "$2" "$3")"
-    printf '%-52s %10s %10s %8s   %s\n' "$1" "$2" "$3" "$ratio" "$(verdict "$ratio" "$4")"
+    local -a this other
+    read -ra this <<<"$4"
+    read -ra other <<<"$5"
+    rm -f "$place"/times.*
+    for ((run = 0; run < runs; run++)); do
+        "$3" "${this[@]}" >>"$place/times.this"
+        "$3" "${other[@]}" >>"$place/times.other"
+    done
+    local -a least
+    for side in this other; do least+=("$(sort -g "$place/times.$side" | head -n 1)"); done
+    ratio="$(quotient "${least[@]}")"
+    printf '%-62s %10s %10s %8s   %s\n' "$1, wanted $2" "${least[@]}" "$ratio" "$(verdict "$ratio" "$2")"
 }
 
 "$hanare" bench dsm --runs "$runs" --json "$place/dsm.json"
 echo
-printf '%-52s %10s %10s %8s\n' "" this other ratio
+printf '%-62s %10s %10s %8s\n' "" this other ratio
+launch="$hanare launch"
 cc -O2 -std=c11 -o "$place/lu_threads" benches/lu_threads.c -pthread
-threads="$(least "$place/lu_threads" 2)"
-line "LU 2048, 2 ranks / 2 threads (s, wanted <= 1.15)" \
-    "$(least "$hanare" launch -n 2 -- "$out/lu" --json)" "$threads" "<= 1.15"
+compare "LU 2048, 2 ranks / 2 threads" "<= 1.15" seconds "$launch -n 2 -- $out/lu --json" "$place/lu_threads 2"
 if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
     mpicc -O2 -std=c11 -o "$place/laplace_mpi" benches/laplace_mpi.c
-    root=()
-    [ "$(id -u)" != 0 ] || root=(--allow-run-as-root)
-    mpi="$(least mpirun "${root[@]}" -n 2 "$place/laplace_mpi")"
-    for protocol in invalidate update adaptive; do
-        line "LAPLACE, $protocol, 2 ranks / MPI (s, wanted <= 1.15)" \
-            "$(least "$hanare" launch -n 2 --protocol "$protocol" -- "$out/laplace" --json)" "$mpi" "<= 1.15"
+    mpi="mpirun -n 2 $place/laplace_mpi"
+    [ "$(id -u)" != 0 ] || mpi="mpirun --allow-run-as-root -n 2 $place/laplace_mpi"
+    for protocol in adaptive update invalidate; do
+        compare "LAPLACE, $protocol, 2 ranks / MPI" "<= 1.15" seconds \
+            "$launch -n 2 --protocol $protocol -- $out/laplace --json" "$mpi"
     done
 else
     echo "skipped: LAPLACE over MPI; install openmpi-bin and libopenmpi-dev"
 fi
-line "LAPLACE, homes at rank 0 that move / at the writers" \
-    "$(least "$hanare" launch -n 2 --home migrate -- "$out/laplace" --home one --json)" \
-    "$(least "$hanare" launch -n 2 -- "$out/laplace" --json)" "<= 3"
-one="$(cpu "$hanare" launch -n 1 -- "$out/laplace")"
-for protocol in invalidate update adaptive; do
-    line "LAPLACE, $protocol, CPU of 8 ranks / 1 (s, wanted <= 2)" \
-        "$(cpu "$hanare" launch -n 8 --protocol "$protocol" -- "$out/laplace")" "$one" "<= 2"
+compare "LAPLACE, homes at rank 0 that move / at the writers" "<= 3" seconds \
+    "$launch -n 2 --home migrate -- $out/laplace --home one --json" "$launch -n 2 -- $out/laplace --json"
+for protocol in adaptive update invalidate; do
+    compare "LAPLACE, $protocol, CPU of 8 ranks / 1" "<= 2" cpu \
+        "$launch -n 8 --protocol $protocol -- $out/laplace" "$launch -n 1 -- $out/laplace"
 done

@@ -239,11 +239,6 @@ impl Engine {
         false
     }
 
-    /// Whether ranks of this host write into this rank's memory.
-    pub(super) fn has_post(&self) -> bool {
-        self.post.is_some()
-    }
-
     /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
     pub(super) fn lie_down(&self) -> bool {
         let Some(post) = &self.post else { return true };

@@ -155,11 +155,7 @@ impl Live {
         let is_barrier = matches!(event, Event::Barrier);
         let since = Instant::now();
         let mut engine = self.engine.lock();
-        // Ranks that write into a post wake nobody while this thread looks.
-        let mut has_taken_over = !engine.has_post();
-        if has_taken_over {
-            self.events.take_over();
-        }
+        self.events.take_over();
         engine.get_up();
         let begun = engine.call(event, &self.events);
         let outcome = begun.map(|()| {
@@ -169,10 +165,6 @@ impl Live {
                     return outcome;
                 }
                 let nap_us = if quiet_since.elapsed() < self.spin_in_call { 0 } else { NAP_US };
-                if nap_us > 0 && !has_taken_over {
-                    self.events.take_over();
-                    has_taken_over = true;
-                }
                 if engine.pump(&self.events, nap_us) {
                     quiet_since = Instant::now();
                 } else {
@@ -186,9 +178,7 @@ impl Live {
             engine.counts.barrier_ns += since.elapsed().as_nanos() as u64;
         }
         self.leave(&mut engine);
-        if has_taken_over {
-            self.events.give_back();
-        }
+        self.events.give_back();
         outcome
     }
 

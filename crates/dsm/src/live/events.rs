@@ -2,8 +2,7 @@
 //!
 //! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A thread of the program that
 //! takes over takes the inner set out of the outer one, which costs one system call, and puts it back in the end: so
-//! the engine's thread is not woken for what the other one answers. Where ranks write into each other's posts, that is left
-//! until the thread sleeps.
+//! the engine's thread is not woken for what the other one answers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
