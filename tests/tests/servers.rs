@@ -137,10 +137,12 @@ fn a_pause_of_program_and_server_is_no_silence() {
     let place = Place::new();
     let server = Served::tcp(&place, "128M");
     let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
-    command.arg(built().workload("touch")).args(["32M", "--passes", "60"]).env("HANARE_TIMEOUT", "1");
+    command.arg(built().workload("touch")).args(["32M", "--passes", "30"]).env("HANARE_TIMEOUT", "1");
     let run = place.start(&mut command);
     until_pages_came_back(&server.address);
     server.signal(Signal::STOP);
+    // Now the program waits for a page.
+    std::thread::sleep(Duration::from_millis(200));
     run.signal(Signal::STOP);
     // Longer than a silent server is waited for, as when a job is stopped by Ctrl-Z and goes on later.
     std::thread::sleep(Duration::from_millis(2500));
