@@ -609,6 +609,11 @@ impl State {
 
 // ---- ending ---------------------------------------------------------------------------------------------------------
 
+/// A thread that lives as long as the process is Hanare's, not the program's.
+pub(crate) fn has_own_thread() {
+    OWN_THREADS.fetch_add(1, Relaxed);
+}
+
 /// What is to be done now and then, by a thread of Hanare's own.
 pub(crate) fn keep() {
     let _inside = gate::enter();

@@ -206,7 +206,8 @@ pub fn spawn() -> Result<PathBuf, PrivateError> {
     let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
     let server = Private::start(&PrivateOptions { command: &command, memory, spill: None, tree: None })?;
     let socket = server.socket();
-    // Kept to the end of the process, which is what ends the server.
+    // Kept to the end of the process, which is what ends the server; and with it the thread that reads what it says.
     std::mem::forget(server);
+    crate::far::has_own_thread();
     Ok(socket)
 }
