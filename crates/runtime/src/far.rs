@@ -609,9 +609,20 @@ impl State {
 
 // ---- ending ---------------------------------------------------------------------------------------------------------
 
-/// A thread that lives as long as the process is Hanare's, not the program's.
-pub(crate) fn has_own_thread() {
-    OWN_THREADS.fetch_add(1, Relaxed);
+/// A thread of Hanare's that touches no far memory: not one of the program's, until this is dropped.
+pub(crate) struct OwnThread(());
+
+impl OwnThread {
+    pub(crate) fn new() -> Self {
+        OWN_THREADS.fetch_add(1, Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for OwnThread {
+    fn drop(&mut self) {
+        OWN_THREADS.fetch_sub(1, Relaxed);
+    }
 }
 
 /// What is to be done now and then, by a thread of Hanare's own.

@@ -181,7 +181,10 @@ fn socket_dir() -> std::io::Result<TempDir> {
 /// The lines that `output` says, as long as there are any. They are read by a thread, which ends with the output.
 fn lines(output: Option<ChildStdout>) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(2);
+    // A program of one thread is still alone with it.
+    let own = crate::far::OwnThread::new();
     std::thread::spawn(move || {
+        let _own = own;
         let Some(output) = output else { return };
         let mut output = BufReader::new(output);
         loop {
@@ -206,8 +209,7 @@ pub fn spawn() -> Result<PathBuf, PrivateError> {
     let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
     let server = Private::start(&PrivateOptions { command: &command, memory, spill: None, tree: None })?;
     let socket = server.socket();
-    // Kept to the end of the process, which is what ends the server; and with it the thread that reads what it says.
+    // Kept to the end of the process, which is what ends the server.
     std::mem::forget(server);
-    crate::far::has_own_thread();
     Ok(socket)
 }
