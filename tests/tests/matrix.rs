@@ -137,3 +137,23 @@ fn policies_and_prefetchers_over_a_link() {
         }
     }
 }
+
+/// A handler that runs while its thread waits for a page writes to that very page: between a page's coming and its
+/// protection, if it can.
+#[test]
+fn signals_write_to_the_page_that_is_waited_for() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K", "256K", "auto"] {
+            let place = Place::new();
+            let json = place.path("json");
+            let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", page_size]);
+            command.arg("--stats-json").arg(&json).arg("--").arg(built().workload("signals"));
+            let outcome = place.run(command.args(["32M", "--signals", "4000"]));
+            let what = format!("{mode}, pages of {page_size}");
+            outcome.assert_well(&what);
+            assert!(outcome.text().starts_with("ok signals: "), "{what}: {outcome:?}");
+            figures(&json).assert_paged(32 << 20, &what);
+            place.assert_nothing_left();
+        }
+    }
+}

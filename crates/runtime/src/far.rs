@@ -37,7 +37,7 @@ use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
 use crate::tree::Seat;
-use crate::view::{Mechanism, OS_PAGE, Sizes, Span, View, ViewError};
+use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, View, ViewError};
 use crate::windows::Windows;
 
 mod places;
@@ -150,7 +150,8 @@ static IS_STARTING: AtomicBool = AtomicBool::new(false);
 static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
 static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
-static PROGRAM_HANDLES_SIGNALS: AtomicBool = AtomicBool::new(false);
+/// The thread whose touch the handler thread served last.
+static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
 /// The engine is to be started, or woken up, by who needs it first.
 static LATENT: AtomicBool = AtomicBool::new(false);
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
@@ -241,9 +242,9 @@ pub fn trap_signal() -> Option<i32> {
     Some(TRAP.load(Relaxed)).filter(|&signal| signal != 0)
 }
 
-/// The program installed a signal handler.
-pub fn program_handles_signals() {
-    PROGRAM_HANDLES_SIGNALS.store(true, Relaxed);
+/// A touch of this thread's is about to be served.
+pub(crate) fn touched_by(tid: i32) {
+    LAST_TOUCHED.store(tid, Relaxed);
 }
 
 /// Length of the far allocation that starts here.

@@ -80,6 +80,7 @@ impl Handler {
         let mut since_ns = now_ns();
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
+            far::touched_by(tid);
             let small = self.engine.is_small(addr);
             // A server that must be waited for needs the CPU itself.
             if small && matches!(self.engine.store(), Store::Direct(_)) {

@@ -54,6 +54,16 @@ pub(crate) struct Sizes {
     pub(crate) wide_frames: usize,
 }
 
+/// What the view has to know of the program's threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    /// Whether it has a single thread.
+    pub(crate) is_alone: fn() -> bool,
+    /// Where a single thread could be running its code: how long that has run so far, in nanoseconds. The same twice
+    /// means that nothing of the program ran between.
+    pub(crate) run_ns: fn() -> Option<u64>,
+}
+
 pub(crate) struct View {
     base: usize,
     sizes: Sizes,
@@ -68,7 +78,7 @@ pub(crate) struct View {
     wide_pool: usize,
     zeroes: usize,
     restrictions: Restrictions,
-    single: fn() -> bool,
+    program: Program,
 }
 
 /// The page, in bytes from the start of far memory.
@@ -79,9 +89,8 @@ pub(crate) struct Span {
 }
 
 impl View {
-    /// Reserves and registers far memory and its frames. `single` tells whether only one thread of the program can be
-    /// running at the moment.
-    pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, single: fn() -> bool) -> Result<Self, ViewError> {
+    /// Reserves and registers far memory and its frames.
+    pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
         let align = 2 << 20;
         let (uffd, file) = match mechanism {
             Mechanism::Uffd(uffd) => (Some(uffd), None),
@@ -106,7 +115,7 @@ impl View {
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
             restrictions: Restrictions::new(sizes.reserve),
-            single,
+            program,
         };
         if view.file.is_some() {
             // SAFETY: the range was mapped just now and nothing points into it.
@@ -199,9 +208,9 @@ impl View {
         self.uffd.as_ref()
     }
 
-    /// Whether only one thread of the program can be running.
+    /// Whether the program has a single thread.
     pub(crate) fn is_alone(&self) -> bool {
-        (self.single)()
+        (self.program.is_alone)()
     }
 
     /// Address of a frame's bytes.
@@ -262,18 +271,22 @@ impl View {
             return true;
         };
         let from = self.frame(frame) as usize;
-        // Between the move and its protection another thread could write unseen. Where none can be running the window is
-        // empty; elsewhere the page is left open, and reported so that it counts as dirty.
-        let protect = !writable && (self.single)();
-        let mode = MoveMode { dontwake: protect, allow_src_holes: true };
+        // Between the move and its protection the program could write unseen: another thread, but also the one whose
+        // touch brought the page, which need not be asleep yet (a fault can be read before its thread has looked whether
+        // it must wait), or runs a signal handler. A page is protected where nothing of the program ran in between;
+        // elsewhere it is left open, and reported so that it counts as dirty.
+        let before = if writable { None } else { (self.program.run_ns)() };
+        let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
         // SAFETY: the caller owns both ranges.
         if unsafe { move_all(uffd, to, from, span.len, mode) } {
-            if !protect {
-                return writable;
-            }
+            let Some(before) = before else { return writable };
             let protected = uffd.write_protect(to, span.len, true, false).is_ok();
+            let certain = protected && (self.program.run_ns)() == Some(before);
+            if !certain {
+                let _ = uffd.write_protect(to, span.len, false, true);
+            }
             let _ = uffd.wake(to, span.len);
-            return protected;
+            return certain;
         }
         // SAFETY: the frame's bytes are still in place, and the caller's.
         unsafe { copy_in(uffd, to, from, span.len, !writable) };

@@ -18,6 +18,12 @@ pub fn gettid() -> i32 {
 /// the batch system) allows this process.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
+/// The kernel's id of the first thread of this process, which is the process's own.
+#[must_use]
+pub fn first() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
 /// Answers the allowed CPUs and remembers them the first time.
 fn allowed() -> Result<CpuSet, Errno> {
     let mut allowed = ALLOWED.lock();
@@ -283,6 +289,19 @@ static TASK_FD: AtomicI32 = AtomicI32::new(-1);
 static TASK_PID: AtomicI32 = AtomicI32::new(0);
 static TASK_INODE: AtomicU64 = AtomicU64::new(0);
 
+/// Nanoseconds of CPU time that a thread of this process has run so far: the same twice means that it did not run between.
+/// `None` when there is no such thread. One short system call.
+#[must_use]
+pub fn run_ns(tid: i32) -> Option<u64> {
+    // The kernel's form of a clock that belongs to a thread (CPUCLOCK_PERTHREAD) and counts what the scheduler gave it
+    // (CPUCLOCK_SCHED).
+    let clock = (!tid << 3) | 4 | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills a struct of ours.
+    let ok = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+    ok.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
 /// How many threads this process has; at least 1. Two short system calls and no allocation.
 #[must_use]
 pub fn count() -> usize {
@@ -350,6 +369,28 @@ mod tests {
         assert!(meanwhile.is_set(cpu) && meanwhile.count() == 1);
         drop(confined);
         assert!(rustix::thread::sched_getaffinity(None).unwrap() == before);
+    }
+
+    #[test]
+    fn only_a_thread_that_runs_has_run_longer() {
+        let (tell, tid) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = tid.recv().unwrap();
+        let asleep = || std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap().contains(") S ");
+        while !asleep() {
+            std::thread::yield_now();
+        }
+        let before = run_ns(tid).unwrap();
+        let mine = run_ns(gettid()).unwrap();
+        assert_eq!(run_ns(tid), Some(before));
+        assert!(run_ns(gettid()).unwrap() > mine);
+        go.send(()).unwrap();
+        other.join().unwrap();
+        assert_ne!(run_ns(tid), Some(before));
     }
 
     #[test]

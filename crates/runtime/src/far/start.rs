@@ -231,7 +231,7 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
         small_frames: config.small.frames as usize,
         wide_frames: config.wide.frames as usize,
     };
-    Ok(View::new(mechanism, sizes, plan.huge, only_one_thread_runs)?)
+    Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, run_ns })?)
 }
 
 pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
@@ -304,9 +304,18 @@ pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
-/// Whether only the thread that waits for the pager can be running code of the program: then no write can slip in
-/// between moving a page into view and protecting it. In thread mode a signal handler of the program's could run on the
-/// waiting thread.
-pub(super) fn only_one_thread_runs() -> bool {
-    is_alone() && !(THREAD_MODE.load(Relaxed) && PROGRAM_HANDLES_SIGNALS.load(Relaxed))
+/// How long the thread has run that alone can be running code of the program: the first one, which waits for the pager.
+/// None where others may run too. A child that shares its parent's memory until it executes something (vfork) has no
+/// thread here, but its touches are seen.
+fn run_ns() -> Option<u64> {
+    if !is_alone() {
+        return None;
+    }
+    let first = thread::first();
+    if thread::gettid() == first {
+        // It is here, in the pager, with signals blocked.
+        return Some(0);
+    }
+    let waits = !THREAD_MODE.load(Relaxed) || LAST_TOUCHED.load(Relaxed) == first;
+    waits.then(|| thread::run_ns(first)).flatten()
 }
