@@ -10,7 +10,7 @@
 #include <complex.h>
 #include <math.h>
 
-#define ROUNDS 3
+#define ROUNDS 6
 #define BLOCK 8
 #define LINE_MAX 4096
 #define TOLERANCE 1e-9

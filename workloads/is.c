@@ -7,7 +7,7 @@
  * change, and their ranks are compared with a plain count of smaller keys in the last one. */
 #include "kernel.h"
 
-#define ROUNDS 6
+#define ROUNDS 10
 #define BUCKETS_MAX 1024
 #define KEYS_PER_VALUE 16
 

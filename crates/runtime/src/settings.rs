@@ -34,7 +34,7 @@ pub const DEFAULT_TIMEOUT_S: u32 = 3;
 /// Default of `HANARE_TRACE_BYTES`: most bytes of a trace.
 pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 /// Default of `HANARE_POLICY`.
-pub const DEFAULT_POLICY: &str = "lru";
+pub const DEFAULT_POLICY: &str = "auto";
 /// Default of `HANARE_PREFETCH`.
 pub const DEFAULT_PREFETCH: &str = "auto";
 

@@ -1,7 +1,7 @@
 //! Auto: the policy that a duel of policies on samples of the program's own pages shows to be best.
 //!
-//! Of every 32 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
-//! pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
+//! Of every 32 neighbouring tiles (units, or blocks where page sizes are mixed) one, drawn at random, belongs to each
+//! candidate: that candidate alone replaces these pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
 //! What a page costs under each candidate is so measured, not simulated: it is how often it had to come back. All other
 //! pages follow the candidate that does best. Misjudging costs the samples' share, a thirty-second of the difference a
 //! candidate, and the followers turn as soon as the difference is beyond chance.
@@ -13,10 +13,13 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Units of which each candidate has one.
+/// Tiles of which each candidate has one.
 const RUN: u32 = 32;
-/// With fewer pages than this in view samples say nothing: all follow the first candidate.
-const PAGES_MIN: u32 = 128;
+/// With fewer tiles than this in view samples say nothing: all follow the first candidate.
+const TILES_MIN: u32 = 128;
+/// With so many the samples tell within a turn or two of all memory: until then all follow the floor. With fewer it would
+/// take many turns, and the second candidate is the better guess.
+const TILES_MANY: u32 = 4096;
 /// Returns of pages from one judgement to the next.
 const JUDGE_EVERY: u32 = 64;
 /// Turns that are remembered for the report.
@@ -31,7 +34,7 @@ const REST: u64 = 8;
 const CERTAIN: f64 = 2.0;
 const MARGIN: f64 = 1.05;
 
-/// The candidates; the first is the floor, the second is followed to begin with.
+/// The candidates; the first is the floor.
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 const FLOOR: usize = 0;
 const FIRST: usize = 1;
@@ -39,9 +42,11 @@ const FIRST: usize = 1;
 /// that just fits costs cannot be seen in a sample with its bare share, where the loop does not always fit.
 const GUARD: usize = CANDIDATES.len();
 const SAMPLES: usize = CANDIDATES.len() + 1;
-/// Times as many returns as the guard's at which the floor is followed at once.
-const ALARM: u64 = 4;
-const ALARM_MIN: u64 = 64;
+/// Of every turn of local memory in returns, or so many if those are more, the guard's pages have a thirty-second when they
+/// fare as the others do. When they have no more than a twenty-fourth of that, which chance explains once in a million
+/// times, the floor is followed at once.
+const WATCH_MIN: u32 = 768;
+const WATCH_FEW: u32 = RUN * 24;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
@@ -81,10 +86,18 @@ pub(super) struct Auto {
     /// By unit: the team that a page in view is with, plus one; samples first.
     team: Vec<u8>,
     known: Vec<u64>,
+    /// Units of a tile.
+    tile: u32,
+    /// By tile: whether any of its pages has been in view; and how many are so.
+    touched: Vec<u64>,
+    tiles_touched: u32,
+    /// Returns of all pages, and of the guard's, since the guard was last looked at.
+    watched: u32,
+    watched_guard: u32,
     salt: u64,
     followed: usize,
-    /// Too few pages for samples.
-    few: bool,
+    /// There are enough pages for samples.
+    duels: bool,
     full: bool,
     returns: u64,
     judge_in: u32,
@@ -107,14 +120,20 @@ impl Auto {
             samples: CANDIDATES
                 .iter()
                 .chain([&CANDIDATES[FLOOR]])
-                .map(|name| team(name, space.units.div_ceil(RUN)))
+                .map(|name| team(name, space.units.div_ceil(RUN * space.block_units) * space.block_units))
                 .collect(),
             followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
             team: vec![0; units],
             known: vec![0; units.div_ceil(64)],
+            tile: space.block_units,
+            touched: vec![0; (units / space.block_units as usize + 1).div_ceil(64)],
+            tiles_touched: 0,
+            watched: 0,
+            watched_guard: 0,
             salt: space.seed,
-            followed: FIRST,
-            few: false,
+            // Blocks are few in most memories, and their order is lost when policies change.
+            followed: if space.block_units == 1 { FIRST } else { FLOOR },
+            duels: space.block_units == 1,
             full: false,
             returns: 0,
             judge_in: JUDGE_EVERY,
@@ -127,7 +146,7 @@ impl Auto {
 
     /// The candidate that replaces a unit as one of its sample.
     fn sample_of(&self, unit: u32) -> Option<usize> {
-        self.home_of(unit).filter(|&k| !self.few && !self.rests(k))
+        self.home_of(unit).filter(|&k| self.duels && !self.rests(k))
     }
 
     fn rests(&self, k: usize) -> bool {
@@ -136,18 +155,21 @@ impl Auto {
 
     /// The candidate whose sample a unit belongs to, given up or not.
     fn home_of(&self, unit: u32) -> Option<usize> {
-        let mut x = (u64::from(unit / RUN) ^ self.salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x ^= x >> 32;
-        // One draw for the first candidate, the others a fixed odd step on: distinct, and each as likely everywhere.
-        let first = x as u32 % RUN;
-        (0..SAMPLES).find(|&k| unit % RUN == (first + 5 * k as u32) % RUN)
+        let tile = unit / self.tile;
+        (0..SAMPLES).find(|&k| tile % RUN == place(tile / RUN, k, self.salt))
+    }
+
+    /// The name by which a sample knows a unit: its samples' tiles are neighbours.
+    fn name_in_sample(&self, unit: u32) -> PageId {
+        PageId(unit / (RUN * self.tile) * self.tile + unit % self.tile)
     }
 
     /// The team of a page in view, and the page's name there.
     fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
         let index = usize::from(self.team[page.0 as usize]).checked_sub(1)?;
+        let name = self.name_in_sample(page.0);
         Some(match index.checked_sub(SAMPLES) {
-            None => (&mut self.samples[index], PageId(page.0 / RUN)),
+            None => (&mut self.samples[index], name),
             Some(index) => (&mut self.followers[index], page),
         })
     }
@@ -167,6 +189,9 @@ impl Auto {
     /// Counts a page that came in: for the first time, or again.
     fn count(&mut self, page: PageId) {
         let home = self.home_of(page.0);
+        let tile = (page.0 / self.tile) as usize;
+        self.tiles_touched += u32::from(self.touched[tile / 64] & (1 << (tile % 64)) == 0);
+        self.touched[tile / 64] |= 1 << (tile % 64);
         let again = self.is_known(page);
         self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
         let team = match home {
@@ -179,12 +204,13 @@ impl Auto {
         }
         team.returns += 1;
         self.returns += 1;
-        if let Some(k) = home.filter(|&k| !self.few && !self.rests(k) && self.thrashes(k)) {
+        if !self.duels {
+            return;
+        }
+        if let Some(k) = home.filter(|&k| self.duels && !self.rests(k) && self.thrashes(k)) {
             self.give_up(k);
         }
-        if self.followed != FLOOR && self.alarmed() {
-            self.flee();
-        }
+        self.watch(home);
         self.judge_in -= 1;
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
@@ -202,11 +228,17 @@ impl Auto {
         k != GUARD && u64::from(self.samples[k].returns) > THRASHING * self.expected(k) + THRASHING_MIN
     }
 
-    /// Whether the followers' pages return far more often than they would need to.
-    fn alarmed(&self) -> bool {
-        let (all, guard) = (&self.followers[FLOOR], &self.samples[GUARD]);
-        let needed = u64::from(guard.returns) * u64::from(all.known) / u64::from(guard.known.max(1));
-        u64::from(all.returns) > ALARM * needed + ALARM_MIN
+    /// Looks whether pages return far more often than they would need to.
+    fn watch(&mut self, home: Option<usize>) {
+        self.watched += 1;
+        self.watched_guard += u32::from(home == Some(GUARD));
+        if self.watched < WATCH_MIN.max(self.present_everywhere()) {
+            return;
+        }
+        if self.followed != FLOOR && self.watched_guard <= self.watched / WATCH_FEW {
+            self.flee();
+        }
+        (self.watched, self.watched_guard) = (0, 0);
     }
 
     /// Follows the floor, and stays there for a while.
@@ -280,9 +312,9 @@ impl Auto {
     }
 
     fn victim_of_sample(&mut self, k: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let Self { samples, salt, .. } = self;
-        let whole = |page: PageId| whole_page(page, k, *salt);
-        samples[k].policy.victim(&|page| accept(whole(page))).map(whole)
+        let Self { samples, tile, salt, .. } = self;
+        let page = |name: PageId| page_in_sample(name, k, *tile, *salt);
+        samples[k].policy.victim(&|name| accept(page(name))).map(page)
     }
 
     /// Of the followers those that came in under an earlier choice leave first.
@@ -298,23 +330,31 @@ impl Auto {
         None
     }
 
-    /// The first time memory is full: with too few pages in it the samples are given up.
+    /// The first time memory is full: only now it is known how many pages it has.
     fn filled(&mut self) {
         self.full = true;
-        if self.present_everywhere() >= PAGES_MIN {
-            return;
+        let dueled = std::mem::replace(&mut self.duels, self.tiles_touched >= TILES_MIN);
+        if !self.duels || self.tiles_touched >= TILES_MANY {
+            self.followed = FLOOR;
         }
-        self.followed = FLOOR;
-        self.few = true;
-        (0..SAMPLES).for_each(|k| self.hand_over(k));
+        if dueled && !self.duels {
+            (0..SAMPLES).for_each(|k| self.hand_over(k));
+        }
     }
 }
 
-/// The page that a sample knows by its run.
-fn whole_page(run: PageId, k: usize, salt: u64) -> PageId {
-    let mut x = (u64::from(run.0) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// The page that sample `k` knows by this name.
+fn page_in_sample(name: PageId, k: usize, tile: u32, salt: u64) -> PageId {
+    let run = name.0 / tile;
+    PageId((run * RUN + place(run, k, salt)) * tile + name.0 % tile)
+}
+
+/// Which tile of a run is the sample's: one draw for the first candidate, the others a fixed odd step on, so that they are
+/// distinct and each as likely everywhere.
+fn place(run: u32, k: usize, salt: u64) -> u32 {
+    let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 32;
-    PageId(run.0 * RUN + (x as u32 % RUN + 5 * k as u32) % RUN)
+    (x as u32 % RUN + 5 * k as u32) % RUN
 }
 
 impl Policy for Auto {
@@ -351,18 +391,19 @@ impl Policy for Auto {
             return;
         }
         self.known[page.0 as usize / 64] &= !(1 << (page.0 % 64));
-        let home = self.home_of(page.0);
+        let (home, name) = (self.home_of(page.0), self.name_in_sample(page.0));
         let counted = home.map_or(&mut self.followers[FLOOR], |k| &mut self.samples[k]);
         counted.known = counted.known.saturating_sub(1);
         if let Some(k) = home {
-            self.samples[k].policy.forgotten(PageId(page.0 / RUN));
+            self.samples[k].policy.forgotten(name);
         }
         self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
     }
 
     fn coming(&mut self, page: PageId) {
+        let name = self.name_in_sample(page.0);
         match self.sample_of(page.0) {
-            Some(k) => self.samples[k].policy.coming(PageId(page.0 / RUN)),
+            Some(k) => self.samples[k].policy.coming(name),
             None => self.followers[self.followed].policy.coming(page),
         }
     }
@@ -393,7 +434,7 @@ impl Policy for Auto {
         for turn in (self.turned - turns..self.turned).map(|index| self.turns[index % TURNS]) {
             write!(out, ", {} from return {} on", CANDIDATES[turn.to], turn.returns)?;
         }
-        if self.few {
+        if !self.duels {
             return write!(out, " (too few pages in memory to compare)");
         }
         write!(out, "; returns a page lately:")?;
@@ -401,5 +442,66 @@ impl Policy for Auto {
             write!(out, " {name} {:.2}", f64::from(team.returns) / f64::from(team.known.max(1)))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::{Numbers, Trial};
+    use super::*;
+
+    const BLOCK: u32 = 64;
+
+    fn trial(name: &str, capacity: usize) -> Trial {
+        let space = Space { units: 100 * BLOCK, block_units: BLOCK, seed: 1 };
+        Trial::new(super::super::build(name, space).unwrap(), capacity)
+    }
+
+    #[test]
+    fn with_few_blocks_it_is_the_floor() {
+        let touched = Numbers(3).references(40_000, 60 * BLOCK);
+        let (mut auto, mut floor) = (trial("auto", 1000), trial(CANDIDATES[FLOOR], 1000));
+        assert_eq!(auto.victims(&touched), floor.victims(&touched));
+        assert_eq!(auto.hits, floor.hits);
+    }
+
+    #[test]
+    fn units_and_their_names_in_samples_belong_together() {
+        let auto = Auto::new(Space { units: 4000 * BLOCK, block_units: BLOCK, seed: 7 });
+        let mut sampled = [0; SAMPLES];
+        for unit in 0..4000 * BLOCK {
+            let Some(k) = auto.home_of(unit) else { continue };
+            sampled[k] += 1;
+            assert_eq!(auto.home_of(unit - unit % BLOCK), Some(k), "a block is whole");
+            assert_eq!(page_in_sample(auto.name_in_sample(unit), k, auto.tile, auto.salt), PageId(unit));
+        }
+        assert_eq!(sampled, [4000 / RUN * BLOCK; SAMPLES]);
+    }
+
+    /// Short bursts of a loop that the policy followed first cannot hold, between rounds in which it does best.
+    #[test]
+    fn it_falls_back_soon_where_the_followed_policy_thrashes() {
+        const CAPACITY: u32 = 1024;
+        let space = Space { units: 8 * CAPACITY, block_units: 1, seed: 1 };
+        let trial = |name: &str| {
+            let mut trial = Trial::new(super::super::build(name, space).unwrap(), CAPACITY as usize);
+            trial.visible = false;
+            trial
+        };
+        // Filled once, then loops that fit: what came first never leaves under a policy that refuses newcomers.
+        let mut touched: Vec<u32> = (0..2 * CAPACITY).chain(0..2 * CAPACITY).collect();
+        for _ in 0..200 {
+            touched.extend(4 * CAPACITY..4 * CAPACITY + CAPACITY / 2);
+        }
+        let misses = |name: &str| {
+            touched.len() as u32 - {
+                let mut trial = trial(name);
+                trial.victims(&touched);
+                trial.hits
+            }
+        };
+        let (auto, floor, followed) = (misses("auto"), misses(CANDIDATES[FLOOR]), misses(CANDIDATES[FIRST]));
+        assert!(followed > 10 * floor, "the trap is one: {followed} misses against {floor}");
+        assert!(auto < floor + 4 * CAPACITY, "{auto} misses against {floor}");
     }
 }
