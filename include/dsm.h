@@ -139,6 +139,12 @@ struct dsm_stats {
     uint64_t frames_sent;   /* to other ranks */
     uint64_t bytes_sent;    /* of those frames */
     uint64_t pages_dropped; /* copies given up for want of room: hanare launch --local */
+    uint64_t pages_out;         /* pages at home taken out of memory for want of room */
+    uint64_t pages_out_written; /* those of them that were written to memory servers: the others had not changed */
+    uint64_t pages_back;        /* pages that came back from there */
+    uint64_t bytes_out;         /* bytes written to memory servers */
+    uint64_t bytes_back;        /* and fetched from them */
+    uint64_t local_bytes_peak;  /* most that shared pages and twins took at once; 0 without --local */
 };
 void dsm_stats(struct dsm_stats *stats);
 

@@ -176,7 +176,7 @@ impl Machine {
         let mut changed = std::mem::take(&mut self.changed);
         changed.sort_unstable();
         for &page in &changed {
-            self.settle_page(page, &mut shares, &mut moves);
+            self.settle_page(page, &mut shares, &mut moves, actions);
         }
         changed.clear();
         self.changed = changed;
@@ -190,7 +190,7 @@ impl Machine {
         targets
     }
 
-    fn settle_page(&mut self, page: u32, shares: &mut [Share], moves: &mut Vec<Move>) {
+    fn settle_page(&mut self, page: u32, shares: &mut [Share], moves: &mut Vec<Move>, actions: &mut Vec<Action>) {
         let (me, protocol) = (self.config.rank, self.config.protocol);
         let local = &mut self.pages[page as usize];
         local.flags &= !CHANGED;
@@ -224,6 +224,7 @@ impl Machine {
             self.directory.remove(index);
             (local.home, local.state) = (home, State::Clean);
             self.counters.homes_moved += 1;
+            actions.push(Action::GivenAway { page });
         }
     }
 
@@ -247,7 +248,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn take_settlement(&mut self, from: Rank, invalid: &[Run], moves: &[Move], adopts: &[Adopt]) -> Checked {
+    pub(super) fn take_settlement(
+        &mut self,
+        from: Rank,
+        invalid: &[Run],
+        moves: &[Move],
+        adopts: &[Adopt],
+        actions: &mut Vec<Action>,
+    ) -> Checked {
         if !self.in_barrier() {
             return Err(Violation::Unasked);
         }
@@ -260,7 +268,7 @@ impl Machine {
             self.to_invalidate.extend(run.pages());
         }
         for adopt in adopts {
-            self.adopt(adopt)?;
+            self.adopt(adopt, actions)?;
         }
         for &Move { page, home } in moves {
             if home.0 >= self.config.ranks || home == from {
@@ -282,12 +290,13 @@ impl Machine {
     }
 
     /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did.
-    fn adopt(&mut self, adopt: &Adopt) -> Checked {
+    fn adopt(&mut self, adopt: &Adopt, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
             return Err(Violation::NotHome);
         }
         local.state = State::HomeClean;
+        actions.push(Action::Adopted { page: adopt.page });
         let me = self.config.rank;
         let ranks = self.config.ranks;
         let entry = self.entry(adopt.page);

@@ -173,6 +173,16 @@ pub enum Action {
         /// The pages.
         run: Run,
     },
+    /// This rank is a page's home from now on: its copy is the master.
+    Adopted {
+        /// The page.
+        page: u32,
+    },
+    /// This rank is a page's home no more: what it has is a copy, which is true.
+    GivenAway {
+        /// The page.
+        page: u32,
+    },
     /// Take pages, their bytes and their twins away.
     Discard {
         /// The pages.

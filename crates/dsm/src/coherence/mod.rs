@@ -48,6 +48,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub use event::{Action, Event, Misuse, Outcome, Reduction};
 pub use message::{Adopt, Failure, Message, Move, Purpose, Together, Violation};
 pub use placement::Placement;
+pub(crate) use units::runs_of;
 pub use units::{Rank, RankSet, Run};
 
 use crate::limits;
@@ -404,7 +405,7 @@ impl Machine {
             Message::Diffs { purpose, pages, last } => self.take_diffs(from, purpose, &pages, last, actions),
             Message::DiffsDone => self.diffs_done(from, actions),
             Message::Settle { invalid, moves, adopts, last } => {
-                self.take_settlement(from, &invalid, &moves, &adopts)?;
+                self.take_settlement(from, &invalid, &moves, &adopts, actions)?;
                 self.count_settlement(from, last, actions)
             }
             Message::Updates { pages, last } => {
@@ -480,7 +481,12 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    fn is_home(&self, page: u32) -> bool {
+    /// Whether this rank is the home of a page: its bytes here are the only ones, or the ones that all copies are made of.
+    ///
+    /// Such a page may be taken out of the rank's memory whatever the machine does, as long as it is brought back before an
+    /// action, or the program, reads or writes it, and before a peer does.
+    #[must_use]
+    pub fn is_home(&self, page: u32) -> bool {
         matches!(self.state(page), State::Open | State::HomeClean | State::HomeDirty)
     }
 

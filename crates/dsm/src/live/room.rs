@@ -1,8 +1,7 @@
 //! How much memory a rank's shared pages take, and which copies go first when it is too much.
 //!
-//! After SSS-CORE's method 3 (Nobukuni et al., section 3): shared copies are the cheapest victims, since their homes have the
-//! bytes; they are just dropped, the oldest first. A page that is written, on its way, or in a memory barrier is under
-//! coherence and never a victim. Pages at home stay: there is nowhere else for them.
+//! Shared copies are the cheapest victims, since their homes have the bytes: they are just dropped, the oldest first. One that
+//! is written, on its way, or in a memory barrier is under coherence and never a victim.
 
 use std::collections::VecDeque;
 
@@ -36,6 +35,10 @@ impl PageSet {
         *bits &= !(1 << (page % 64));
         self.count -= usize::from(was_there);
         was_there
+    }
+
+    pub(super) fn contains(&self, page: u32) -> bool {
+        self.bits.get(page as usize / 64).is_some_and(|bits| bits & 1 << (page % 64) != 0)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -74,7 +77,7 @@ impl Room {
     }
 
     /// How many copies are queued: no search for victims needs to look at more.
-    pub(super) fn copies(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.order.len()
     }
 }
@@ -87,11 +90,11 @@ mod tests {
     fn the_oldest_copies_go_first_and_the_last_ones_stay() {
         let mut room = Room::new(100);
         (0..200).chain(0..3).for_each(|page| room.came(page));
-        assert_eq!((room.copies(), room.victim(100)), (200, None));
+        assert_eq!((room.count(), room.victim(100)), (200, None));
         let victims: Vec<u32> = std::iter::from_fn(|| room.victim(101)).collect();
         assert_eq!(victims, (0..136).collect::<Vec<_>>());
         room.came(5);
-        assert_eq!((room.victim(101), room.copies()), (Some(136), COPIES_MIN));
+        assert_eq!((room.victim(101), room.count()), (Some(136), COPIES_MIN));
     }
 
     #[test]

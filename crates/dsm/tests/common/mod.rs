@@ -151,6 +151,8 @@ impl Cluster {
                 // Nobody may read what was there: it is only garbage from now on.
                 run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
             }
+            Action::Adopted { page } => assert_eq!(node.machine.state(page), State::HomeClean),
+            Action::GivenAway { page } => assert_eq!(node.machine.state(page), State::Clean),
             Action::Discard { run } => {
                 node.set_access(run, Access::None);
                 for page in run.pages() {
