@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(4);
 const EXIT_LOST: u8 = 122;
 
 /// Least of shared pages that a rank keeps, in bytes.
-const LOCAL_MIN: u64 = 1 << 20;
+const LOCAL_MIN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Protocol {
@@ -201,7 +201,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
 fn parse_local(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         size if size >= LOCAL_MIN => Ok(size),
-        _ => Err("a rank keeps 1M of shared pages at least".to_owned()),
+        _ => Err("a rank keeps 256K of shared pages at least".to_owned()),
     }
 }
 

@@ -24,6 +24,8 @@ use crate::coherence::{Run, runs_of};
 const AHEAD_MAX: usize = 64;
 /// Most pages kept free for what comes next, so that copies can be dropped for it before pages at home have to go.
 const SPARE_MAX: usize = 128;
+/// Pages that were touched last stay, so that one instruction finds all the pages it needs whatever the policy.
+const RECENT: usize = 8;
 /// Sequential readers that are followed at once.
 const STREAMS: usize = 8;
 /// Pages that may lie between two touches of a sequence, because they were in.
@@ -87,6 +89,8 @@ pub(super) struct Limit {
     policy: Box<dyn Policy>,
     streams: [Stream; STREAMS],
     stream: usize,
+    recent: [u32; RECENT],
+    touches: usize,
     /// Copies taken away while a peer still read what was this rank's then: their memory goes when it has.
     leaving: Vec<u32>,
     victims: Vec<u32>,
@@ -108,6 +112,8 @@ impl Limit {
             policy,
             streams: [Stream::default(); STREAMS],
             stream: 0,
+            recent: [u32::MAX; RECENT],
+            touches: 0,
             leaving: Vec::new(),
             victims: Vec::new(),
             missing: Vec::new(),
@@ -196,8 +202,10 @@ impl Limit {
         }
     }
 
-    /// A touch of a page that is in was seen.
+    /// A touch was seen, of a page that may be in.
     pub(super) fn seen(&mut self, page: u32, write: bool) {
+        self.recent[self.touches % RECENT] = page;
+        self.touches = self.touches.wrapping_add(1);
         if self.gates.is_in(page) {
             self.policy.referenced(PageId(page), write);
         }
@@ -238,9 +246,11 @@ impl Limit {
         }
         let mut victims = std::mem::take(&mut self.victims);
         victims.clear();
-        let gates = &self.gates;
+        let (gates, recent) = (&self.gates, self.recent);
         while victims.len() < count {
-            let may_go = |page: PageId| !gates.is_pinned(page.0) && !keep.contains(&page.0);
+            let may_go = |PageId(page): PageId| {
+                !gates.is_pinned(page) && !keep.contains(&page) && !recent.contains(&page)
+            };
             let Some(page) = self.policy.victim(&may_go) else { break };
             self.policy.removed(page, Leave::Evicted);
             victims.push(page.0);

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-/// Copies that stay in any case, so that one instruction finds all the pages it needs.
-const COPIES_MIN: usize = 64;
+/// Copies that stay in any case, so that one instruction finds all the pages it needs: a quarter of what there is room for,
+/// within these bounds.
+const COPIES_MIN: [usize; 2] = [16, 64];
 
 /// A set of pages, and how many they are.
 #[derive(Default)]
@@ -49,6 +50,7 @@ impl PageSet {
 /// Copies in the order in which they came, for a rank that may keep so many pages.
 pub(super) struct Room {
     pages_max: usize,
+    copies_min: usize,
     order: VecDeque<u32>,
     /// The pages of `order`, each once.
     queued: PageSet,
@@ -56,7 +58,8 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(pages_max: usize) -> Self {
-        Self { pages_max, order: VecDeque::new(), queued: PageSet::default() }
+        let copies_min = (pages_max / 4).clamp(COPIES_MIN[0], COPIES_MIN[1]);
+        Self { pages_max, copies_min, order: VecDeque::new(), queued: PageSet::default() }
     }
 
     /// A copy came.
@@ -68,7 +71,7 @@ impl Room {
 
     /// The oldest copy, when `pages` are more than there is room for. It is forgotten; [`Self::came`] puts back what stays.
     pub(super) fn victim(&mut self, pages: usize) -> Option<u32> {
-        if pages <= self.pages_max || self.order.len() <= COPIES_MIN {
+        if pages <= self.pages_max || self.order.len() <= self.copies_min {
             return None;
         }
         let page = self.order.pop_front()?;
@@ -92,9 +95,9 @@ mod tests {
         (0..200).chain(0..3).for_each(|page| room.came(page));
         assert_eq!((room.count(), room.victim(100)), (200, None));
         let victims: Vec<u32> = std::iter::from_fn(|| room.victim(101)).collect();
-        assert_eq!(victims, (0..136).collect::<Vec<_>>());
+        assert_eq!(victims, (0..175).collect::<Vec<_>>());
         room.came(5);
-        assert_eq!((room.victim(101), room.count()), (Some(136), COPIES_MIN));
+        assert_eq!((room.victim(101), room.count()), (Some(175), 25));
     }
 
     #[test]
