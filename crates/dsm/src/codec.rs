@@ -398,6 +398,7 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
     let purpose = match fields.u8()? {
         1 => Purpose::Barrier,
         2 => Purpose::Lock,
+        3 => Purpose::Early,
         _ => return Err(BadMessage),
     };
     let last = fields.bool()?;

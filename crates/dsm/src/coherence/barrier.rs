@@ -32,7 +32,7 @@ struct Share {
 
 impl Machine {
     pub(super) fn enter_barrier(&mut self, actions: &mut Vec<Action>) {
-        let mut targets = RankSet::EMPTY;
+        let mut targets = self.early_homes;
         for &page in self.dirty.iter().filter(|&&page| self.state(page) == State::Dirty) {
             targets.insert(self.pages[page as usize].home);
         }
@@ -98,7 +98,52 @@ impl Machine {
         actions.extend(runs_of(&mut protect).into_iter().map(|run| Action::Protect { run }));
         pages.clear();
         self.dirty = pages;
-        self.send_diffs(diffs, purpose, actions)
+        let mut homes = self.send_diffs(diffs, purpose, actions);
+        let mut early = std::mem::take(&mut self.early_homes);
+        homes.iter().for_each(|home| early.remove(home));
+        self.send_diffs_to(early, purpose, actions);
+        homes.extend(early);
+        homes
+    }
+
+    /// Messages with no diffs, behind those that went before.
+    pub(super) fn send_diffs_to(&mut self, homes: RankSet, purpose: Purpose, actions: &mut Vec<Action>) {
+        for to in homes.iter() {
+            self.counters.flushes += 1;
+            actions.push(Action::SendDiffs { to, pages: Vec::new(), purpose });
+        }
+    }
+
+    /// Sends home what this rank wrote to some pages, ahead of the next flush.
+    pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
+        // A release under way must not tell of pages that it has not flushed.
+        if !matches!(self.call, Call::None) {
+            return;
+        }
+        let mut pages: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
+        let runs = runs_of(&mut pages);
+        let diffs = self.clean(&pages, runs, actions);
+        let homes = self.send_diffs(diffs, Purpose::Early, actions);
+        self.early_homes.extend(homes);
+    }
+
+    /// Makes written copies clean, ascending pages that are these runs; their diffs have to be sent. The next release will
+    /// tell of them.
+    pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
+        actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
+        self.dirty.retain(|page| pages.binary_search(page).is_err());
+        self.flushed_early.extend(pages);
+        if self.flushed_early.len() > 2 * self.pages.len() {
+            // Each page once.
+            runs_of(&mut self.flushed_early);
+        }
+        let mut diffs = Vec::with_capacity(pages.len());
+        for &page in pages {
+            let local = &mut self.pages[page as usize];
+            local.state = State::Clean;
+            diffs.push((local.home, page));
+        }
+        diffs
     }
 
     /// Sends diffs of protected pages, one message a home. Returns the homes.
@@ -146,7 +191,7 @@ impl Machine {
                 return Err(Violation::Unasked);
             }
             self.flushed_by_all(actions);
-        } else if last {
+        } else if last && purpose == Purpose::Lock {
             self.send(from, Message::DiffsDone, actions);
         }
         Ok(())

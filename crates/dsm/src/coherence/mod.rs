@@ -26,6 +26,10 @@
 //! rank's last grant. That names more pages than must be invalidated, and needs no vector of clocks: whatever happens
 //! before a release is in the log before it. A memory barrier makes all copies true and empties the log.
 //!
+//! **Twins that there is no room for** go early ([`Event::Shed`]): the diff goes home at once, and nobody waits for it. What
+//! relies on it is a message behind it on the same link: the next request for the page, or the message that every such
+//! home gets at the next memory barrier or release, with diffs or without.
+//!
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
 //! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel.
 
@@ -186,6 +190,11 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
+    /// A free that has to wait until these homes have the diffs they got early: they may be of pages that go.
+    Freeing {
+        first: u32,
+        homes: RankSet,
+    },
     /// A call that ends with its meeting.
     Gather {
         what: Together,
@@ -216,6 +225,8 @@ pub struct Machine {
     dirty: Vec<u32>,
     /// Pages written since the last release and flushed before it.
     flushed_early: Vec<u32>,
+    /// Homes that got diffs early: the next flush has a message for them, behind which the diffs are there.
+    early_homes: RankSet,
     /// Home pages to settle at the next memory barrier.
     changed: Vec<u32>,
     /// Ranks whose diffs of this barrier are here; ranks that have settled with this one.
@@ -263,6 +274,7 @@ impl Machine {
             areas: Areas::new(config.pages),
             dirty: Vec::new(),
             flushed_early: Vec::new(),
+            early_homes: RankSet::EMPTY,
             changed: Vec::new(),
             diffs_here: RankSet::EMPTY,
             settled_here: RankSet::EMPTY,
@@ -296,6 +308,7 @@ impl Machine {
         match event {
             Event::Touch { page, write } => self.touch(page, write, actions)?,
             Event::Drop { page } => self.drop_copy(page, actions),
+            Event::Shed { pages } => self.shed(pages, actions),
             Event::Received { from, message } => self.receive_checked(from, message, actions),
             call => {
                 if !matches!(self.call, Call::None) {
@@ -360,7 +373,10 @@ impl Machine {
             }
             Event::Free { first } => {
                 self.areas.find(first).ok_or(Misuse::NotAnAllocation(first))?;
-                self.gather(Together::Free, u64::from(first), Vec::new(), Then::Free { first }, actions);
+                let homes = std::mem::take(&mut self.early_homes);
+                self.call = Call::Freeing { first, homes };
+                self.send_diffs_to(homes, Purpose::Lock, actions);
+                self.diffs_arrived(actions);
                 Ok(())
             }
             Event::Reduce { reduction, values } => {
@@ -374,7 +390,7 @@ impl Machine {
                 self.gather(Together::Shutdown, 0, Vec::new(), Then::Shutdown, actions);
                 Ok(())
             }
-            Event::Touch { .. } | Event::Drop { .. } | Event::Received { .. } => Ok(()),
+            Event::Touch { .. } | Event::Drop { .. } | Event::Shed { .. } | Event::Received { .. } => Ok(()),
         }
     }
 

@@ -117,6 +117,8 @@ const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[]
 const LOOKS: u32 = 50;
 /// How often there may be something in the post before the kernel is asked all the same.
 const TAKES_MAX: u32 = 8;
+/// Most pages whose diffs go home early at once.
+const SHED_MAX: usize = 64;
 
 pub(super) struct Engine {
     machine: Machine,
@@ -330,26 +332,45 @@ impl Engine {
         }
     }
 
-    /// Gives up the oldest copies while shared pages take more than there is room for, and then pages at home.
+    /// Gives up the oldest copies while shared pages take more than there is room for, then pages at home. Where it is twins
+    /// that take the room, what they are compared with goes home early.
     fn make_room(&mut self) {
-        let Some(limit) = &self.limit else { return };
+        let Some(limit) = &mut self.limit else { return };
+        let mut written = std::mem::take(&mut limit.written);
+        written.clear();
         if !self.machine.is_in_barrier() {
-            for _ in 0..limit.copies.count() {
-                let held = self.region.pages_held();
-                let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
-                match self.machine.state(page) {
-                    // Never the program's misuse.
-                    State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
-                    // Under coherence: perhaps later.
-                    State::Dirty | State::Fetching | State::Asking => {
-                        self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
-                    }
-                    _ => {}
-                }
-            }
+            self.drop_copies(&mut written);
         }
         let done = self.make_room_at_home();
         self.must(done);
+        let lacks_room = |limit: &Limit| limit.lacks_room(&self.region);
+        if !written.is_empty() && self.limit.as_ref().is_some_and(lacks_room) {
+            // Never the program's misuse. The copies are clean then, and can be dropped.
+            let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
+            self.drop_copies(&mut Vec::new());
+        }
+        self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
+    }
+
+    /// Drops clean copies while there is too little room, the oldest first. Names some of the written ones it met.
+    fn drop_copies(&mut self, written: &mut Vec<u32>) {
+        for _ in 0..self.limit.as_ref().map_or(0, |limit| limit.copies.count()) {
+            let held = self.region.pages_held();
+            let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
+            let state = self.machine.state(page);
+            match state {
+                // Never the program's misuse.
+                State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
+                // Under coherence: perhaps later.
+                State::Dirty | State::Fetching | State::Asking => {
+                    self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
+                    if state == State::Dirty && written.len() < SHED_MAX {
+                        written.push(page);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     fn make_room_at_home(&mut self) -> Result<(), Trouble> {

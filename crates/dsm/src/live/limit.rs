@@ -7,7 +7,9 @@
 //! pinned ([`Gates`]), one that an action is about. A home page that is merely open for writing is not under coherence: once
 //! it is out of view nobody writes to it, and it comes back as its state says.
 //!
-//! The memory is brought below the limit before pages come in, not after. What is under coherence may exceed it.
+//! The memory is brought below the limit before pages come in, not after. Twins that take too much of it are shed: the diffs
+//! of their pages go home early. What is left under coherence (pages on their way, and the few that one instruction may
+//! need) is all that may exceed the limit.
 
 use hanare_paging::PageId;
 use hanare_paging::limits::HIDES_MAX;
@@ -93,6 +95,8 @@ pub(super) struct Limit {
     touches: usize,
     /// Copies taken away while a peer still read what was this rank's then: their memory goes when it has.
     leaving: Vec<u32>,
+    /// A list for the engine's use: written copies.
+    pub(super) written: Vec<u32>,
     victims: Vec<u32>,
     missing: Vec<u32>,
     stored: Vec<u32>,
@@ -115,6 +119,7 @@ impl Limit {
             recent: [u32::MAX; RECENT],
             touches: 0,
             leaving: Vec::new(),
+            written: Vec::new(),
             victims: Vec::new(),
             missing: Vec::new(),
             stored: Vec::new(),
@@ -134,6 +139,12 @@ impl Limit {
     /// Whether more is in than there should be, and nothing can be done about it.
     pub(super) fn is_exceeded(&self, region: &Region) -> bool {
         region.pages_held() > self.pages_max
+    }
+
+    /// Whether twins are what takes the room: there is too little although all that may go went, or they take much of it.
+    pub(super) fn lacks_room(&self, region: &Region) -> bool {
+        let held = region.pages_held();
+        held > self.pages_max || held + self.spare > self.pages_max && region.twins_held() > self.pages_max / 4
     }
 
     fn is_stored(&self, page: u32) -> bool {

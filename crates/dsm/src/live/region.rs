@@ -275,6 +275,11 @@ impl Region {
         self.held.len() + self.twinned.len()
     }
 
+    /// Twins that take memory now.
+    pub(super) fn twins_held(&self) -> usize {
+        self.twinned.len()
+    }
+
     pub(super) fn wake(&self, run: Run) {
         let (offset, len) = Self::range(run);
         if len > 0 {

@@ -198,6 +198,13 @@ impl Servers {
         self.of_page[page as usize] != 0
     }
 
+    /// Pages on each server.
+    #[cfg(test)]
+    pub(super) fn used(&self) -> Vec<usize> {
+        let on = |server| self.of_page.iter().filter(|&&of| usize::from(of) == server + 1).count();
+        (0..self.servers.len()).map(on).collect()
+    }
+
     fn server_of(&self, page: u32) -> usize {
         usize::from(self.of_page[page as usize]).saturating_sub(1)
     }
