@@ -170,10 +170,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut running = Vec::new();
         let mut specs = Vec::new();
-        for (index, &memory) in memory.iter().enumerate() {
+        for (index, &bytes) in memory.iter().enumerate() {
             let unix = Endpoint::Unix(dir.path().join(index.to_string()));
-            let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix], memory);
-            config.spill = (index == 0).then(|| dir.path().to_owned());
+            let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix], bytes);
+            config.spill = (memory.len() == 1).then(|| dir.path().to_owned());
             let server = Server::bind(config).expect("a server");
             specs.push(ServerSpec { endpoint: server.local_addrs()[0].clone(), capacity_bytes: None });
             running.push((server.stop_handle(), std::thread::spawn(move || server.run())));
