@@ -36,7 +36,10 @@ fn count(counts: &Value, name: &str) -> u64 {
 fn assert_within(ranks: &[Value], local: u64, case: &str) {
     for counts in ranks {
         let peak = count(counts, "local_bytes_peak");
-        assert!((1..=local + SLACK).contains(&peak), "{case}: {peak} bytes at the peak, {local} were allowed: {counts}");
+        assert!(
+            (1..=local + SLACK).contains(&peak),
+            "{case}: {peak} bytes at the peak, {local} were allowed: {counts}"
+        );
     }
 }
 
@@ -117,7 +120,8 @@ fn pages_go_to_named_servers_and_every_policy_keeps_them() {
     let hosts = servers.iter().fold("here 1\n".to_owned(), |hosts, server| hosts + &server.address + " 16\n");
     let hosts = place.file("hosts", hosts).display().to_string();
     let named = ["--server", &servers[0].address, "--server", &servers[1].address];
-    for (elsewhere, policy) in [(&named[..], "lirs"), (&["-f", &hosts], "fifo"), (&named, "clock"), (&named, "random")] {
+    for (elsewhere, policy) in [(&named[..], "lirs"), (&["-f", &hosts], "fifo"), (&named, "clock"), (&named, "random")]
+    {
         for transfer in TRANSFERS {
             let flags = [&["--transfer", transfer, "--local", "256K", "--policy", policy], elsewhere].concat();
             let (counts, of_ranks) = launch(&place, 3, &flags, &["laplace", "-n", "510", "-i", "3"]);
@@ -212,7 +216,8 @@ fn settings_that_make_no_sense_are_one_line() {
         (&["--local", "1M", "--server", "127.0.0.1:1", "--memory", "1G"], "--memory"),
         (&["--local", "1M", "-f", "/no/such/file"], "/no/such/file"),
     ] {
-        let outcome = place.run(place.command(built().hanare()).args(["launch", "-n", "2"]).args(flags).args(["--", "true"]));
+        let outcome =
+            place.run(place.command(built().hanare()).args(["launch", "-n", "2"]).args(flags).args(["--", "true"]));
         outcome.assert_ended_by_us(125, part);
     }
     place.assert_nothing_left();

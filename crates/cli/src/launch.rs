@@ -18,8 +18,8 @@ use signal_hook::iterator::Signals;
 use thiserror::Error;
 
 use crate::message::say;
-use elsewhere::{Elsewhere, ElsewhereError};
 use crate::supervise::End;
+use elsewhere::{Elsewhere, ElsewhereError};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
 
-use super::engine::Counts;
 use super::away::Away;
+use super::engine::Counts;
 use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::gates::Gates;
@@ -335,48 +335,55 @@ impl Engine {
     /// Gives up the oldest copies while shared pages take more than there is room for, then pages at home. Where it is twins
     /// that take the room, what they are compared with goes home early.
     fn make_room(&mut self) {
-        let Some(limit) = &mut self.limit else { return };
-        let mut written = std::mem::take(&mut limit.written);
-        written.clear();
+        if self.limit.is_none() {
+            return;
+        }
         if !self.machine.is_in_barrier() {
-            self.drop_copies(&mut written);
+            self.drop_copies();
         }
         let done = self.make_room_at_home();
         self.must(done);
-        let lacks_room = |limit: &Limit| limit.lacks_room(&self.region);
-        if !written.is_empty() && self.limit.as_ref().is_some_and(lacks_room) {
-            // Never the program's misuse. The copies are clean then, and can be dropped.
-            let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
-            self.drop_copies(&mut Vec::new());
+        if self.limit.as_ref().is_some_and(|limit| limit.lacks_room(&self.region)) {
+            self.shed_twins();
         }
-        self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
     }
 
-    /// Drops clean copies while there is too little room, the oldest first. Names some of the written ones it met.
-    fn drop_copies(&mut self, written: &mut Vec<u32>) {
+    /// Drops clean copies while there is too little room, the oldest first.
+    fn drop_copies(&mut self) {
         for _ in 0..self.limit.as_ref().map_or(0, |limit| limit.copies.count()) {
             let held = self.region.pages_held();
             let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
-            let state = self.machine.state(page);
-            match state {
+            match self.machine.state(page) {
                 // Never the program's misuse.
                 State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
                 // Under coherence: perhaps later.
                 State::Dirty | State::Fetching | State::Asking => {
                     self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
-                    if state == State::Dirty && written.len() < SHED_MAX {
-                        written.push(page);
-                    }
                 }
                 _ => {}
             }
         }
     }
 
+    /// Sends home what was written to the oldest copies. They are clean then, and can be dropped.
+    fn shed_twins(&mut self) {
+        let Some(limit) = &mut self.limit else { return };
+        let mut written = std::mem::take(&mut limit.written);
+        written.clear();
+        let is_dirty = |&page: &u32| self.machine.state(page) == State::Dirty;
+        written.extend(limit.copies.iter().filter(is_dirty).take(SHED_MAX));
+        if !written.is_empty() {
+            // Never the program's misuse.
+            let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
+        }
+        self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
+    }
+
     fn make_room_at_home(&mut self) -> Result<(), Trouble> {
         let Some(limit) = &mut self.limit else { return Ok(()) };
         let machine = &self.machine;
-        let is_used = |page| !matches!(machine.state(page), State::Invalid | State::Free | State::Asking | State::Fetching);
+        let is_used =
+            |page| !matches!(machine.state(page), State::Invalid | State::Free | State::Asking | State::Fetching);
         limit.see_off(&mut self.region, is_used)?;
         limit.make_spare_room(&mut self.region)?;
         Ok(limit.hide(&mut self.region)?)

@@ -141,10 +141,11 @@ impl Limit {
         region.pages_held() > self.pages_max
     }
 
-    /// Whether twins are what takes the room: there is too little although all that may go went, or they take much of it.
+    /// Whether twins are what takes the room: there is too little although all that may go went, or there is little and they
+    /// have much of it, so that other copies come and go.
     pub(super) fn lacks_room(&self, region: &Region) -> bool {
         let held = region.pages_held();
-        held > self.pages_max || held + self.spare > self.pages_max && region.twins_held() > self.pages_max / 4
+        held > self.pages_max || held + 2 * self.spare > self.pages_max && region.twins_held() > self.pages_max / 4
     }
 
     fn is_stored(&self, page: u32) -> bool {
@@ -259,9 +260,8 @@ impl Limit {
         victims.clear();
         let (gates, recent) = (&self.gates, self.recent);
         while victims.len() < count {
-            let may_go = |PageId(page): PageId| {
-                !gates.is_pinned(page) && !keep.contains(&page) && !recent.contains(&page)
-            };
+            let may_go =
+                |PageId(page): PageId| !gates.is_pinned(page) && !keep.contains(&page) && !recent.contains(&page);
             let Some(page) = self.policy.victim(&may_go) else { break };
             self.policy.removed(page, Leave::Evicted);
             victims.push(page.0);

@@ -19,7 +19,7 @@ mod region;
 mod room;
 mod tcp;
 
+pub use elsewhere::{Elsewhere, ServerSpec};
 pub use engine::{Counts, Live};
 pub use fatal::{EXIT_LOST, EXIT_OWN, die};
-pub use elsewhere::{Elsewhere, ServerSpec};
 pub use job::{Job, JobError, Meet, Transfer};

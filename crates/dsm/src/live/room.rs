@@ -79,6 +79,11 @@ impl Room {
         Some(page)
     }
 
+    /// Copies, the oldest first, some of which may be gone.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.iter().copied()
+    }
+
     /// How many copies are queued: no search for victims needs to look at more.
     pub(super) fn count(&self) -> usize {
         self.order.len()

@@ -130,9 +130,7 @@ impl Server {
         self.wait_until(silent, |server| server.sent.len() < SENT_MAX)?;
         let len = run.count * PAGE as u32;
         self.left_bytes = self.left_bytes.saturating_add(u64::from(len));
-        self.writer
-            .discard(self.tag, u64::from(run.first) * PAGE as u64, len)
-            .map_err(|error| self.lost(error))?;
+        self.writer.discard(self.tag, u64::from(run.first) * PAGE as u64, len).map_err(|error| self.lost(error))?;
         self.tag += 1;
         self.sent.push_back(None);
         while self.acknowledged(Wait::Now)? {}
@@ -141,9 +139,8 @@ impl Server {
 
     /// Asks for a run once nothing of it is on its way out any more.
     fn request(&mut self, run: Run, silent: Duration) -> Result<(), AwayError> {
-        let is_free = |sent: &Option<Run>| {
-            sent.is_none_or(|sent| sent.pages().end <= run.first || sent.first >= run.pages().end)
-        };
+        let is_free =
+            |sent: &Option<Run>| sent.is_none_or(|sent| sent.pages().end <= run.first || sent.first >= run.pages().end);
         self.wait_until(silent, |server| server.sent.iter().all(is_free))?;
         let (tag, offset) = (u64::from(run.first), u64::from(run.first) * PAGE as u64);
         self.requests.request(tag, offset, (run.count as usize * PAGE) as u32).map_err(|error| self.lost(error))
@@ -234,9 +231,10 @@ impl Servers {
     /// The parts of ascending pages that one request reaches: neighbours on one server.
     fn runs<'a>(&'a self, pages: &'a [u32]) -> impl Iterator<Item = (usize, Run)> + 'a {
         let joins = |a: &u32, b: &u32| a + 1 == *b && self.server_of(*a) == self.server_of(*b);
-        pages.chunk_by(joins).flat_map(|part| part.chunks(RUN_MAX)).map(|part| {
-            (self.server_of(part[0]), Run { first: part[0], count: part.len() as u32 })
-        })
+        pages
+            .chunk_by(joins)
+            .flat_map(|part| part.chunks(RUN_MAX))
+            .map(|part| (self.server_of(part[0]), Run { first: part[0], count: part.len() as u32 }))
     }
 
     /// # Safety
