@@ -69,6 +69,36 @@ fn workloads_that_do_not_fit_give_their_serial_results() {
     place.assert_nothing_left();
 }
 
+/// So little that twins go early all the time; less than the command would allow.
+#[test]
+fn no_outcome_is_seen_that_release_consistency_forbids() {
+    let place = Place::new();
+    let served = Served::tcp(&place, "32M");
+    for protocol in PROTOCOLS {
+        for transfer in TRANSFERS {
+            for home in ["static", "migrate"] {
+                let mut command = place.command(built().hanare());
+                command.args([
+                    "launch",
+                    "-n",
+                    "3",
+                    "--protocol",
+                    protocol,
+                    "--transfer",
+                    transfer,
+                    "--home",
+                    home,
+                    "--",
+                ]);
+                command.arg(built().workload("litmus")).arg("40");
+                command.env("HANARE_SERVERS", &served.address).env("HANARE_SHARED_LOCAL_BYTES", "32768");
+                let outcome = place.start(&mut command).finish(LIMIT);
+                assert_eq!(outcome.code, Some(0), "{protocol}, {transfer}, {home}: {outcome:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn homes_that_move_take_their_pages_along() {
     let place = Place::new();
