@@ -472,7 +472,7 @@ fn only_seed() -> Option<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 8, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     /// Every read returns what release consistency allows, whatever the order in which messages arrive; every call
     /// ends, no thread is left waiting, and a page's view is what its state says at every moment.

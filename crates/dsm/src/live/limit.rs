@@ -369,3 +369,79 @@ impl Limit {
         Ok(away.forget(run)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hanare_paging::policy::{self, Space};
+    use hanare_server::{Server, ServerConfig};
+    use hanare_wire::Endpoint;
+
+    use super::super::elsewhere::Elsewhere;
+    use super::super::region::PAGE;
+    use super::*;
+
+    const PAGES: u32 = 600;
+    const ROOM: usize = 64;
+
+    /// Pages that take memory, as the kernel says; those of the gates among them.
+    fn blocks(region: &Region) -> usize {
+        rustix::fs::fstat(region.memory()).expect("a descriptor").st_blocks as usize * 512 / PAGE
+    }
+
+    /// Pages come, are written, or are given back, in any order: each holds what was written last, what is in memory is
+    /// what is counted, and it is never more than there is room for.
+    #[test]
+    fn what_is_in_is_what_is_counted_and_no_page_is_lost() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("socket");
+        let server = Server::bind(ServerConfig::new(vec![Endpoint::Unix(socket.clone())], 64 << 20)).expect("a server");
+        let stop = server.stop_handle();
+        let server = std::thread::spawn(move || server.run());
+        let bytes = u64::from(PAGES) * PAGE as u64;
+        let mut region = Region::new(bytes, Gates::len_for(PAGES), 0).expect("a region");
+        let gates = Gates::map(region.memory(), bytes, PAGES).expect("gates");
+        let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
+        let away = Away::open(&Elsewhere::Private(socket), PAGES, 1).expect("a link");
+        let space = Space { units: PAGES, block_units: 1, seed: 1 };
+        let policy = policy::build("lirs", space).expect("a policy");
+        let mut limit = Limit::new((ROOM * PAGE) as u64, gates, away, policy);
+        let mut model = vec![0_u8; PAGES as usize];
+        let mut random = 7_u64;
+        let mut below = |n: u32| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 33) % u64::from(n)) as u32
+        };
+        for turn in 0..4000_u32 {
+            let first = below(PAGES);
+            let run = Run { first, count: 1 + below((PAGES - first).min(24)) };
+            let pages: Vec<u32> = run.pages().collect();
+            if turn % 50 == 49 {
+                limit.discarded(&region, run).expect("freed");
+                region.discard(run).expect("freed");
+                pages.iter().for_each(|&page| model[page as usize] = 0);
+                continue;
+            }
+            limit.bring_in(&mut region, &pages, Cause::Read).expect("brought in");
+            let value = (turn % 255) as u8 + 1;
+            for &page in &pages {
+                let mut bytes = [0; PAGE];
+                region.read(page, &mut bytes);
+                assert_eq!(bytes, [model[page as usize]; PAGE], "page {page} at turn {turn}");
+                if value % 3 == 0 {
+                    limit.gates.mark_written(page);
+                    region.write(page, 0, &[value; PAGE]);
+                    model[page as usize] = value;
+                }
+            }
+            assert!(region.pages_held() <= ROOM, "{} pages at turn {turn}", region.pages_held());
+            limit.make_spare_room(&mut region).expect("made");
+            let counted = region.pages_held();
+            assert!(counted + limit.spare <= ROOM && (counted..=counted + gate_pages).contains(&blocks(&region)));
+        }
+        let Moved { out, written, back, peak } = limit.moved;
+        assert!(back > 1000 && written > 500 && written < out && peak <= ROOM as u64, "{:?}", limit.moved);
+        drop(limit);
+        stop.stop();
+        server.join().expect("no panic").expect("a good end");
+    }
+}
