@@ -162,6 +162,22 @@ fn pages_go_to_named_servers_and_every_policy_keeps_them() {
 }
 
 #[test]
+fn a_rank_that_no_launcher_gave_a_server_has_one_of_its_own() {
+    let place = Place::new();
+    let mut command = place.command(built().workload("laplace"));
+    command.args(["-n", "510", "-i", "3", "--verify", "--json"]);
+    command.env("HANARE_SHARED_LOCAL_BYTES", LEAST.to_string()).env("HANARE_BIN", built().hanare());
+    let outcome = place.start(&mut command).finish(LIMIT);
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(": verified\n"), "{outcome:?}");
+    let counts: Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
+    assert!(count(&counts, "pages_back") > 500, "{counts}");
+    place.assert_nothing_left();
+    let outcome = place.start(command.env("HANARE_BIN", "/no/such/command")).finish(LIMIT);
+    outcome.assert_ended_by_us(125, "cannot run /no/such/command");
+    place.assert_nothing_left();
+}
+
+#[test]
 fn what_the_private_server_has_no_memory_for_is_spilled() {
     let place = Place::new();
     let spill = place.path("").display().to_string();

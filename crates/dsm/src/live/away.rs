@@ -4,10 +4,12 @@
 //! This room moves bytes and knows what is held where; which pages leave it does not know. A page that comes back keeps its
 //! place, so that one that is not written meanwhile need not go again.
 
+mod own;
 mod servers;
 mod slots;
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use hanare_sys::map::MapError;
@@ -52,6 +54,12 @@ pub(super) enum AwayError {
     /// Slots that cannot be mapped.
     #[error("cannot map the private memory server's slots: {0}; raise the limit on address space")]
     Map(#[from] MapError),
+    /// There is no private server.
+    #[error("cannot start a private memory server: {what}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
+    Start {
+        /// Why.
+        what: String,
+    },
     /// The key is no use.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -74,15 +82,16 @@ pub(super) enum Away {
 }
 
 impl Away {
-    /// Connects a rank whose region has so many pages. None when there is nowhere to put pages.
-    pub(super) fn open(elsewhere: &Elsewhere, pages: u32, ranks: u16) -> Result<Option<Self>, AwayError> {
+    /// Connects a rank whose region has so many pages.
+    pub(super) fn open(elsewhere: &Elsewhere, pages: u32, ranks: u16) -> Result<Self, AwayError> {
+        let slots = |socket: &Path| Slots::open(socket, pages).map(|slots| Away::Slots(Box::new(slots)));
         match elsewhere {
-            Elsewhere::Nowhere => Ok(None),
-            Elsewhere::Private(socket) => Slots::open(socket, pages).map(|slots| Some(Away::Slots(Box::new(slots)))),
+            Elsewhere::Own => slots(&own::start(ranks)?),
+            Elsewhere::Private(socket) => slots(socket),
             Elsewhere::Servers { servers, key, timeout_s } => {
                 let key = key.as_deref().map(Key::from_file).transpose()?;
                 let silent = Duration::from_secs(u64::from(*timeout_s));
-                Servers::open(servers, key, silent, pages, ranks).map(|servers| Some(Away::Servers(servers)))
+                Servers::open(servers, key, silent, pages, ranks).map(Away::Servers)
             }
         }
     }
@@ -154,8 +163,6 @@ impl Away {
 #[cfg(test)]
 #[allow(unsafe_code, reason = "pages of the tests' own")]
 mod tests {
-    use std::path::Path;
-
     use hanare_server::{Server, ServerConfig};
     use hanare_sys::map::Mapping;
     use hanare_wire::Endpoint;
@@ -249,7 +256,7 @@ mod tests {
     fn slots_give_back_what_was_put_there_also_when_spilled() {
         with_servers(&[2 << 20], |dir, _| {
             let private = Elsewhere::Private(dir.join("0"));
-            let mut away = Away::open(&private, PAGES, 1).expect("a link").expect("a store");
+            let mut away = Away::open(&private, PAGES, 1).expect("a link");
             check_against_a_model(&mut away, 1);
         });
     }
@@ -258,7 +265,7 @@ mod tests {
     fn servers_give_back_what_was_put_there_and_share_the_load() {
         with_servers(&[16 << 20, 16 << 20], |_, specs| {
             let elsewhere = Elsewhere::Servers { servers: specs.to_vec(), key: None, timeout_s: 5 };
-            let mut away = Away::open(&elsewhere, PAGES, 1).expect("links").expect("a store");
+            let mut away = Away::open(&elsewhere, PAGES, 1).expect("links");
             check_against_a_model(&mut away, 2);
             let Away::Servers(servers) = &away else { panic!("servers were named") };
             assert!(servers.used().iter().all(|&pages| pages > 0), "{:?}", servers.used());
@@ -270,7 +277,7 @@ mod tests {
         with_servers(&[64 << 20], |_, specs| {
             let bound = ServerSpec { capacity_bytes: Some(64 * PAGE as u64), ..specs[0].clone() };
             let elsewhere = Elsewhere::Servers { servers: vec![bound], key: None, timeout_s: 5 };
-            let mut away = Away::open(&elsewhere, PAGES, 2).expect("links").expect("a store");
+            let mut away = Away::open(&elsewhere, PAGES, 2).expect("links");
             let pages = Pages(Mapping::anonymous(PAGES as usize * PAGE).expect("memory"));
             // SAFETY: pages of the test's own.
             let mut write = |first, count| unsafe { away.write(Run { first, count }, pages.at(first)) };
@@ -286,8 +293,8 @@ mod tests {
         let mut kept = None;
         with_servers(&[16 << 20, 16 << 20], |dir, specs| {
             let elsewhere = Elsewhere::Servers { servers: specs[..1].to_vec(), key: None, timeout_s: 1 };
-            let servers = Away::open(&elsewhere, PAGES, 1).expect("a link").expect("a store");
-            let slots = Away::open(&Elsewhere::Private(dir.join("1")), PAGES, 1).expect("a link").expect("a store");
+            let servers = Away::open(&elsewhere, PAGES, 1).expect("a link");
+            let slots = Away::open(&Elsewhere::Private(dir.join("1")), PAGES, 1).expect("a link");
             kept = Some((servers, slots, specs[0].endpoint.to_string()));
         });
         let (mut servers, mut slots, name) = kept.expect("the test ran");

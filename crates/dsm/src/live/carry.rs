@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
 
-use super::away::Away;
 use super::engine::Counts;
 use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
@@ -403,7 +402,7 @@ impl Engine {
 
     /// The links to memory servers.
     pub(super) fn server_links(&self) -> Vec<BorrowedFd<'_>> {
-        self.limit.as_ref().and_then(Limit::away).map(Away::links).unwrap_or_default()
+        self.limit.as_ref().map(|limit| limit.away().links()).unwrap_or_default()
     }
 
     /// Takes what a rank has sent; `told` says that its socket has something.

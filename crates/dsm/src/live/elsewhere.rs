@@ -23,8 +23,8 @@ pub struct ServerSpec {
 /// Where pages go that there is no room for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Elsewhere {
-    /// Nothing is named: pages stay with their home.
-    Nowhere,
+    /// Nothing is named: a private server of the rank's own.
+    Own,
     /// A private server of this host, by its socket.
     Private(PathBuf),
     /// Memory servers.
@@ -43,7 +43,7 @@ impl Elsewhere {
     pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let Some(list) = get("HANARE_SERVERS") else {
-            return Ok(get("HANARE_PRIVATE").map_or(Elsewhere::Nowhere, |path| Elsewhere::Private(path.into())));
+            return Ok(get("HANARE_PRIVATE").map_or(Elsewhere::Own, |path| Elsewhere::Private(path.into())));
         };
         let servers: Option<Vec<ServerSpec>> = list.split(',').map(server).collect();
         let refused = || JobError::Value {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn named_servers_come_before_a_private_one() {
-        assert_eq!(of(&[]), Ok(Elsewhere::Nowhere));
+        assert_eq!(of(&[]), Ok(Elsewhere::Own));
         assert_eq!(of(&[("HANARE_PRIVATE", "/p")]), Ok(Elsewhere::Private("/p".into())));
         let vars = [("HANARE_SERVERS", "a:1=3M,b:2"), ("HANARE_PRIVATE", "/p"), ("HANARE_TIMEOUT", "7")];
         let server = |endpoint: &str, capacity_bytes| ServerSpec {

@@ -87,7 +87,7 @@ pub(super) struct Limit {
     /// Copies, which go first.
     pub(super) copies: Room,
     pub(super) gates: Gates,
-    away: Option<Away>,
+    away: Away,
     policy: Box<dyn Policy>,
     streams: [Stream; STREAMS],
     stream: usize,
@@ -104,7 +104,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    pub(super) fn new(bytes: u64, gates: Gates, away: Option<Away>, policy: Box<dyn Policy>) -> Self {
+    pub(super) fn new(bytes: u64, gates: Gates, away: Away, policy: Box<dyn Policy>) -> Self {
         let pages_max = (bytes / super::region::PAGE as u64) as usize;
         let spare = (pages_max / 16).clamp(2, SPARE_MAX);
         Self {
@@ -127,13 +127,13 @@ impl Limit {
         }
     }
 
-    pub(super) fn away(&self) -> Option<&Away> {
-        self.away.as_ref()
+    pub(super) fn away(&self) -> &Away {
+        &self.away
     }
 
     /// Hears what memory servers say by themselves.
     pub(super) fn look(&mut self) -> Result<(), AwayError> {
-        self.away.as_mut().map_or(Ok(()), Away::look)
+        self.away.look()
     }
 
     /// Whether more is in than there should be, and nothing can be done about it.
@@ -149,7 +149,7 @@ impl Limit {
     }
 
     fn is_stored(&self, page: u32) -> bool {
-        self.away.as_ref().is_some_and(|away| away.holds(page))
+        self.away.holds(page)
     }
 
     // ---- coming in --------------------------------------------------------------------------------------------------
@@ -162,12 +162,10 @@ impl Limit {
             return Ok(());
         }
         self.make_room(region, self.missing.len(), pages)?;
-        if let Some(away) = &mut self.away {
-            self.stored.clear();
-            self.stored.extend(self.missing.iter().copied().filter(|&page| away.holds(page)));
-            region.fetch(away, &self.stored)?;
-            self.moved.back += self.stored.len() as u64;
-        }
+        self.stored.clear();
+        self.stored.extend(self.missing.iter().copied().filter(|&page| self.away.holds(page)));
+        region.fetch(&mut self.away, &self.stored)?;
+        self.moved.back += self.stored.len() as u64;
         for &page in &self.missing {
             region.hold(page);
             self.gates.open(page);
@@ -253,9 +251,6 @@ impl Limit {
     }
 
     fn take_out(&mut self, region: &mut Region, count: usize, keep: &[u32]) -> Result<(), Trouble> {
-        if self.away.is_none() {
-            return Ok(());
-        }
         let mut victims = std::mem::take(&mut self.victims);
         victims.clear();
         let (gates, recent) = (&self.gates, self.recent);
@@ -272,7 +267,7 @@ impl Limit {
     }
 
     fn put_away(&mut self, region: &mut Region, victims: &mut Vec<u32>) -> Result<(), Trouble> {
-        let Some(away) = &mut self.away else { return Ok(()) };
+        let away = &mut self.away;
         let mut written = Vec::with_capacity(victims.len());
         victims.retain(|&page| {
             // Closed first: from then on no peer writes; hidden next: from then on nobody does.
@@ -322,7 +317,7 @@ impl Limit {
     }
 
     fn forget(&mut self, run: Run) -> Result<(), Trouble> {
-        Ok(self.away.as_mut().map_or(Ok(()), |away| away.forget(run))?)
+        Ok(self.away.forget(run)?)
     }
 
     /// Copies were taken away: nobody asks for their bytes, but for who was told to read them before.
@@ -362,11 +357,10 @@ impl Limit {
                 self.policy.removed(PageId(page), Leave::Forgotten);
             }
         }
-        let Some(away) = &mut self.away else { return Ok(()) };
-        for page in run.pages().filter(|&page| away.holds(page)) {
+        for page in run.pages().filter(|&page| self.away.holds(page)) {
             self.policy.forgotten(PageId(page));
         }
-        Ok(away.forget(run)?)
+        self.forget(run)
     }
 }
 
