@@ -152,11 +152,12 @@ mod tests {
     fn no_write_is_lost_between_a_home_and_a_peer() {
         let (home, peer) = pair();
         let (page, is_done) = (AtomicU32::new(0), AtomicBool::new(false));
+        let deadline = Instant::now() + Duration::from_secs(60);
         home.open(0);
         let written = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut written = 0;
-                while !is_done.load(Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if peer.pin_to_write(0) {
                         // Not one step: what the home does in between would be undone.
                         page.store(page.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -168,7 +169,6 @@ mod tests {
                 written
             });
             let (mut taken_out, mut away) = (0, 0);
-            let deadline = Instant::now() + Duration::from_secs(60);
             while taken_out < 2000 && Instant::now() < deadline {
                 let Some(was_written) = home.close(0) else { continue };
                 let now = page.swap(u32::MAX / 2, Ordering::Relaxed);
