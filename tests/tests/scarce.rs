@@ -223,6 +223,16 @@ fn a_lost_server_ends_every_rank() {
     assert!(since.elapsed() < Duration::from_secs(5), "{outcome:?}");
     assert_ended(&outcome, 120, &format!("memory server {address}: "));
 
+    let served = Served::tcp(&place, "64M");
+    let address = served.address.clone();
+    let holds = || hanare_tests::status(&address).write_bytes > 4 << 20;
+    let running = run_until_it_pages(&place, &["--server", &address], holds);
+    let since = Instant::now();
+    served.signal(rustix::process::Signal::STOP);
+    let outcome = running.finish(LIMIT);
+    assert!(since.elapsed() < Duration::from_secs(5), "{outcome:?}");
+    assert_ended(&outcome, 120, "has been silent for 3 s");
+
     let running = run_until_it_pages(&place, &[], || {
         let socket = socket_of_private_server(&place);
         socket.is_some_and(|socket| hanare_tests::status(&socket).memory_bytes > 4 << 20)

@@ -421,7 +421,7 @@ mod tests {
                 let mut bytes = [0; PAGE];
                 region.read(page, &mut bytes);
                 assert_eq!(bytes, [model[page as usize]; PAGE], "page {page} at turn {turn}");
-                if value % 3 == 0 {
+                if value.is_multiple_of(3) {
                     limit.gates.mark_written(page);
                     region.write(page, 0, &[value; PAGE]);
                     model[page as usize] = value;
