@@ -178,11 +178,7 @@ impl Cluster {
                 }
             }
             Action::Wake { page } => {
-                if node.machine.is_home(page) && node.access[page as usize] == Access::None {
-                    node.bring_in(page);
-                    let writable = matches!(node.machine.state(page), State::Open | State::HomeDirty);
-                    node.access[page as usize] = if writable { Access::Write } else { Access::Read };
-                }
+                node.show_own(page);
                 news.push(News::Wake(page));
             }
             Action::WakeAll => news.push(News::WakeAll),
@@ -324,6 +320,15 @@ impl Node {
             let bytes = std::mem::replace(&mut self.memory[page as usize], [0xdd; PAGE]);
             self.away.insert(page, bytes);
             self.access[page as usize] = Access::None;
+        }
+    }
+
+    /// A page of which the rank is home comes into view as its state says, if it is not.
+    fn show_own(&mut self, page: u32) {
+        if self.machine.is_home(page) && self.access[page as usize] == Access::None {
+            self.bring_in(page);
+            let writable = matches!(self.machine.state(page), State::Open | State::HomeDirty);
+            self.access[page as usize] = if writable { Access::Write } else { Access::Read };
         }
     }
 
