@@ -21,7 +21,7 @@
  * long as they write different 4-byte words.
  *
  * A call that cannot be made, and a rank that is lost, end all ranks: each says why in one line on standard error, the
- * exit code is 125 or 122. Calls are made by one thread of a rank at a time; every thread may touch. A forked child has
+ * exit code is 125 or 122; 120 when a memory server is lost, 121 when all are full. Calls are made by one thread of a rank at a time; every thread may touch. A forked child has
  * no shared memory.
  */
 #ifndef HANARE_DSM_H
@@ -36,7 +36,8 @@ extern "C" {
 
 /* Meets the other ranks; to be called once, before the other calls. Which rank this is comes from `hanare launch`, srun or
  * mpirun; started by nobody, it is rank 0 of 1. Settings: flags of `hanare launch`, or HANARE_PROTOCOL,
- * HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND, HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES. Ranks on several hosts
+ * HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND, HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES (what a rank keeps in
+ * memory; the rest goes to HANARE_SERVERS, or to a private server). Ranks on several hosts
  * meet at HANARE_RANK0=HOST:PORT, which for srun need not be given where hosts know each other's names; their links are
  * not guarded, so an address that is not of loopback wants HANARE_TRUSTED_NETWORK=yes. Returns 0; when ranks cannot meet it says why and ends
  * the process with 125. */
@@ -139,6 +140,12 @@ struct dsm_stats {
     uint64_t frames_sent;   /* to other ranks */
     uint64_t bytes_sent;    /* of those frames */
     uint64_t pages_dropped; /* copies given up for want of room: hanare launch --local */
+    uint64_t pages_out;         /* pages at home taken out of memory for want of room */
+    uint64_t pages_out_written; /* those of them that were written to memory servers: the others had not changed */
+    uint64_t pages_back;        /* pages that came back from there */
+    uint64_t bytes_out;         /* bytes written to memory servers */
+    uint64_t bytes_back;        /* and fetched from them */
+    uint64_t local_bytes_peak;  /* most that shared pages and twins took at once; 0 without --local */
 };
 void dsm_stats(struct dsm_stats *stats);
 

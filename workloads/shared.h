@@ -36,9 +36,11 @@ static inline void print_counts(const char *what, double run_s) {
     struct dsm_stats mine;
     dsm_stats(&mine);
     int64_t sums[] = {mine.page_shares, mine.page_updates, mine.read_faults, mine.write_faults, mine.diffs,
-                      mine.flushes,     mine.homes_moved,  mine.barriers,    mine.locks,        mine.bytes_sent, mine.pages_dropped};
+                      mine.flushes,     mine.homes_moved,  mine.barriers,    mine.locks,        mine.bytes_sent, mine.pages_dropped,
+                      mine.pages_out,   mine.pages_out_written, mine.pages_back};
     static const char *const names[] = {"page_shares", "page_updates", "read_faults", "write_faults", "diffs",
-                                        "flushes",     "homes_moved",  "barriers",    "locks",        "bytes_sent",  "pages_dropped"};
+                                        "flushes",     "homes_moved",  "barriers",    "locks",        "bytes_sent",  "pages_dropped",
+                                        "pages_out",   "pages_out_written", "pages_back"};
     dsm_reduce(DSM_SUM_INT64, sums, sizeof(sums) / sizeof(sums[0]));
     if (dsm_rank() != 0)
         return;

@@ -1,5 +1,6 @@
 //! `hanare launch`: starts the ranks of a program that shares memory, on this host, and waits for them.
 
+mod elsewhere;
 mod table;
 
 use std::ffi::OsString;
@@ -18,13 +19,16 @@ use thiserror::Error;
 
 use crate::message::say;
 use crate::supervise::End;
+use elsewhere::{Elsewhere, ElsewhereError};
 
 const EXAMPLES: &str = "\
 Examples:
   hanare launch -n 4 -- ./laplace
   hanare launch -n 2 --protocol update --stats-json counts.json -- ./lu -n 2048
+  hanare launch -n 4 --local 1G -- ./lu -n 30000       each rank keeps 1G of the shared pages, the rest is elsewhere
+  hanare launch -n 4 --local 1G --server node7 --server node8 -- ./lu -n 30000
 Exit codes: 0 when every rank ended with 0; otherwise that of the first rank that failed (128+n for signal n), before any \
-that ended only because another was lost (122). 125: the ranks could not be started.";
+that ended only because another was lost (122). 120, 121: a memory server was lost, or all are full. 125: the ranks could not be started.";
 
 /// How long the others may take to end by themselves when one rank has failed.
 const GRACE: Duration = Duration::from_secs(4);
@@ -32,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(4);
 const EXIT_LOST: u8 = 122;
 
 /// Least of shared pages that a rank keeps, in bytes.
-const LOCAL_MIN: u64 = 1 << 20;
+const LOCAL_MIN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Protocol {
@@ -81,10 +85,12 @@ pub(crate) struct LaunchArgs {
     /// Size of the shared region; nothing is taken before it is used.
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
     shared: u64,
-    /// What a rank keeps of shared pages: beyond it the oldest copies of pages that are at home elsewhere are dropped. Pages at
-    /// their home stay.
+    /// What a rank keeps of shared pages in memory. Beyond it copies of others' pages are dropped, and then pages of its own
+    /// are put away: on memory servers, or, when none is named, in a private one that is started for the ranks. Default: all.
     #[arg(long, value_name = "SIZE", value_parser = parse_local)]
     local: Option<u64>,
+    #[command(flatten)]
+    elsewhere: elsewhere::ElsewhereArgs,
     /// Print what each rank counted as a table at the end, on stderr or to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
@@ -113,6 +119,9 @@ pub(crate) enum LaunchError {
     /// Signals could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
+    /// There is nowhere to put pages.
+    #[error(transparent)]
+    Elsewhere(#[from] ElsewhereError),
     /// The counts could not be written.
     #[error("cannot write {path}: {source}", path = path.display())]
     Counts {
@@ -142,14 +151,18 @@ enum News {
 
 /// Starts the ranks and waits for them all.
 pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
+    if args.elsewhere.help() {
+        return Ok(0);
+    }
     let place = Place::new()?;
+    let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
     let (sender, news) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::Signals)?;
     let of_signals = sender.clone();
     std::thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(News::Signal(signal))));
     let mut ranks = Ranks { pids: Vec::new() };
     for rank in 0..args.ranks {
-        let child = match start(args, rank, &place.0) {
+        let child = match start(args, rank, &place.0, &elsewhere) {
             Ok(child) => child,
             Err(source) => {
                 ranks.send(Signal::KILL);
@@ -165,6 +178,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
         });
     }
     let code = ranks.wait(&news);
+    elsewhere.close();
     let counts = place.counts(args.ranks);
     let write = |path: &PathBuf, text: &str| {
         std::fs::write(path, text).map_err(|source| LaunchError::Counts { path: path.clone(), source })
@@ -187,13 +201,15 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
 fn parse_local(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         size if size >= LOCAL_MIN => Ok(size),
-        _ => Err("a rank keeps 1M of shared pages at least".to_owned()),
+        _ => Err("a rank keeps 256K of shared pages at least".to_owned()),
     }
 }
 
-fn start(args: &LaunchArgs, rank: u16, place: &Path) -> io::Result<Child> {
+fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> io::Result<Child> {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
-    Command::new(&args.program[0])
+    let mut command = Command::new(&args.program[0]);
+    elsewhere.tell(&mut command);
+    command
         .args(&args.program[1..])
         .env("HANARE_RANK", rank.to_string())
         .env("HANARE_RANKS", args.ranks.to_string())

@@ -1,8 +1,8 @@
 //! `hanare run`: from flags to a program in far memory, and from its end to the exit code and the report.
 
-mod choices;
+pub(crate) mod choices;
 mod outputs;
-mod servers;
+pub(crate) mod servers;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -270,7 +270,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
 }
 
 /// Half of what is left beside the program's own local memory, which may be all that a container has.
-fn private_memory(available: u64, local: Local) -> u64 {
+pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     const LEAST: u64 = 16 << 20;
     let local = if let Local::Bytes(bytes) = local { bytes } else { 0 };
     (available.saturating_sub(local) / 2).max(LEAST)
@@ -281,13 +281,18 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
         Some(bytes) => bytes,
         None => private_memory(Memory::now()?.available_bytes, local),
     };
-    let spill = match &args.spill {
-        Some(dir) if dir == Path::new("none") => None,
-        Some(dir) => Some(dir.as_path()),
-        None => Some(Path::new(SPILL_DEFAULT)).filter(|dir| is_disk(dir)),
-    };
+    let spill = spill_of(args.spill.as_deref());
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
     Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree) })?)
+}
+
+/// Where a private server spills, as `--spill` says.
+pub(crate) fn spill_of(flag: Option<&Path>) -> Option<&Path> {
+    match flag {
+        Some(dir) if dir == Path::new("none") => None,
+        Some(dir) => Some(dir),
+        None => Some(Path::new(SPILL_DEFAULT)).filter(|dir| is_disk(dir)),
+    }
 }
 
 /// Whether files in `dir` lie on a disk that we may write: spilling to a file system in memory would save none.

@@ -51,6 +51,12 @@ pub struct DsmStats {
     frames_sent: u64,
     bytes_sent: u64,
     pages_dropped: u64,
+    pages_out: u64,
+    pages_out_written: u64,
+    pages_back: u64,
+    bytes_out: u64,
+    bytes_back: u64,
+    local_bytes_peak: u64,
 }
 
 impl DsmStats {
@@ -75,6 +81,12 @@ impl DsmStats {
             frames_sent: counts.frames_sent,
             bytes_sent: counts.bytes_sent,
             pages_dropped: machine.pages_dropped,
+            pages_out: counts.moved.out,
+            pages_out_written: counts.moved.written,
+            pages_back: counts.moved.back,
+            bytes_out: counts.moved.written * PAGE as u64,
+            bytes_back: counts.moved.back * PAGE as u64,
+            local_bytes_peak: counts.moved.peak * PAGE as u64,
         }
     }
 
@@ -100,6 +112,12 @@ impl DsmStats {
             ("frames_sent", self.frames_sent),
             ("bytes_sent", self.bytes_sent),
             ("pages_dropped", self.pages_dropped),
+            ("pages_out", self.pages_out),
+            ("pages_out_written", self.pages_out_written),
+            ("pages_back", self.pages_back),
+            ("bytes_out", self.bytes_out),
+            ("bytes_back", self.bytes_back),
+            ("local_bytes_peak", self.local_bytes_peak),
         ];
         let mut json = String::from("{");
         for (index, (name, value)) in fields.iter().enumerate() {

@@ -40,6 +40,11 @@ impl Bodies {
         new
     }
 
+    /// Adds one without bytes: a diff whose words its rank has written into the page itself.
+    pub fn add_empty(&mut self) {
+        self.ends.push(self.bytes.len());
+    }
+
     /// Whether the frame should go now: one more may not fit.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -393,6 +398,7 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
     let purpose = match fields.u8()? {
         1 => Purpose::Barrier,
         2 => Purpose::Lock,
+        3 => Purpose::Early,
         _ => return Err(BadMessage),
     };
     let last = fields.bool()?;
@@ -410,8 +416,10 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
             return Err(BadMessage);
         }
         let body = fields.body(bytes)?;
-        // Judged here, so that whoever applies it cannot fail.
-        diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
+        // Judged here, so that whoever applies it cannot fail. An empty one stands for words that are in the page already.
+        if !body.is_empty() {
+            diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
+        }
         bodies.push(body);
     }
     Ok(Message::Diffs { purpose, pages, last })

@@ -24,6 +24,8 @@ struct Shape {
     threads: usize,
     locks: u64,
     racy: bool,
+    /// Whether pages leave their homes' memory.
+    scarce: bool,
     /// Memory barriers for which a word keeps its writer.
     sticky: u64,
     calls: usize,
@@ -224,10 +226,25 @@ impl World {
                 let page = self.cluster.random.below(u64::from(self.shape.pages)) as u32;
                 self.step(rank, Event::Drop { page });
             }
+            Thread::Ready | Thread::Called if self.shape.scarce && self.cluster.random.chance(150) => {
+                self.have_no_room(rank);
+            }
             Thread::Ready if thread == 0 && self.cluster.random.chance(150) => self.call(rank),
             Thread::Ready => self.choose(rank, thread),
             Thread::Waiting { .. } | Thread::Called => {}
         }
+    }
+
+    /// Memory is scarce: a page at home leaves, or the twins of some copies.
+    fn have_no_room(&mut self, rank: usize) {
+        let pages = u64::from(self.shape.pages);
+        let first = self.cluster.random.below(pages);
+        if self.cluster.random.chance(700) {
+            return self.cluster.nodes[rank].take_out(first as u32);
+        }
+        let count = 1 + self.cluster.random.below(4);
+        let some: Vec<u32> = (first..pages.min(first + count)).map(|page| page as u32).collect();
+        self.step(rank, Event::Shed { pages: &some });
     }
 
     fn call(&mut self, rank: usize) {
@@ -431,9 +448,9 @@ fn placements(ranks: u16) -> impl Strategy<Value = Placement> {
 fn shapes() -> impl Strategy<Value = Shape> {
     let protocols = prop_oneof![Just(Protocol::Invalidate), Just(Protocol::Update), Just(Protocol::Adaptive)];
     (1u16..6).prop_flat_map(move |ranks| {
-        let program = (1usize..3, 0u64..4, any::<bool>(), prop_oneof![Just(1u64), Just(6)], 3usize..40);
+        let program = (1usize..3, 0u64..4, any::<(bool, bool)>(), prop_oneof![Just(1u64), Just(6)], 3usize..40);
         (2u32..14, protocols.clone(), any::<bool>(), placements(ranks), program).prop_map(
-            move |(pages, protocol, migrate, placement, (threads, locks, racy, sticky, calls))| Shape {
+            move |(pages, protocol, migrate, placement, (threads, locks, (racy, scarce), sticky, calls))| Shape {
                 ranks,
                 pages,
                 protocol,
@@ -442,6 +459,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                 threads,
                 locks,
                 racy,
+                scarce,
                 sticky,
                 calls,
             },

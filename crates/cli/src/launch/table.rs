@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 /// A column: its heading, the key of what ranks wrote, and what one of its unit is there.
-const COLUMNS: [(&str, &str, f64); 13] = [
+const COLUMNS: [(&str, &str, f64); 17] = [
     ("barriers", "barriers", 1.0),
     ("barrier ms", "barrier_ns", 1e6),
     ("update ms", "update_ns", 1e6),
@@ -19,6 +19,10 @@ const COLUMNS: [(&str, &str, f64); 13] = [
     ("locks", "locks", 1.0),
     ("frames", "frames_sent", 1.0),
     ("sent KiB", "bytes_sent", 1024.0),
+    ("dropped", "pages_dropped", 1.0),
+    ("out", "pages_out", 1.0),
+    ("written", "pages_out_written", 1.0),
+    ("back", "pages_back", 1.0),
 ];
 
 /// The table of the counts, a JSON array with an object for each rank that reached its end. Update time is a part of barrier

@@ -5,15 +5,15 @@ use std::io::Write;
 use hanare::settings::{Info, names};
 
 /// The name that asks what names there are.
-pub(super) const HELP: &str = "help";
+pub(crate) const HELP: &str = "help";
 
 /// The help of a flag that takes a name: what there is, and the default.
-pub(super) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
+pub(crate) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
     format!("{what}: {}; with :PARAM=VALUE,... as '{HELP}' tells. Default: {default}", names(all))
 }
 
 /// Prints all names with their parameters and sources. A reader that left early is no failure.
-pub(super) fn print<T: ?Sized>(all: &[&Info<T>], default: &str) {
+pub(crate) fn print<T: ?Sized>(all: &[&Info<T>], default: &str) {
     let mut text = String::new();
     for info in all {
         let mark = if info.name == default { " (the default)" } else { "" };

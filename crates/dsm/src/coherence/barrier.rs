@@ -32,7 +32,7 @@ struct Share {
 
 impl Machine {
     pub(super) fn enter_barrier(&mut self, actions: &mut Vec<Action>) {
-        let mut targets = RankSet::EMPTY;
+        let mut targets = self.early_homes;
         for &page in self.dirty.iter().filter(|&&page| self.state(page) == State::Dirty) {
             targets.insert(self.pages[page as usize].home);
         }
@@ -98,7 +98,52 @@ impl Machine {
         actions.extend(runs_of(&mut protect).into_iter().map(|run| Action::Protect { run }));
         pages.clear();
         self.dirty = pages;
-        self.send_diffs(diffs, purpose, actions)
+        let mut homes = self.send_diffs(diffs, purpose, actions);
+        let mut early = std::mem::take(&mut self.early_homes);
+        homes.iter().for_each(|home| early.remove(home));
+        self.send_diffs_to(early, purpose, actions);
+        homes.extend(early);
+        homes
+    }
+
+    /// Messages with no diffs, behind those that went before.
+    pub(super) fn send_diffs_to(&mut self, homes: RankSet, purpose: Purpose, actions: &mut Vec<Action>) {
+        for to in homes.iter() {
+            self.counters.flushes += 1;
+            actions.push(Action::SendDiffs { to, pages: Vec::new(), purpose });
+        }
+    }
+
+    /// Sends home what this rank wrote to some pages, ahead of the next flush.
+    pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
+        // A release under way must not tell of pages that it has not flushed.
+        if !matches!(self.call, Call::None) {
+            return;
+        }
+        let mut pages: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
+        let runs = runs_of(&mut pages);
+        let diffs = self.clean(&pages, runs, actions);
+        let homes = self.send_diffs(diffs, Purpose::Early, actions);
+        self.early_homes.extend(homes);
+    }
+
+    /// Makes written copies clean, ascending pages that are these runs; their diffs have to be sent. The next release will
+    /// tell of them.
+    pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
+        actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
+        self.dirty.retain(|page| pages.binary_search(page).is_err());
+        self.flushed_early.extend(pages);
+        if self.flushed_early.len() > 2 * self.pages.len() {
+            // Each page once.
+            runs_of(&mut self.flushed_early);
+        }
+        let mut diffs = Vec::with_capacity(pages.len());
+        for &page in pages {
+            let local = &mut self.pages[page as usize];
+            local.state = State::Clean;
+            diffs.push((local.home, page));
+        }
+        diffs
     }
 
     /// Sends diffs of protected pages, one message a home. Returns the homes.
@@ -146,7 +191,7 @@ impl Machine {
                 return Err(Violation::Unasked);
             }
             self.flushed_by_all(actions);
-        } else if last {
+        } else if last && purpose == Purpose::Lock {
             self.send(from, Message::DiffsDone, actions);
         }
         Ok(())
@@ -176,7 +221,7 @@ impl Machine {
         let mut changed = std::mem::take(&mut self.changed);
         changed.sort_unstable();
         for &page in &changed {
-            self.settle_page(page, &mut shares, &mut moves);
+            self.settle_page(page, &mut shares, &mut moves, actions);
         }
         changed.clear();
         self.changed = changed;
@@ -190,7 +235,7 @@ impl Machine {
         targets
     }
 
-    fn settle_page(&mut self, page: u32, shares: &mut [Share], moves: &mut Vec<Move>) {
+    fn settle_page(&mut self, page: u32, shares: &mut [Share], moves: &mut Vec<Move>, actions: &mut Vec<Action>) {
         let (me, protocol) = (self.config.rank, self.config.protocol);
         let local = &mut self.pages[page as usize];
         local.flags &= !CHANGED;
@@ -224,6 +269,7 @@ impl Machine {
             self.directory.remove(index);
             (local.home, local.state) = (home, State::Clean);
             self.counters.homes_moved += 1;
+            actions.push(Action::GivenAway { page });
         }
     }
 
@@ -247,7 +293,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn take_settlement(&mut self, from: Rank, invalid: &[Run], moves: &[Move], adopts: &[Adopt]) -> Checked {
+    pub(super) fn take_settlement(
+        &mut self,
+        from: Rank,
+        invalid: &[Run],
+        moves: &[Move],
+        adopts: &[Adopt],
+        actions: &mut Vec<Action>,
+    ) -> Checked {
         if !self.in_barrier() {
             return Err(Violation::Unasked);
         }
@@ -260,7 +313,7 @@ impl Machine {
             self.to_invalidate.extend(run.pages());
         }
         for adopt in adopts {
-            self.adopt(adopt)?;
+            self.adopt(adopt, actions)?;
         }
         for &Move { page, home } in moves {
             if home.0 >= self.config.ranks || home == from {
@@ -282,12 +335,13 @@ impl Machine {
     }
 
     /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did.
-    fn adopt(&mut self, adopt: &Adopt) -> Checked {
+    fn adopt(&mut self, adopt: &Adopt, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
             return Err(Violation::NotHome);
         }
         local.state = State::HomeClean;
+        actions.push(Action::Adopted { page: adopt.page });
         let me = self.config.rank;
         let ranks = self.config.ranks;
         let entry = self.entry(adopt.page);

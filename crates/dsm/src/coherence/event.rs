@@ -45,7 +45,7 @@ impl Reduction {
 
 /// Something that happened. Pages are indices into the shared region.
 ///
-/// A rank may touch from many threads, and makes one of the calls below `Touch`, `Drop` and `Received` at a time: it
+/// A rank may touch from many threads, and makes one of the calls below `Touch`, `Drop`, `Shed` and `Received` at a time: it
 /// waits for [`Action::Finished`] before the next.
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -67,6 +67,12 @@ pub enum Event<'a> {
     Drop {
         /// The page.
         page: u32,
+    },
+    /// The rank can do without the twins of these pages: what was written goes home now, and the copies are clean. Nothing
+    /// happens to those that have none, or while the rank waits in a call.
+    Shed {
+        /// The pages.
+        pages: &'a [u32],
     },
     /// The rank enters a memory barrier.
     Barrier,
@@ -172,6 +178,16 @@ pub enum Action {
     Invalidate {
         /// The pages.
         run: Run,
+    },
+    /// This rank is a page's home from now on: its copy is the master.
+    Adopted {
+        /// The page.
+        page: u32,
+    },
+    /// This rank is a page's home no more: what it has is a copy, which is true.
+    GivenAway {
+        /// The page.
+        page: u32,
     },
     /// Take pages, their bytes and their twins away.
     Discard {

@@ -1,9 +1,9 @@
 //! Locks: a release makes what was written known, an acquire takes away what is no longer true.
 
 use super::event::{Action, Misuse, Outcome};
-use super::message::{Message, Purpose, Violation};
+use super::message::{Message, Purpose, Together, Violation};
 use super::units::{Rank, RankSet, Run, runs_of};
-use super::{Call, Checked, FETCH_AGAIN, Machine, State};
+use super::{Call, Checked, FETCH_AGAIN, Machine, State, Then};
 use crate::limits::{LOCKS_MAX, RUNS_MAX};
 
 /// A lock call under way.
@@ -52,6 +52,7 @@ impl Machine {
             Call::Lock(LockCall { at: At::Granted(homes) | At::Flushing(homes), .. }) if homes.contains(from) => {
                 homes.remove(from);
             }
+            Call::Freeing { homes, .. } if homes.contains(from) => homes.remove(from),
             _ => return Err(Violation::Unasked),
         }
         self.diffs_arrived(actions);
@@ -59,7 +60,12 @@ impl Machine {
     }
 
     /// Goes on when all homes have this rank's diffs.
-    fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
+        if let Call::Freeing { first, homes } = self.call
+            && homes.is_empty()
+        {
+            return self.gather(Together::Free, u64::from(first), Vec::new(), Then::Free { first }, actions);
+        }
         let Call::Lock(LockCall { lock, at }) = self.call else { return };
         match at {
             At::Granted(homes) if homes.is_empty() => self.counters.locks += 1,
@@ -123,15 +129,7 @@ impl Machine {
             return RankSet::EMPTY;
         }
         let runs = runs_of(&mut pages);
-        actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
-        self.dirty.retain(|page| pages.binary_search(page).is_err());
-        self.flushed_early.extend(&pages);
-        let mut diffs = Vec::with_capacity(pages.len());
-        for &page in &pages {
-            let local = &mut self.pages[page as usize];
-            local.state = State::Clean;
-            diffs.push((local.home, page));
-        }
+        let diffs = self.clean(&pages, runs, actions);
         self.send_diffs(diffs, Purpose::Lock, actions)
     }
 

@@ -47,6 +47,8 @@ pub enum Purpose {
     Barrier = 1,
     /// A lock; the home acknowledges.
     Lock = 2,
+    /// The writer has no room for its twin; a message for one of the others follows before anybody relies on it.
+    Early = 3,
 }
 
 /// A page's new home.

@@ -26,6 +26,10 @@
 //! rank's last grant. That names more pages than must be invalidated, and needs no vector of clocks: whatever happens
 //! before a release is in the log before it. A memory barrier makes all copies true and empties the log.
 //!
+//! **Twins that there is no room for** go early ([`Event::Shed`]): the diff goes home at once, and nobody waits for it. What
+//! relies on it is a message behind it on the same link: the next request for the page, or the message that every such
+//! home gets at the next memory barrier or release, with diffs or without.
+//!
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
 //! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel.
 
@@ -48,6 +52,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub use event::{Action, Event, Misuse, Outcome, Reduction};
 pub use message::{Adopt, Failure, Message, Move, Purpose, Together, Violation};
 pub use placement::Placement;
+pub(crate) use units::runs_of;
 pub use units::{Rank, RankSet, Run};
 
 use crate::limits;
@@ -185,6 +190,11 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
+    /// A free that has to wait until these homes have the diffs they got early: they may be of pages that go.
+    Freeing {
+        first: u32,
+        homes: RankSet,
+    },
     /// A call that ends with its meeting.
     Gather {
         what: Together,
@@ -215,6 +225,8 @@ pub struct Machine {
     dirty: Vec<u32>,
     /// Pages written since the last release and flushed before it.
     flushed_early: Vec<u32>,
+    /// Homes that got diffs early: the next flush has a message for them, behind which the diffs are there.
+    early_homes: RankSet,
     /// Home pages to settle at the next memory barrier.
     changed: Vec<u32>,
     /// Ranks whose diffs of this barrier are here; ranks that have settled with this one.
@@ -262,6 +274,7 @@ impl Machine {
             areas: Areas::new(config.pages),
             dirty: Vec::new(),
             flushed_early: Vec::new(),
+            early_homes: RankSet::EMPTY,
             changed: Vec::new(),
             diffs_here: RankSet::EMPTY,
             settled_here: RankSet::EMPTY,
@@ -295,6 +308,7 @@ impl Machine {
         match event {
             Event::Touch { page, write } => self.touch(page, write, actions)?,
             Event::Drop { page } => self.drop_copy(page, actions),
+            Event::Shed { pages } => self.shed(pages, actions),
             Event::Received { from, message } => self.receive_checked(from, message, actions),
             call => {
                 if !matches!(self.call, Call::None) {
@@ -359,7 +373,10 @@ impl Machine {
             }
             Event::Free { first } => {
                 self.areas.find(first).ok_or(Misuse::NotAnAllocation(first))?;
-                self.gather(Together::Free, u64::from(first), Vec::new(), Then::Free { first }, actions);
+                let homes = std::mem::take(&mut self.early_homes);
+                self.call = Call::Freeing { first, homes };
+                self.send_diffs_to(homes, Purpose::Lock, actions);
+                self.diffs_arrived(actions);
                 Ok(())
             }
             Event::Reduce { reduction, values } => {
@@ -373,7 +390,7 @@ impl Machine {
                 self.gather(Together::Shutdown, 0, Vec::new(), Then::Shutdown, actions);
                 Ok(())
             }
-            Event::Touch { .. } | Event::Drop { .. } | Event::Received { .. } => Ok(()),
+            Event::Touch { .. } | Event::Drop { .. } | Event::Shed { .. } | Event::Received { .. } => Ok(()),
         }
     }
 
@@ -404,7 +421,7 @@ impl Machine {
             Message::Diffs { purpose, pages, last } => self.take_diffs(from, purpose, &pages, last, actions),
             Message::DiffsDone => self.diffs_done(from, actions),
             Message::Settle { invalid, moves, adopts, last } => {
-                self.take_settlement(from, &invalid, &moves, &adopts)?;
+                self.take_settlement(from, &invalid, &moves, &adopts, actions)?;
                 self.count_settlement(from, last, actions)
             }
             Message::Updates { pages, last } => {
@@ -480,7 +497,12 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    fn is_home(&self, page: u32) -> bool {
+    /// Whether this rank is the home of a page: its bytes here are the only ones, or the ones that all copies are made of.
+    ///
+    /// Such a page may be taken out of the rank's memory whatever the machine does, as long as it is brought back before an
+    /// action, or the program, reads or writes it, and before a peer does.
+    #[must_use]
+    pub fn is_home(&self, page: u32) -> bool {
         matches!(self.state(page), State::Open | State::HomeClean | State::HomeDirty)
     }
 

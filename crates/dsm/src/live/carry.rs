@@ -1,34 +1,54 @@
-//! What the machine answers, carried out on the region and the links.
+//! The engine of a rank: takes what ranks and traps say to the machine, and has done what it answers (`act`).
+
+mod act;
 
 use std::fs::OpenOptions;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hanare_sys::Errno;
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
 
 use super::engine::Counts;
-use super::events::{Events, TRAPS};
+use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
+use super::gates::Gates;
+use super::job::{Job, Transfer};
+use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
 use super::meet::Join;
 use super::post::Post;
 use super::region::{PAGE, Region};
-use super::room::Room;
 use crate::codec::{self, Bodies, Sizes};
-use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Purpose, Rank, Run, State};
-use crate::diff::{self, Differ};
+use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, State};
+use crate::diff::Differ;
 
-/// Pages opened around the touched one, where they are this rank's own and nobody shares them.
-const AROUND: u32 = 64;
 /// Traps whose wait is timed at once; further ones are answered all the same.
 const TIMED_MAX: usize = 64;
-/// Pages named in one frame when their bytes do not travel with it.
-const NAMED_MAX: usize = 32_768;
 
-/// Maps the memory of another rank on this host: its region, and its post.
-pub(super) fn peer_memory(join: &Join, bytes: u64) -> Result<(Mapping, Post), String> {
+/// Bytes behind a region of so many bytes in a rank's memory: its post with zero copy, and its gates where it is limited.
+pub(super) fn bytes_behind(job: &Job) -> (u64, u64) {
+    let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
+    let post = if is_zero_copy { Post::len_for(job.ranks) } else { 0 };
+    (post, if job.local_bytes.is_some() { Gates::len_for(pages_of(job)) } else { 0 })
+}
+
+/// Pages of the region.
+pub(super) fn pages_of(job: &Job) -> u32 {
+    u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX)
+}
+
+/// What is at hand of another rank on this host.
+pub(super) struct Reach {
+    region: Mapping,
+    post: Post,
+    /// Which pages may be read and written there at a time. None when all may.
+    gates: Option<Gates>,
+}
+
+/// Maps the memory of another rank on this host.
+pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
     let path = format!("/proc/{}/fd/{}", join.process, join.memory);
     let advice = "set HANARE_TRANSFER=message (hanare launch --transfer message)";
     let failed = |error: &dyn std::fmt::Display| {
@@ -36,31 +56,49 @@ pub(super) fn peer_memory(join: &Join, bytes: u64) -> Result<(Mapping, Post), St
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
     // A shorter one would end this process at a touch beyond its end.
-    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + Post::len_for(join.ranks) {
+    let (bytes, (post, gates)) = (job.region_bytes, bytes_behind(job));
+    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + post + gates {
         return Err(failed(&"it has another size"));
     }
     let region = Mapping::shared(&file, 0, bytes as usize).map_err(|error| failed(&error))?;
+    let at = bytes + post;
     let post = Post::map(&file, bytes, join.ranks).map_err(|error| failed(&error))?;
-    Ok((region, post))
+    let gates = (gates > 0).then(|| Gates::map(&file, at, pages_of(job))).transpose();
+    Ok(Reach { region, post, gates: gates.map_err(|error| failed(&error))? })
 }
 
 /// The connection to another rank, and its memory where pages are not carried in messages.
 pub(super) struct Peer {
     link: Link,
     memory: Option<Mapping>,
+    gates: Option<Gates>,
     /// The events tell also when there is room to send.
     wants_room: bool,
 }
 
 impl Peer {
-    pub(super) fn new(link: Link, memory: Option<Mapping>) -> Self {
-        Self { link, memory, wants_room: false }
+    /// By a link alone, or with what was mapped of a rank of this host, whose post is the link's.
+    pub(super) fn new(link: Link, memory: Option<(Mapping, Option<Gates>)>) -> Self {
+        let (memory, gates) = memory.map_or((None, None), |(memory, gates)| (Some(memory), gates));
+        Self { link, memory, gates, wants_room: false }
+    }
+}
+
+impl Reach {
+    /// The post, for the link, and the rest.
+    pub(super) fn split(self) -> (Post, (Mapping, Option<Gates>)) {
+        (self.post, (self.region, self.gates))
     }
 }
 
 /// The memory of another rank, where pages are not carried in messages.
 fn memory_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Mapping> {
     peers.get(usize::from(rank.0))?.as_ref()?.memory.as_ref()
+}
+
+/// Which pages of another rank are in its memory, where that is limited.
+fn gates_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Gates> {
+    peers.get(usize::from(rank.0))?.as_ref()?.gates.as_ref()
 }
 
 /// A message being carried out: from whom, its pages, and their bytes.
@@ -78,6 +116,8 @@ const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[]
 const LOOKS: u32 = 50;
 /// How often there may be something in the post before the kernel is asked all the same.
 const TAKES_MAX: u32 = 8;
+/// Most pages whose diffs go home early at once.
+const SHED_MAX: usize = 64;
 
 pub(super) struct Engine {
     machine: Machine,
@@ -102,9 +142,10 @@ pub(super) struct Engine {
     is_ending: bool,
     /// Frames carry checksums. Nothing is damaged between processes of one host.
     is_guarded: bool,
-    /// Copies are given up when there is no room for them. None for a rank that keeps all.
-    room: Option<Room>,
-    is_limited: bool,
+    /// What a rank that does not keep all its pages keeps.
+    limit: Option<Limit>,
+    /// The touch that is being answered: its page, and whether it is a write.
+    touch: Option<(u32, bool)>,
     rank: Rank,
     pub(super) counts: Counts,
 }
@@ -117,7 +158,7 @@ impl Engine {
         post: Option<Arc<Post>>,
         has_cpu: bool,
         is_guarded: bool,
-        room: Option<Room>,
+        limit: Option<Limit>,
     ) -> Self {
         let rank = peers.iter().position(Option::is_none).unwrap_or(0);
         Self {
@@ -137,8 +178,8 @@ impl Engine {
             lost: None,
             is_ending: false,
             is_guarded,
-            is_limited: room.is_some(),
-            room,
+            limit,
+            touch: None,
             rank: Rank(rank as u16),
             counts: Counts::default(),
         }
@@ -161,7 +202,8 @@ impl Engine {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        Counts { machine: *self.machine.counters(), ..self.counts }
+        let moved = self.limit.as_ref().map_or(Moved::default(), |limit| limit.moved);
+        Counts { machine: *self.machine.counters(), moved, ..self.counts }
     }
 
     /// Begins a call.
@@ -207,6 +249,7 @@ impl Engine {
         for &number in &ready[..count] {
             match number {
                 TRAPS => self.take_traps(),
+                SERVERS => self.hear_servers(),
                 rank => self.take_messages(Rank(rank as u16), true, events),
             }
         }
@@ -264,10 +307,12 @@ impl Engine {
             let since = Instant::now();
             let uffd::Event::Fault { addr, write, wp, .. } = *trap else { continue };
             let Some(page) = self.region.page_at(addr) else { continue };
+            self.touch = Some((page, write || wp));
             match self.step(Event::Touch { page, write: write || wp }, NOWHERE) {
                 Ok(()) => {}
                 Err(misuse) => die(EXIT_OWN, &format!("rank {}: touch of {addr:#x}: {misuse}", self.rank)),
             }
+            self.touch = None;
             self.counts.fault_ns += since.elapsed().as_nanos() as u64;
             let waits = matches!(self.machine.state(page), State::Fetching | State::Asking);
             if waits && self.timed.len() < TIMED_MAX && self.timed.iter().all(|(other, _)| *other != page) {
@@ -286,22 +331,78 @@ impl Engine {
         }
     }
 
-    /// Gives up the oldest copies while shared pages take more than there is room for.
+    /// Gives up the oldest copies while shared pages take more than there is room for, then pages at home. Where it is twins
+    /// that take the room, what they are compared with goes home early.
     fn make_room(&mut self) {
-        let Some(mut room) = self.room.take() else { return };
+        if self.limit.is_none() {
+            return;
+        }
         if !self.machine.is_in_barrier() {
-            for _ in 0..room.copies() {
-                let Some(page) = room.victim(self.region.pages_held()) else { break };
-                match self.machine.state(page) {
-                    // Never the program's misuse.
-                    State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
-                    // Under coherence: perhaps later.
-                    State::Dirty | State::Fetching | State::Asking => room.came(page),
-                    _ => {}
+            self.drop_copies();
+        }
+        let done = self.make_room_at_home();
+        self.must(done);
+        if self.limit.as_ref().is_some_and(|limit| limit.lacks_room(&self.region)) {
+            self.shed_twins();
+        }
+    }
+
+    /// Drops clean copies while there is too little room, the oldest first.
+    fn drop_copies(&mut self) {
+        for _ in 0..self.limit.as_ref().map_or(0, |limit| limit.copies.count()) {
+            let held = self.region.pages_held();
+            let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
+            match self.machine.state(page) {
+                // Never the program's misuse.
+                State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
+                // Under coherence: perhaps later.
+                State::Dirty | State::Fetching | State::Asking => {
+                    self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
                 }
+                _ => {}
             }
         }
-        self.room = Some(room);
+    }
+
+    /// Sends home what was written to the oldest copies. They are clean then, and can be dropped.
+    fn shed_twins(&mut self) {
+        let Some(limit) = &mut self.limit else { return };
+        let mut written = std::mem::take(&mut limit.written);
+        written.clear();
+        let is_dirty = |&page: &u32| self.machine.state(page) == State::Dirty;
+        written.extend(limit.copies.iter().filter(is_dirty).take(SHED_MAX));
+        if !written.is_empty() {
+            // Never the program's misuse.
+            let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
+        }
+        self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
+    }
+
+    fn make_room_at_home(&mut self) -> Result<(), Trouble> {
+        let Some(limit) = &mut self.limit else { return Ok(()) };
+        let machine = &self.machine;
+        let is_used =
+            |page| !matches!(machine.state(page), State::Invalid | State::Free | State::Asking | State::Fetching);
+        limit.see_off(&mut self.region, is_used)?;
+        limit.make_spare_room(&mut self.region)?;
+        Ok(limit.hide(&mut self.region)?)
+    }
+
+    fn hear_servers(&mut self) {
+        let heard = self.limit.as_mut().map_or(Ok(()), Limit::look);
+        self.must(heard.map_err(Trouble::from));
+    }
+
+    /// Ends this rank when something it relies on cannot be done.
+    fn must(&mut self, done: Result<(), Trouble>) {
+        if let Err(trouble) = done {
+            die(trouble.exit_code(), &format!("rank {}: {trouble}", self.rank))
+        }
+    }
+
+    /// The links to memory servers.
+    pub(super) fn server_links(&self) -> Vec<BorrowedFd<'_>> {
+        self.limit.as_ref().map(|limit| limit.away().links()).unwrap_or_default()
     }
 
     /// Takes what a rank has sent; `told` says that its socket has something.
@@ -314,7 +415,7 @@ impl Engine {
         let ended = loop {
             match inbox.frame() {
                 Ok(Some((header, payload))) => {
-                    let carried = if self.is_zero_copy { 0 } else { PAGE };
+                    let carried = if self.is_zero_copy && self.limit.is_none() { 0 } else { PAGE };
                     match codec::decode(&header, payload, Sizes { page: PAGE, carried }) {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
@@ -356,205 +457,19 @@ impl Engine {
             _ => Vec::new(),
         };
         let is_update = matches!(arrived.message, Message::Updates { .. });
+        let pinned = match arrived.message {
+            Message::PageReply { page } if bodies.is_empty() => Some(page),
+            _ => None,
+        };
         // A message is never this rank's misuse.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_update },
         );
-    }
-
-    fn carry_out(&mut self, action: Action, source: Source<'_>) {
-        let done = match action {
-            Action::Send { to, message } => {
-                self.bodies.clear();
-                self.send(to, &message);
-                Ok(())
-            }
-            Action::SendPage { to, page } => self.send_page(to, page),
-            Action::SendDiffs { to, pages, purpose } => self.send_diffs(to, pages, purpose),
-            Action::SendUpdates { to, pages } => self.send_updates(to, &pages),
-            Action::Install { page, writable } => self.install(page, writable, source),
-            // The rank that wrote them has put them here.
-            Action::Apply { .. } if self.is_zero_copy => Ok(()),
-            Action::Apply { index, page } => {
-                let body = source.bodies.get(index as usize).copied().unwrap_or_default();
-                // Judged when it was decoded.
-                let _ = diff::walk_checked(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
-                Ok(())
-            }
-            Action::Twin { page } => {
-                self.region.make_twin(page);
-                self.region.show(page, true)
-            }
-            Action::Open { run } => self.open(run),
-            Action::Protect { run } => self.region.protect(run),
-            // A copy that has gone leaves nothing that anybody asks for.
-            Action::Invalidate { run } if self.is_limited => self.region.discard(run),
-            Action::Invalidate { run } => self.region.hide(run),
-            Action::Discard { run } => self.region.discard(run),
-            Action::Wake { page } => self.wake(page),
-            Action::WakeAll => {
-                self.timed.clear();
-                self.region.wake_all();
-                Ok(())
-            }
-            Action::Finished { outcome } => {
-                self.outcome = Some(outcome);
-                Ok(())
-            }
-            Action::Fail { failure } => {
-                self.last_words(Duration::from_secs(1));
-                die(EXIT_LOST, &format!("rank {}: {failure}", self.rank))
-            }
-        };
-        if let Err(Errno(errno)) = done {
-            let error = std::io::Error::from_raw_os_error(errno);
-            die(
-                EXIT_LOST,
-                &format!("rank {}: cannot change the view of shared pages: {error}; free memory", self.rank),
-            );
+        // Its home has pinned the page for this rank, whether it was still wanted or not.
+        if let (Some(page), Some(gates)) = (pinned, gates_of(&self.peers, from)) {
+            gates.unpin(page);
         }
-    }
-
-    fn send(&mut self, to: Rank, message: &Message) {
-        let Some(Some(peer)) = self.peers.get_mut(usize::from(to.0)) else { return };
-        let mut frame = std::mem::take(&mut self.spare);
-        frame.clear();
-        let sequence = peer.link.next_sequence();
-        codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
-        self.counts.frames_sent += 1;
-        self.counts.bytes_sent += frame.len() as u64;
-        // A link that has ended is heard of when it is read.
-        if let Ok(Some(emptied)) = peer.link.send(frame) {
-            self.spare = emptied;
-        }
-    }
-
-    fn send_page(&mut self, to: Rank, page: u32) -> Result<(), Errno> {
-        self.bodies.clear();
-        if !self.is_zero_copy {
-            let mut bytes = [0; PAGE];
-            self.region.read(page, &mut bytes);
-            if bytes != [0; PAGE] {
-                self.bodies.add(|out| out.extend_from_slice(&bytes));
-            }
-        }
-        self.send(to, &Message::PageReply { page });
-        Ok(())
-    }
-
-    fn send_diffs(&mut self, to: Rank, pages: Vec<u32>, purpose: Purpose) -> Result<(), Errno> {
-        self.bodies.clear();
-        let mut named = Vec::new();
-        let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
-        for &page in &pages {
-            let is_changed = match memory_of(&self.peers, to) {
-                Some(memory) => self.region.put_changed(memory, page),
-                None => {
-                    self.region.read_twin(page, &mut twin);
-                    self.region.read(page, &mut bytes);
-                    let differ = &mut self.differ;
-                    self.bodies.add(|out| _ = differ.encode(&twin, &bytes, out))
-                }
-            };
-            if is_changed {
-                named.push(page);
-            }
-            if self.bodies.is_full() || named.len() == NAMED_MAX {
-                let pages = std::mem::take(&mut named);
-                self.send(to, &Message::Diffs { purpose, pages, last: false });
-                self.bodies.clear();
-            }
-        }
-        self.send(to, &Message::Diffs { purpose, pages: named, last: true });
-        if self.is_limited {
-            pages.into_iter().try_for_each(|page| self.region.forget_twins(Run { first: page, count: 1 }))?;
-        }
-        Ok(())
-    }
-
-    fn send_updates(&mut self, to: Rank, pages: &[u32]) -> Result<(), Errno> {
-        let since = Instant::now();
-        self.bodies.clear();
-        let mut named = Vec::new();
-        for (index, &page) in pages.iter().enumerate() {
-            named.push(page);
-            match memory_of(&self.peers, to) {
-                Some(memory) => self.region.exchange(memory, page, false),
-                None => {
-                    let mut bytes = [0; PAGE];
-                    self.region.read(page, &mut bytes);
-                    self.bodies.add(|out| out.extend_from_slice(&bytes));
-                }
-            }
-            let last = index + 1 == pages.len();
-            if last || self.bodies.is_full() || named.len() == NAMED_MAX {
-                let pages = std::mem::take(&mut named);
-                self.send(to, &Message::Updates { pages, last });
-                self.bodies.clear();
-            }
-        }
-        self.counts.update_ns += since.elapsed().as_nanos() as u64;
-        Ok(())
-    }
-
-    fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Errno> {
-        // Ascending in what a rank of ours sends; of another's, a page that is not found counts as one of zeroes.
-        let at = source.pages.binary_search(&page).ok();
-        match at.and_then(|at| source.bodies.get(at)) {
-            Some(body) if !body.is_empty() => self.region.write(page, 0, body),
-            // Its home has written it into this page already.
-            _ if self.is_zero_copy && source.is_update => {}
-            _ if self.is_zero_copy => {
-                if let Some(memory) = memory_of(&self.peers, source.from) {
-                    self.region.exchange(memory, page, true);
-                }
-            }
-            _ => self.region.clear(page),
-        }
-        if !source.is_update {
-            self.came(page);
-        }
-        if let Some(room) = &mut self.room {
-            room.came(page);
-        }
-        if writable {
-            self.region.make_twin(page);
-        }
-        self.region.show(page, writable)
-    }
-
-    /// Opens this rank's own pages. A whole allocation is left to its first touches, each of which opens some neighbours
-    /// too: what is never touched takes no memory.
-    fn open(&mut self, run: Run) -> Result<(), Errno> {
-        if run.count > 1 {
-            return Ok(());
-        }
-        let page = run.first;
-        let is_mine = |page: u32| self.machine.state(page) == State::Open && !self.region.is_shown(page);
-        if !is_mine(page) {
-            return self.region.show(page, true);
-        }
-        let block = page / AROUND * AROUND;
-        let first = (block..page).rev().take_while(|&page| is_mine(page)).last().unwrap_or(page);
-        let count = (page..block + AROUND).take_while(|&page| is_mine(page)).count() as u32 + (page - first);
-        self.region.show_all(Run { first, count })
-    }
-
-    /// Lets threads try again, with the page as its state allows.
-    fn wake(&mut self, page: u32) -> Result<(), Errno> {
-        match self.machine.state(page) {
-            State::Clean | State::HomeClean if !self.region.is_shown(page) => self.region.show(page, false)?,
-            State::Open | State::Dirty | State::HomeDirty if !self.region.is_shown(page) => {
-                self.region.show(page, true)?
-            }
-            _ => {}
-        }
-        // Showing a page wakes who waits for it.
-        if self.region.take_last_shown() != Some(page) {
-            self.region.wake(Run { first: page, count: 1 });
-        }
-        Ok(())
     }
 
     /// Has the events tell of room on links that are behind, and only on those.

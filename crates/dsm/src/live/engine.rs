@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hanare_paging::policy::{self, Space};
 use hanare_sys::futex::LockCell;
 use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
 
-use super::carry::{Engine, Peer, peer_memory};
-use super::events::{Events, TRAPS};
+use super::away::Away;
+use super::carry::{Engine, Peer, bytes_behind, pages_of, peer_memory};
+use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, die};
-use super::job::{Job, Meet, Transfer};
+use super::gates::Gates;
+use super::job::{Job, Meet};
+use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
 use super::meet::{Join, meet};
 use super::post::Post;
 use super::region::{PAGE, Region};
-use super::room::Room;
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
@@ -53,6 +56,21 @@ pub struct Counts {
     pub frames_sent: u64,
     /// Their bytes.
     pub bytes_sent: u64,
+    /// What went to memory servers and came back.
+    pub moved: Moved,
+}
+
+/// What a rank that keeps less than all its pages needs: where the others go, and in which order. Its gates lie at this
+/// offset of its memory.
+fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
+    let Some(bytes) = job.local_bytes else { return Ok(None) };
+    let pages = pages_of(job);
+    let gates = Gates::map(region.memory(), gates_at, pages).map_err(|error| error.to_string())?;
+    let away = Away::open(&job.elsewhere, pages, job.ranks);
+    let away = away.map_err(|error| format!("rank {}: {error}", job.rank))?;
+    let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1 };
+    let policy = policy::build(&job.policy, space).map_err(|error| error.to_string())?;
+    Ok(Some(Limit::new(bytes, gates, away, policy)))
 }
 
 /// A rank that shares memory.
@@ -73,14 +91,15 @@ impl Live {
     /// # Errors
     /// One line that says what is wrong.
     pub fn start(job: Job) -> Result<&'static Self, String> {
-        let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
-        let post_bytes = if is_zero_copy { Post::len_for(job.ranks) } else { 0 };
-        let region = Region::new(job.region_bytes, post_bytes, job.rank.0).map_err(|error| error.to_string())?;
-        let post = is_zero_copy.then(|| Post::map(region.memory(), job.region_bytes, job.ranks)).transpose();
+        let (post_bytes, gate_bytes) = bytes_behind(&job);
+        let region = Region::new(job.region_bytes, post_bytes + gate_bytes, job.rank.0);
+        let region = region.map_err(|error| error.to_string())?;
+        let post = (post_bytes > 0).then(|| Post::map(region.memory(), job.region_bytes, job.ranks)).transpose();
         let post = post.map_err(|error| error.to_string())?.map(Arc::new);
-        let pages = u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX);
+        let pages = pages_of(&job);
         let config = Config { rank: job.rank, ranks: job.ranks, pages, protocol: job.protocol, migrate: job.migrate };
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
+        let limit = open_limit(&job, &region, job.region_bytes + post_bytes)?;
         let join = Join::of(&job, region.memory_number());
         let met = meet(&job, &join, PATIENCE).map_err(|error| error.to_string())?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot watch the other ranks: {error}; free descriptors");
@@ -94,7 +113,7 @@ impl Live {
             };
             let (memory, posts) = match &post {
                 Some(own) => {
-                    let (memory, theirs) = peer_memory(&join, job.region_bytes)?;
+                    let (theirs, memory) = peer_memory(&join, &job)?.split();
                     (Some(memory), Some(Posts { own: own.clone(), peer: join.rank, theirs, me: job.rank }))
                 }
                 None => (None, None),
@@ -103,7 +122,6 @@ impl Live {
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }
-        let room = job.local_bytes.map(|bytes| Room::new((bytes / PAGE as u64) as usize));
         let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
         if job.bind && has_cpu && job.ranks > 1 {
@@ -112,13 +130,16 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers, post, has_cpu, by_tcp, room)),
+            engine: LockCell::new(Engine::new(machine, region, peers, post, has_cpu, by_tcp, limit)),
             events,
             is_over: AtomicBool::new(false),
             job,
             spin: if has_cpu { SPIN } else { Duration::ZERO },
             spin_in_call: if has_cpu { SPIN_IN_CALL } else { Duration::ZERO },
         }));
+        for link in live.engine.lock().server_links() {
+            live.events.add(link, SERVERS).map_err(|errno| failed(&errno))?;
+        }
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
         thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave

@@ -2,11 +2,17 @@
 
 use std::path::PathBuf;
 
+use hanare_paging::policy::Space;
+
+use super::elsewhere::Elsewhere;
 use crate::coherence::{Protocol, Rank};
 use crate::limits::RANKS_MAX;
 
 /// Bytes of the shared region when nothing else is set.
 const REGION_BYTES: u64 = 64 << 30;
+
+/// Which pages of its own a rank puts away first when nothing else is set: what is kept of a loop is used again.
+const POLICY: &str = "lirs";
 
 /// Ports by which rank 0 of a step of Slurm is met: below those the system gives away itself.
 const PORT_FIRST: u32 = 20_000;
@@ -53,8 +59,12 @@ pub struct Job {
     pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,
-    /// Bytes beyond which a rank gives up its oldest copies. None keeps them all.
+    /// Bytes of shared pages beyond which a rank drops copies and puts pages of which it is home away. None keeps them all.
     pub local_bytes: Option<u64>,
+    /// Where it puts them.
+    pub elsewhere: Elsewhere,
+    /// Which of them go first: a replacement policy as `hanare run --policy` names it.
+    pub policy: String,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,
 }
@@ -132,9 +142,19 @@ impl Job {
             region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
                 .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
             local_bytes: number(&get, "HANARE_SHARED_LOCAL_BYTES", "a number of bytes")?,
+            elsewhere: Elsewhere::from_env(&get)?,
+            policy: policy(&get)?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })
     }
+}
+
+fn policy(get: &impl Fn(&str) -> Option<String>) -> Result<String, JobError> {
+    let name = "HANARE_SHARED_POLICY";
+    let value = get(name).unwrap_or_else(|| POLICY.to_owned());
+    let known = hanare_paging::policy::build(&value, Space { units: 64, block_units: 1, seed: 1 }).is_ok();
+    let wanted = "a replacement policy ('hanare run --policy help' lists them)";
+    if known { Ok(value) } else { Err(JobError::Value { name, value, wanted }) }
 }
 
 type Place = (u16, u16, Option<Meet>);
@@ -222,7 +242,7 @@ fn count(get: &impl Fn(&str) -> Option<String>, name: &'static str, other: &'sta
     Err(JobError::Value { name, value: ranks.to_string(), wanted })
 }
 
-fn number<T: std::str::FromStr>(
+pub(super) fn number<T: std::str::FromStr>(
     get: &impl Fn(&str) -> Option<String>,
     name: &'static str,
     wanted: &'static str,

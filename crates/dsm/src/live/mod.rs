@@ -3,11 +3,15 @@
 //! One engine a process, behind one lock. Its thread answers traps and other ranks; while a thread of the program waits in
 //! a call, that thread does so itself, and nobody is woken just to be told that the call is over.
 
+mod away;
 mod carry;
+mod elsewhere;
 mod engine;
 mod events;
 mod fatal;
+mod gates;
 mod job;
+mod limit;
 mod links;
 mod meet;
 mod post;
@@ -15,6 +19,7 @@ mod region;
 mod room;
 mod tcp;
 
+pub use elsewhere::{Elsewhere, ServerSpec};
 pub use engine::{Counts, Live};
 pub use fatal::{EXIT_LOST, EXIT_OWN, die};
 pub use job::{Job, JobError, Meet, Transfer};

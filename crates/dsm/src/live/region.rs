@@ -11,6 +11,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
 
+use super::away::{Away, AwayError};
 use super::room::PageSet;
 use crate::coherence::Run;
 use crate::diff;
@@ -150,7 +151,7 @@ impl Region {
         let addr = self.address_of(page);
         match (*self.shown(page), writable) {
             (Shown::Absent, _) => {
-                self.make_present(page);
+                self.hold(page);
                 repeat(|| match writable {
                     true => self.uffd.continue_(addr, PAGE, false),
                     false => self.uffd.continue_protected(addr, PAGE),
@@ -174,19 +175,28 @@ impl Region {
         self.last_shown.take()
     }
 
+    /// Whether a page has memory.
+    pub(super) fn is_held(&self, page: u32) -> bool {
+        self.held.contains(page)
+    }
+
     /// Gives a page of the memfd its memory: a hole cannot be continued.
-    fn make_present(&mut self, page: u32) {
+    pub(super) fn hold(&mut self, page: u32) {
         self.held.insert(page);
         // SAFETY: within the mapping. Reading a hole of a memfd by a shared mapping makes it zeroes; the value is not used.
         unsafe { self.bytes(page).read_volatile() };
     }
 
-    /// Shows absent pages for writing, at once, and wakes who waits for them.
-    pub(super) fn show_all(&mut self, run: Run) -> Result<(), Errno> {
-        run.pages().for_each(|page| self.make_present(page));
+    /// Shows absent pages at once, and wakes who waits for them.
+    pub(super) fn show_all(&mut self, run: Run, writable: bool) -> Result<(), Errno> {
+        run.pages().for_each(|page| self.hold(page));
         let (addr, len) = (self.address_of(run.first), run.count as usize * PAGE);
-        repeat(|| self.uffd.continue_(addr, len, false).errno)?;
-        run.pages().for_each(|page| *self.shown(page) = Shown::Writable);
+        repeat(|| match writable {
+            true => self.uffd.continue_(addr, len, false).errno,
+            false => self.uffd.continue_protected(addr, len).errno,
+        })?;
+        let shown = if writable { Shown::Writable } else { Shown::Protected };
+        run.pages().for_each(|page| *self.shown(page) = shown);
         Ok(())
     }
 
@@ -217,12 +227,36 @@ impl Region {
     /// Takes pages out of view and gives their memory back: they read as zeroes from now on.
     pub(super) fn discard(&mut self, run: Run) -> Result<(), Errno> {
         self.hide(run)?;
+        self.forget_twins(run)?;
+        self.release(run)
+    }
+
+    /// Gives the memory of pages back that are out of view.
+    pub(super) fn release(&mut self, run: Run) -> Result<(), Errno> {
         for page in run.pages() {
             self.held.remove(page);
         }
-        self.forget_twins(run)?;
         let (offset, len) = Self::range(run);
         map::punch_hole(self.memory(), offset as u64, len as u64)
+    }
+
+    /// Puts pages away that are out of view, and that no peer has pinned.
+    pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), AwayError> {
+        // SAFETY: the run lies in the mapping, and nobody else sees it.
+        unsafe { away.write(run, self.bytes(run.first)) }
+    }
+
+    /// Brings pages back that are out of view and have no memory.
+    pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), AwayError> {
+        // SAFETY: the pages lie in the mapping one behind the other, and nobody else sees them.
+        unsafe { away.read(pages, |page| self.bytes(page)) }
+    }
+
+    /// Whether a page that is out of view holds zeroes only.
+    pub(super) fn is_zero(&self, page: u32) -> bool {
+        static ZEROES: [u8; PAGE] = [0; PAGE];
+        // SAFETY: the page lies in the mapping, and nobody has a reference to it.
+        unsafe { copy::equal(self.bytes(page), ZEROES.as_ptr(), PAGE) }
     }
 
     /// Gives the memory of twins back.
@@ -239,6 +273,11 @@ impl Region {
     /// Pages of memory that the region takes now: pages and twins.
     pub(super) fn pages_held(&self) -> usize {
         self.held.len() + self.twinned.len()
+    }
+
+    /// Twins that take memory now.
+    pub(super) fn twins_held(&self) -> usize {
+        self.twinned.len()
     }
 
     pub(super) fn wake(&self, run: Run) {

@@ -1,13 +1,13 @@
 //! How much memory a rank's shared pages take, and which copies go first when it is too much.
 //!
-//! After SSS-CORE's method 3 (Nobukuni et al., section 3): shared copies are the cheapest victims, since their homes have the
-//! bytes; they are just dropped, the oldest first. A page that is written, on its way, or in a memory barrier is under
-//! coherence and never a victim. Pages at home stay: there is nowhere else for them.
+//! Shared copies are the cheapest victims, since their homes have the bytes: they are just dropped, the oldest first. One that
+//! is written, on its way, or in a memory barrier is under coherence and never a victim.
 
 use std::collections::VecDeque;
 
-/// Copies that stay in any case, so that one instruction finds all the pages it needs.
-const COPIES_MIN: usize = 64;
+/// Copies that stay in any case, so that one instruction finds all the pages it needs: a quarter of what there is room for,
+/// within these bounds.
+const COPIES_MIN: [usize; 2] = [16, 64];
 
 /// A set of pages, and how many they are.
 #[derive(Default)]
@@ -38,6 +38,10 @@ impl PageSet {
         was_there
     }
 
+    pub(super) fn contains(&self, page: u32) -> bool {
+        self.bits.get(page as usize / 64).is_some_and(|bits| bits & 1 << (page % 64) != 0)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -46,6 +50,7 @@ impl PageSet {
 /// Copies in the order in which they came, for a rank that may keep so many pages.
 pub(super) struct Room {
     pages_max: usize,
+    copies_min: usize,
     order: VecDeque<u32>,
     /// The pages of `order`, each once.
     queued: PageSet,
@@ -53,7 +58,8 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(pages_max: usize) -> Self {
-        Self { pages_max, order: VecDeque::new(), queued: PageSet::default() }
+        let copies_min = (pages_max / 4).clamp(COPIES_MIN[0], COPIES_MIN[1]);
+        Self { pages_max, copies_min, order: VecDeque::new(), queued: PageSet::default() }
     }
 
     /// A copy came.
@@ -65,7 +71,7 @@ impl Room {
 
     /// The oldest copy, when `pages` are more than there is room for. It is forgotten; [`Self::came`] puts back what stays.
     pub(super) fn victim(&mut self, pages: usize) -> Option<u32> {
-        if pages <= self.pages_max || self.order.len() <= COPIES_MIN {
+        if pages <= self.pages_max || self.order.len() <= self.copies_min {
             return None;
         }
         let page = self.order.pop_front()?;
@@ -73,8 +79,13 @@ impl Room {
         Some(page)
     }
 
+    /// Copies, the oldest first, some of which may be gone.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.iter().copied()
+    }
+
     /// How many copies are queued: no search for victims needs to look at more.
-    pub(super) fn copies(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.order.len()
     }
 }
@@ -87,11 +98,11 @@ mod tests {
     fn the_oldest_copies_go_first_and_the_last_ones_stay() {
         let mut room = Room::new(100);
         (0..200).chain(0..3).for_each(|page| room.came(page));
-        assert_eq!((room.copies(), room.victim(100)), (200, None));
+        assert_eq!((room.count(), room.victim(100)), (200, None));
         let victims: Vec<u32> = std::iter::from_fn(|| room.victim(101)).collect();
-        assert_eq!(victims, (0..136).collect::<Vec<_>>());
+        assert_eq!(victims, (0..175).collect::<Vec<_>>());
         room.came(5);
-        assert_eq!((room.victim(101), room.copies()), (Some(136), COPIES_MIN));
+        assert_eq!((room.victim(101), room.count()), (Some(175), 25));
     }
 
     #[test]

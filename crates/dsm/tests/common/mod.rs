@@ -53,6 +53,8 @@ pub struct Node {
     pub memory: Vec<[u8; PAGE]>,
     pub access: Vec<Access>,
     pub twins: HashMap<u32, [u8; PAGE]>,
+    /// Pages of which the rank is home, and which are not in its memory.
+    pub away: HashMap<u32, [u8; PAGE]>,
     differ: Differ,
 }
 
@@ -76,6 +78,7 @@ impl Cluster {
             memory: vec![[0; PAGE]; pages as usize],
             access: vec![Access::None; pages as usize],
             twins: HashMap::new(),
+            away: HashMap::new(),
             differ: Differ::new(),
         };
         let mut random = Random(seed);
@@ -117,6 +120,7 @@ impl Cluster {
         match action {
             Action::Send { to, message } => self.send(rank, to, &message, &Bodies::new()),
             Action::SendPage { to, page } => {
+                node.bring_in(page);
                 let mut body = Bodies::new();
                 let bytes = node.memory[page as usize];
                 if bytes != [0; PAGE] {
@@ -137,6 +141,7 @@ impl Cluster {
             }
             Action::Apply { index, page } => {
                 assert_eq!(pages[index as usize], page);
+                node.bring_in(page);
                 diff::apply(bodies[index as usize], &mut node.memory[page as usize]).expect("a diff");
             }
             Action::Twin { page } => {
@@ -144,21 +149,38 @@ impl Cluster {
                 assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
                 node.access[page as usize] = Access::Write;
             }
-            Action::Open { run } => node.set_access(run, Access::Write),
-            Action::Protect { run } => node.set_access(run, Access::Read),
+            Action::Open { run } => {
+                run.pages().for_each(|page| node.bring_in(page));
+                node.set_access(run, Access::Write);
+            }
+            // What is out of view stays there.
+            Action::Protect { run } => run.pages().for_each(|page| {
+                let access = &mut node.access[page as usize];
+                *access = if *access == Access::None { Access::None } else { Access::Read };
+            }),
             Action::Invalidate { run } => {
                 node.set_access(run, Access::None);
                 // Nobody may read what was there: it is only garbage from now on.
                 run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
+            }
+            Action::Adopted { page } => assert_eq!(node.machine.state(page), State::HomeClean),
+            Action::GivenAway { page } => {
+                assert_eq!(node.machine.state(page), State::Clean);
+                node.bring_in(page);
+                node.access[page as usize] = Access::Read;
             }
             Action::Discard { run } => {
                 node.set_access(run, Access::None);
                 for page in run.pages() {
                     node.memory[page as usize] = [0; PAGE];
                     node.twins.remove(&page);
+                    node.away.remove(&page);
                 }
             }
-            Action::Wake { page } => news.push(News::Wake(page)),
+            Action::Wake { page } => {
+                node.show_own(page);
+                news.push(News::Wake(page));
+            }
             Action::WakeAll => news.push(News::WakeAll),
             Action::Finished { outcome } => news.push(News::Finished(outcome)),
             Action::Fail { failure } => news.push(News::Failed(failure)),
@@ -189,6 +211,7 @@ impl Cluster {
         while let Some(chunk) = chunks.next() {
             let mut bodies = Bodies::new();
             for &page in chunk {
+                self.nodes[rank].bring_in(page);
                 let bytes = self.nodes[rank].memory[page as usize];
                 bodies.add(|out| out.extend_from_slice(&bytes));
             }
@@ -265,6 +288,11 @@ impl Cluster {
         let node = &self.nodes[rank];
         for (page, &access) in node.access.iter().enumerate() {
             let state = node.machine.state(page as u32);
+            // A page that came in without being touched is out of view as well.
+            if node.machine.is_home(page as u32) && access == Access::None {
+                continue;
+            }
+            assert!(!node.away.contains_key(&(page as u32)), "page {page} of rank {rank} is away and {state:?}");
             let expected = match state {
                 State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
                 State::Clean | State::HomeClean => Access::Read,
@@ -283,6 +311,31 @@ impl Cluster {
 impl Node {
     fn set_access(&mut self, run: Run, access: Access) {
         run.pages().for_each(|page| self.access[page as usize] = access);
+    }
+
+    /// Takes a page out of memory, if the rank is its home; whatever is under way.
+    pub fn take_out(&mut self, page: u32) {
+        if self.machine.is_home(page) && !self.away.contains_key(&page) {
+            // Nobody may read what was there.
+            let bytes = std::mem::replace(&mut self.memory[page as usize], [0xdd; PAGE]);
+            self.away.insert(page, bytes);
+            self.access[page as usize] = Access::None;
+        }
+    }
+
+    /// A page of which the rank is home comes into view as its state says, if it is not.
+    fn show_own(&mut self, page: u32) {
+        if self.machine.is_home(page) && self.access[page as usize] == Access::None {
+            self.bring_in(page);
+            let writable = matches!(self.machine.state(page), State::Open | State::HomeDirty);
+            self.access[page as usize] = if writable { Access::Write } else { Access::Read };
+        }
+    }
+
+    fn bring_in(&mut self, page: u32) {
+        if let Some(bytes) = self.away.remove(&page) {
+            self.memory[page as usize] = bytes;
+        }
     }
 
     pub fn word(&mut self, word: u32) -> &mut [u8] {

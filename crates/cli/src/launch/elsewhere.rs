@@ -1,0 +1,140 @@
+//! Where ranks put the pages that `--local` leaves no room for: named memory servers, or a private one.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::Args;
+use hanare::hostfile::{Hostfile, HostfileError};
+use hanare::private::{Private, PrivateError, PrivateOptions};
+use hanare::settings::{Local, POLICIES, ServerSpec, Settings, SettingsError, parse_name, parse_size};
+use hanare_sys::memory::{Memory, MemoryError};
+use thiserror::Error;
+
+use crate::run::servers::{self, ServersError};
+use crate::run::{choices, private_memory, spill_of};
+
+/// The policy of ranks: what is kept of a loop over more than fits is used again.
+const DEFAULT_POLICY: &str = "lirs";
+/// What tells ranks where pages go; inherited from around, they would name what is not ours.
+const VARIABLES: [&str; 4] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
+
+#[derive(Debug, Args)]
+pub(super) struct ElsewhereArgs {
+    /// With --local: a memory server, and how much of it all ranks together may use; may be given several times.
+    #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]", requires = "local")]
+    servers: Vec<ServerSpec>,
+    /// With --local: a host file, 'HOST MEGABYTES' lines, of which the first is passed over.
+    #[arg(short = 'f', long, value_name = "HOSTFILE", requires = "local")]
+    hostfile: Option<PathBuf>,
+    /// With --local: memory limit of the private server. Default: half of the memory available.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "local", conflicts_with_all = ["servers", "hostfile"])]
+    memory: Option<u64>,
+    /// With --local: directory of the private server's spill file, or 'none'. Default: /var/tmp if it is a disk.
+    #[arg(long, value_name = "DIR", requires = "local", conflicts_with_all = ["servers", "hostfile"])]
+    spill: Option<PathBuf>,
+    /// With --server: file with the key shared with the memory servers.
+    #[arg(long, value_name = "FILE", requires = "local")]
+    key: Option<PathBuf>,
+    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: replacement policy of a rank's own pages", POLICIES, DEFAULT_POLICY))]
+    policy: Option<String>,
+}
+
+impl ElsewhereArgs {
+    /// Prints what policies there are, if that is what was asked for.
+    pub(super) fn help(&self) -> bool {
+        let asks = self.policy.as_deref() == Some(choices::HELP);
+        if asks {
+            choices::print(POLICIES, DEFAULT_POLICY);
+        }
+        asks
+    }
+}
+
+/// Why there is nowhere to put pages.
+#[derive(Debug, Error)]
+pub(crate) enum ElsewhereError {
+    /// A setting makes no sense.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The host file was refused.
+    #[error(transparent)]
+    Hostfile(#[from] HostfileError),
+    /// The machine's memory is unknown.
+    #[error("{0}; give --memory")]
+    Memory(#[from] MemoryError),
+    /// A named server is no use.
+    #[error(transparent)]
+    Servers(#[from] ServersError),
+    /// The private server is no use.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+}
+
+/// Where pages go, for as long as the ranks run.
+pub(super) enum Elsewhere {
+    /// Ranks keep all.
+    Nowhere,
+    Servers(Box<Settings>),
+    Private(Private, String),
+}
+
+impl Elsewhere {
+    /// As the flags say, or `HANARE_SERVERS` and the variables that go with it.
+    pub(super) fn open(args: &ElsewhereArgs, local: Option<u64>, ranks: u16) -> Result<Self, ElsewhereError> {
+        let Some(local) = local else { return Ok(Elsewhere::Nowhere) };
+        let budget = Local::Bytes(local.saturating_mul(u64::from(ranks)));
+        let named = args.hostfile.is_some() || !args.servers.is_empty();
+        let wants_private = args.memory.is_some() || args.spill.is_some();
+        let mut settings = Settings::from_lookup(|variable| match variable {
+            "HANARE_LOCAL" => Some(budget.to_string().into()),
+            "HANARE_SERVERS" if named || wants_private => None,
+            "HANARE_SERVERS" | "HANARE_KEY_FILE" | "HANARE_TIMEOUT" => std::env::var_os(variable),
+            _ => None,
+        })?;
+        if named {
+            let hosts = args.hostfile.as_deref().map(|path| Hostfile::read(path, None)).transpose()?;
+            settings.servers = hosts.map(|hosts| hosts.servers).unwrap_or_default();
+            settings.servers.extend(args.servers.iter().cloned());
+        }
+        settings.key_file = args.key.clone().or(settings.key_file);
+        settings.policy = args.policy.clone().unwrap_or_else(|| DEFAULT_POLICY.to_owned());
+        settings.validate_values()?;
+        if !settings.servers.is_empty() {
+            servers::check(&settings)?;
+            return Ok(Elsewhere::Servers(Box::new(settings)));
+        }
+        let memory = match args.memory {
+            Some(bytes) => bytes,
+            None => private_memory(Memory::now()?.available_bytes, budget),
+        };
+        let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
+        let spill = spill_of(args.spill.as_deref());
+        let options = PrivateOptions { command: &command, memory, spill, tree: None };
+        Ok(Elsewhere::Private(Private::start(&options)?, settings.policy))
+    }
+
+    /// Tells a rank.
+    pub(super) fn tell(&self, command: &mut Command) {
+        if !matches!(self, Elsewhere::Nowhere) {
+            VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+        }
+        match self {
+            Elsewhere::Nowhere => {}
+            Elsewhere::Private(private, policy) => {
+                command.env("HANARE_PRIVATE", private.socket()).env("HANARE_SHARED_POLICY", policy);
+            }
+            Elsewhere::Servers(settings) => {
+                let of_servers = |name: &String| VARIABLES.contains(&name.as_str());
+                command.envs(settings.to_env().into_iter().filter(|(name, _)| of_servers(name)));
+                command.env("HANARE_SHARED_POLICY", &settings.policy);
+            }
+        }
+    }
+
+    /// After the last rank's end.
+    pub(super) fn close(self) {
+        if let Elsewhere::Private(private, _) = self {
+            private.program_ended();
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What the machine answers, carried out on the region and the links.
+
+use std::time::{Duration, Instant};
+
+use hanare_paging::policy::Cause;
+
+use super::super::fatal::{EXIT_LOST, die};
+use super::super::limit::Trouble;
+use super::super::region::PAGE;
+use super::{Engine, Source, gates_of, memory_of};
+use crate::codec;
+use crate::coherence::{Action, Message, Purpose, Rank, Run, State};
+use crate::diff;
+
+/// Pages opened around the touched one, where they are this rank's own and nobody shares them.
+const AROUND: u32 = 64;
+/// Pages named in one frame when their bytes do not travel with it.
+const NAMED_MAX: usize = 16_384;
+/// Pages brought in at a time for being sent.
+const FEW: usize = 32;
+
+impl Engine {
+    pub(super) fn carry_out(&mut self, action: Action, source: Source<'_>) {
+        let done = self.act(action, source);
+        self.must(done);
+    }
+
+    fn act(&mut self, action: Action, source: Source<'_>) -> Result<(), Trouble> {
+        match action {
+            Action::Send { to, message } => {
+                self.bodies.clear();
+                self.send(to, &message);
+            }
+            Action::SendPage { to, page } => self.send_page(to, page)?,
+            Action::SendDiffs { to, pages, purpose } => self.send_diffs(to, pages, purpose)?,
+            Action::SendUpdates { to, pages } => self.send_updates(to, &pages)?,
+            Action::Install { page, writable } => self.install(page, writable, source)?,
+            Action::Apply { index, page } => self.apply(page, source.bodies.get(index as usize).copied())?,
+            Action::Twin { page } => {
+                self.have_room_for(1)?;
+                self.region.make_twin(page);
+                self.region.show(page, true)?;
+                self.note_peak();
+            }
+            Action::Open { run } => self.open(run)?,
+            Action::Protect { run } => self.region.protect(run)?,
+            Action::Invalidate { run } => match &mut self.limit {
+                Some(limit) => limit.invalidated(&mut self.region, run)?,
+                None => self.region.hide(run)?,
+            },
+            Action::Adopted { page } => self.limit.iter_mut().for_each(|limit| limit.adopted(page)),
+            Action::GivenAway { page } => self.give_away(page)?,
+            Action::Discard { run } => {
+                if let Some(limit) = &mut self.limit {
+                    limit.discarded(&self.region, run)?;
+                }
+                self.region.discard(run)?;
+            }
+            Action::Wake { page } => self.wake(page)?,
+            Action::WakeAll => {
+                self.timed.clear();
+                self.region.wake_all();
+            }
+            Action::Finished { outcome } => self.outcome = Some(outcome),
+            Action::Fail { failure } => {
+                self.last_words(Duration::from_secs(1));
+                die(EXIT_LOST, &format!("rank {}: {failure}", self.rank))
+            }
+        }
+        Ok(())
+    }
+
+    // ---- what this rank keeps ---------------------------------------------------------------------------------------
+
+    /// Has pages of which this rank is home in memory, before they are read or written here.
+    fn have(&mut self, pages: &[u32], cause: Cause) -> Result<(), Trouble> {
+        match &mut self.limit {
+            Some(limit) => limit.bring_in(&mut self.region, pages, cause),
+            None => Ok(()),
+        }
+    }
+
+    /// Has room for so many pages that are to come.
+    fn have_room_for(&mut self, more: usize) -> Result<(), Trouble> {
+        match &mut self.limit {
+            Some(limit) => limit.make_room(&mut self.region, more, &[]),
+            None => Ok(()),
+        }
+    }
+
+    fn note_peak(&mut self) {
+        if let Some(limit) = &mut self.limit {
+            limit.note_peak(&self.region);
+        }
+    }
+
+    fn give_away(&mut self, page: u32) -> Result<(), Trouble> {
+        self.have(&[page], Cause::Read)?;
+        self.limit.as_mut().map_or(Ok(()), |limit| limit.given_away(page))
+    }
+
+    // ---- to other ranks ---------------------------------------------------------------------------------------------
+
+    pub(super) fn send(&mut self, to: Rank, message: &Message) {
+        let Some(Some(peer)) = self.peers.get_mut(usize::from(to.0)) else { return };
+        let mut frame = std::mem::take(&mut self.spare);
+        frame.clear();
+        let sequence = peer.link.next_sequence();
+        codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
+        self.counts.frames_sent += 1;
+        self.counts.bytes_sent += frame.len() as u64;
+        // A link that has ended is heard of when it is read.
+        if let Ok(Some(emptied)) = peer.link.send(frame) {
+            self.spare = emptied;
+        }
+    }
+
+    fn send_page(&mut self, to: Rank, page: u32) -> Result<(), Trouble> {
+        self.have(&[page], Cause::Read)?;
+        self.bodies.clear();
+        let is_carried = match &self.limit {
+            None => !self.is_zero_copy,
+            // Where there is no room for pages that wait to be read, they are carried.
+            Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
+        };
+        if is_carried {
+            let mut bytes = [0; PAGE];
+            self.region.read(page, &mut bytes);
+            if bytes != [0; PAGE] || self.is_zero_copy {
+                self.bodies.add(|out| out.extend_from_slice(&bytes));
+            }
+        } else if let Some(limit) = &self.limit {
+            limit.gates.pin_for_peer(page);
+        }
+        self.send(to, &Message::PageReply { page });
+        Ok(())
+    }
+
+    fn send_diffs(&mut self, to: Rank, pages: Vec<u32>, purpose: Purpose) -> Result<(), Trouble> {
+        self.bodies.clear();
+        let mut named = Vec::new();
+        for &page in &pages {
+            if self.diff(to, page) {
+                named.push(page);
+            }
+            if self.bodies.is_full() || named.len() == NAMED_MAX {
+                let pages = std::mem::take(&mut named);
+                self.send(to, &Message::Diffs { purpose, pages, last: false });
+                self.bodies.clear();
+            }
+        }
+        self.send(to, &Message::Diffs { purpose, pages: named, last: true });
+        if self.limit.is_some() {
+            pages.into_iter().try_for_each(|page| self.region.forget_twins(Run { first: page, count: 1 }))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what this rank wrote into the home's page, or adds it to the bodies of the message; says whether there is any.
+    fn diff(&mut self, to: Rank, page: u32) -> bool {
+        match (memory_of(&self.peers, to), gates_of(&self.peers, to)) {
+            (Some(memory), None) => return self.region.put_changed(memory, page),
+            (Some(memory), Some(gates)) if gates.pin_to_write(page) => {
+                let is_changed = self.region.put_changed(memory, page);
+                gates.unpin(page);
+                if is_changed {
+                    self.bodies.add_empty();
+                }
+                return is_changed;
+            }
+            _ => {}
+        }
+        let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
+        self.region.read_twin(page, &mut twin);
+        self.region.read(page, &mut bytes);
+        let differ = &mut self.differ;
+        self.bodies.add(|out| _ = differ.encode(&twin, &bytes, out))
+    }
+
+    fn send_updates(&mut self, to: Rank, pages: &[u32]) -> Result<(), Trouble> {
+        let since = Instant::now();
+        self.bodies.clear();
+        let mut named = Vec::new();
+        // As many at a time as a rank with little room has room for.
+        for (index, few) in pages.chunks(FEW).enumerate() {
+            let at_home: Vec<u32> = few.iter().copied().filter(|&page| self.machine.is_home(page)).collect();
+            self.have(&at_home, Cause::Read)?;
+            for (inside, &page) in few.iter().enumerate() {
+                named.push(page);
+                match memory_of(&self.peers, to) {
+                    Some(memory) if self.limit.is_none() => self.region.exchange(memory, page, false),
+                    _ => {
+                        let mut bytes = [0; PAGE];
+                        self.region.read(page, &mut bytes);
+                        self.bodies.add(|out| out.extend_from_slice(&bytes));
+                    }
+                }
+                let last = index * FEW + inside + 1 == pages.len();
+                if last || self.bodies.is_full() || named.len() == NAMED_MAX {
+                    let pages = std::mem::take(&mut named);
+                    self.send(to, &Message::Updates { pages, last });
+                    self.bodies.clear();
+                }
+            }
+        }
+        self.counts.update_ns += since.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    // ---- from other ranks -------------------------------------------------------------------------------------------
+
+    /// Takes in what a rank wrote to a page of this one's, unless it has put that there itself.
+    fn apply(&mut self, page: u32, body: Option<&[u8]>) -> Result<(), Trouble> {
+        let Some(body) = body.filter(|body| !body.is_empty()) else { return Ok(()) };
+        self.have(&[page], Cause::Write)?;
+        if let Some(limit) = &self.limit {
+            limit.gates.mark_written(page);
+        }
+        // Judged when it was decoded.
+        let _ = diff::walk_checked(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
+        Ok(())
+    }
+
+    fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Trouble> {
+        self.have_room_for(1 + usize::from(writable))?;
+        // Ascending in what a rank of ours sends; of another's, a page that is not found counts as one of zeroes.
+        let at = source.pages.binary_search(&page).ok();
+        match at.and_then(|at| source.bodies.get(at)) {
+            Some(body) if !body.is_empty() => self.region.write(page, 0, body),
+            // Its home has written it into this page already.
+            _ if self.is_zero_copy && source.is_update => {}
+            _ if self.is_zero_copy => {
+                if let Some(memory) = memory_of(&self.peers, source.from) {
+                    self.region.exchange(memory, page, true);
+                }
+            }
+            _ => self.region.clear(page),
+        }
+        if !source.is_update {
+            self.came(page);
+        }
+        if let Some(limit) = &mut self.limit {
+            limit.copies.came(page);
+        }
+        if writable {
+            self.region.make_twin(page);
+        }
+        self.region.show(page, writable)?;
+        self.note_peak();
+        Ok(())
+    }
+
+    // ---- into view --------------------------------------------------------------------------------------------------
+
+    /// Opens this rank's own pages. A whole allocation is left to its first touches, each of which opens some neighbours
+    /// too: what is never touched takes no memory.
+    fn open(&mut self, run: Run) -> Result<(), Trouble> {
+        if run.count > 1 {
+            return Ok(());
+        }
+        let page = run.first;
+        if self.limit.is_some() {
+            return self.open_within_limit(page);
+        }
+        let is_mine = |page: u32| self.machine.state(page) == State::Open && !self.region.is_shown(page);
+        if !is_mine(page) {
+            return Ok(self.region.show(page, true)?);
+        }
+        let block = page / AROUND * AROUND;
+        let first = (block..page).rev().take_while(|&page| is_mine(page)).last().unwrap_or(page);
+        let count = (page..block + AROUND).take_while(|&page| is_mine(page)).count() as u32 + (page - first);
+        Ok(self.region.show_all(Run { first, count }, true)?)
+    }
+
+    fn open_within_limit(&mut self, page: u32) -> Result<(), Trouble> {
+        match self.touch {
+            Some((touched, write)) if touched == page => self.show_own(page, write),
+            // Opened ahead: not at the price of bringing it in. Whoever touches it finds its state.
+            Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.gates.is_in(page)) => Ok(()),
+            _ => self.show_own(page, true),
+        }
+    }
+
+    /// Shows a page of which this rank is home, and that it may not have in memory, with others that are likely to be touched
+    /// next. Pages that come by a read are protected as long as they are not written: if they never are, they need not be put
+    /// away a second time.
+    fn show_own(&mut self, page: u32, write: bool) -> Result<(), Trouble> {
+        let Some(limit) = &mut self.limit else { return Ok(self.region.show(page, true)?) };
+        limit.seen(page, write);
+        let (machine, region) = (&self.machine, &self.region);
+        let state = machine.state(page);
+        let run = limit.with(page, |next| machine.state(next) == state && !region.is_shown(next));
+        let pages: Vec<u32> = run.pages().collect();
+        let cause = if write { Cause::Write } else { Cause::Read };
+        self.have(&pages, cause)?;
+        let writable = match state {
+            State::Open => write,
+            State::HomeDirty => true,
+            _ => false,
+        };
+        if let (true, Some(limit)) = (writable, &self.limit) {
+            // Before anybody can write.
+            run.pages().for_each(|page| limit.gates.mark_written(page));
+        }
+        match run.count {
+            1 => self.region.show(page, writable)?,
+            _ => self.region.show_all(run, writable)?,
+        }
+        Ok(())
+    }
+
+    /// Lets threads try again, with the page as its state allows.
+    fn wake(&mut self, page: u32) -> Result<(), Trouble> {
+        let state = self.machine.state(page);
+        match state {
+            _ if self.region.is_shown(page) => {}
+            State::Open | State::HomeClean | State::HomeDirty if self.limit.is_some() => {
+                let write = self.touch.is_some_and(|(touched, write)| touched == page && write);
+                self.show_own(page, write)?;
+            }
+            State::Clean | State::HomeClean => self.region.show(page, false)?,
+            State::Open | State::Dirty | State::HomeDirty => self.region.show(page, true)?,
+            _ => {}
+        }
+        // Showing a page wakes who waits for it.
+        if self.region.take_last_shown() != Some(page) {
+            self.region.wake(Run { first: page, count: 1 });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Guards shared memory that is larger than its ranks' memory: pages at home go to memory servers and come back, results stay
+//! right, the limit holds, and a server that is lost or full ends every rank.
+
+use std::time::{Duration, Instant};
+
+use hanare_tests::{Outcome, Place, Served, built, until};
+use serde_json::Value;
+
+const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
+const TRANSFERS: [&str; 2] = ["message", "zero-copy"];
+const LIMIT: Duration = Duration::from_secs(120);
+/// The least that a rank can be told to keep.
+const LEAST: u64 = 256 << 10;
+/// What pages on their way may take beyond it, in bytes.
+const SLACK: u64 = 128 << 10;
+
+/// Runs a workload with its verification; its counts summed over the ranks, and each rank's.
+fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> (Value, Vec<Value>) {
+    let file = place.path("counts.json");
+    let mut command = place.command(built().hanare());
+    command.arg("launch").args(["-n", &ranks.to_string(), "--stats-json"]).arg(&file).args(flags).arg("--");
+    command.arg(built().workload(program[0])).args(&program[1..]).args(["--verify", "--json"]);
+    let outcome = place.start(&mut command).finish(LIMIT);
+    let case = format!("{ranks} ranks, {flags:?}, {program:?}");
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(": verified\n"), "{case}: {outcome:?}");
+    let of_ranks: Value = serde_json::from_slice(&std::fs::read(&file).expect("the file")).expect("JSON");
+    let of_ranks = of_ranks.as_array().expect("an array").clone();
+    assert_eq!(of_ranks.len(), ranks as usize, "{case}");
+    (serde_json::from_slice(&outcome.stdout).expect("one JSON object"), of_ranks)
+}
+
+fn count(counts: &Value, name: &str) -> u64 {
+    counts[name].as_u64().unwrap_or_else(|| panic!("no {name} in {counts}"))
+}
+
+fn assert_within(ranks: &[Value], local: u64, case: &str) {
+    for counts in ranks {
+        let peak = count(counts, "local_bytes_peak");
+        assert!(
+            (1..=local + SLACK).contains(&peak),
+            "{case}: {peak} bytes at the peak, {local} were allowed: {counts}"
+        );
+    }
+}
+
+/// Each rank has several times as many pages of its own as it keeps, and reads and writes them all between two barriers.
+#[test]
+fn workloads_that_do_not_fit_give_their_serial_results() {
+    let place = Place::new();
+    let programs: [&[&str]; 6] = [
+        &["laplace", "-n", "510", "-i", "4"],
+        &["laplace", "-n", "300", "-i", "3", "--home", "one"],
+        &["lu", "-n", "320"],
+        &["matmul", "-n", "160"],
+        &["histogram", "-n", "20000"],
+        &["hash", "-n", "1500"],
+    ];
+    for program in programs {
+        for protocol in PROTOCOLS {
+            for transfer in TRANSFERS {
+                for ranks in [2, 3, 4, 8] {
+                    let flags = ["--protocol", protocol, "--transfer", transfer, "--local", "256K"];
+                    let (_, of_ranks) = launch(&place, ranks, &flags, program);
+                    assert_within(&of_ranks, LEAST, &format!("{ranks} ranks, {flags:?}, {program:?}"));
+                }
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// So little that twins go early all the time; less than the command would allow.
+#[test]
+fn no_outcome_is_seen_that_release_consistency_forbids() {
+    let place = Place::new();
+    let served = Served::tcp(&place, "32M");
+    for protocol in PROTOCOLS {
+        for transfer in TRANSFERS {
+            for home in ["static", "migrate"] {
+                let mut command = place.command(built().hanare());
+                command.args([
+                    "launch",
+                    "-n",
+                    "3",
+                    "--protocol",
+                    protocol,
+                    "--transfer",
+                    transfer,
+                    "--home",
+                    home,
+                    "--",
+                ]);
+                command.arg(built().workload("litmus")).arg("40");
+                command.env("HANARE_SERVERS", &served.address).env("HANARE_SHARED_LOCAL_BYTES", "32768");
+                let outcome = place.start(&mut command).finish(LIMIT);
+                assert_eq!(outcome.code, Some(0), "{protocol}, {transfer}, {home}: {outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn homes_that_move_take_their_pages_along() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for transfer in TRANSFERS {
+            let flags = ["--protocol", protocol, "--transfer", transfer, "--home", "migrate", "--local", "512K"];
+            let program = ["laplace", "-n", "510", "-i", "8", "--home", "one"];
+            let (counts, of_ranks) = launch(&place, 3, &flags, &program);
+            assert!(count(&counts, "homes_moved") > 0, "{flags:?}: {counts}");
+            assert_within(&of_ranks, 512 << 10, &format!("{flags:?}"));
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// LAPLACE's two grids of 1024 x 1024 doubles are 16 MiB, the ranks keep 3 MiB, so that every iteration takes all of them
+/// through memory.
+#[test]
+fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_written() {
+    let place = Place::new();
+    for transfer in TRANSFERS {
+        let (counts, of_ranks) = launch(&place, 3, &["--transfer", transfer, "--local", "1M"], &["laplace", "-i", "6"]);
+        let (out, written, back) =
+            (count(&counts, "pages_out"), count(&counts, "pages_out_written"), count(&counts, "pages_back"));
+        // Two sweeps over a grid an iteration, one of which writes.
+        let grid = 1024 * 1024 * 8 / 4096;
+        assert!(back > 6 * grid && out > back, "{counts}");
+        assert!(written > 3 * grid && written < out * 3 / 4, "{counts}");
+        assert_within(&of_ranks, 1 << 20, transfer);
+        assert!(of_ranks.iter().all(|rank| count(rank, "bytes_back") == 4096 * count(rank, "pages_back")));
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_rank_with_room_for_all_puts_nothing_away() {
+    let place = Place::new();
+    let (counts, of_ranks) = launch(&place, 2, &["--local", "64M"], &["laplace", "-i", "4"]);
+    assert_eq!((count(&counts, "pages_out"), count(&counts, "pages_back")), (0, 0), "{counts}");
+    assert!(of_ranks.iter().all(|rank| count(rank, "local_bytes_peak") > 8 << 20));
+    let (_, of_ranks) = launch(&place, 2, &[], &["laplace", "-i", "4"]);
+    assert!(of_ranks.iter().all(|rank| count(rank, "local_bytes_peak") == 0), "nothing is counted without --local");
+}
+
+#[test]
+fn pages_go_to_named_servers_and_every_policy_keeps_them() {
+    let place = Place::new();
+    let servers = [Served::tcp(&place, "32M"), Served::tcp(&place, "32M")];
+    let hosts = servers.iter().fold("here 1\n".to_owned(), |hosts, server| hosts + &server.address + " 16\n");
+    let hosts = place.file("hosts", hosts).display().to_string();
+    let named = ["--server", &servers[0].address, "--server", &servers[1].address];
+    for (elsewhere, policy) in [(&named[..], "lirs"), (&["-f", &hosts], "fifo"), (&named, "clock"), (&named, "random")]
+    {
+        for transfer in TRANSFERS {
+            let flags = [&["--transfer", transfer, "--local", "256K", "--policy", policy], elsewhere].concat();
+            let (counts, of_ranks) = launch(&place, 3, &flags, &["laplace", "-n", "510", "-i", "3"]);
+            assert!(count(&counts, "pages_back") > 500, "{flags:?}: {counts}");
+            assert_within(&of_ranks, LEAST, &format!("{flags:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_no_launcher_gave_a_server_has_one_of_its_own() {
+    let place = Place::new();
+    let mut command = place.command(built().workload("laplace"));
+    command.args(["-n", "510", "-i", "3", "--verify", "--json"]);
+    command.env("HANARE_SHARED_LOCAL_BYTES", LEAST.to_string()).env("HANARE_BIN", built().hanare());
+    let outcome = place.start(&mut command).finish(LIMIT);
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(": verified\n"), "{outcome:?}");
+    let counts: Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
+    assert!(count(&counts, "pages_back") > 500, "{counts}");
+    place.assert_nothing_left();
+    let outcome = place.start(command.env("HANARE_BIN", "/no/such/command")).finish(LIMIT);
+    outcome.assert_ended_by_us(125, "cannot run /no/such/command");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_the_private_server_has_no_memory_for_is_spilled() {
+    let place = Place::new();
+    let spill = place.path("").display().to_string();
+    let flags = ["--local", "256K", "--memory", "1M", "--spill", &spill];
+    let (counts, _) = launch(&place, 2, &flags, &["laplace", "-n", "510", "-i", "3"]);
+    assert!(count(&counts, "pages_back") > 500, "{counts}");
+    place.assert_nothing_left();
+}
+
+/// Starts LAPLACE for long, and waits until its pages are on the server.
+fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -> hanare_tests::Running {
+    let mut command = place.command(built().hanare());
+    command.args(["launch", "-n", "3", "--local", "1M"]).args(flags).arg("--");
+    command.arg(built().workload("laplace")).args(["-i", "100000"]);
+    let running = place.start(&mut command);
+    until("pages are on the server", pages);
+    running
+}
+
+/// Where the private server of a job in this place listens.
+fn socket_of_private_server(place: &Place) -> Option<String> {
+    let dirs = std::fs::read_dir(place.path("tmp")).expect("TMPDIR");
+    let sockets = dirs.filter_map(|dir| Some(dir.ok()?.path().join("memory.socket")));
+    sockets.filter(|socket| socket.exists()).find_map(|socket| Some(socket.to_str()?.to_owned()))
+}
+
+fn assert_ended(outcome: &Outcome, code: i32, part: &str) {
+    assert_eq!(outcome.code, Some(code), "{outcome:?}");
+    assert!(outcome.stderr.lines().all(|line| line.starts_with("hanare: ")), "{outcome:?}");
+    assert!(outcome.stderr.contains(part) && outcome.stdout.is_empty(), "{part:?} is not in {outcome:?}");
+}
+
+#[test]
+fn a_lost_server_ends_every_rank() {
+    let place = Place::new();
+    let served = Served::tcp(&place, "64M");
+    let address = served.address.clone();
+    let holds = || hanare_tests::status(&address).write_bytes > 4 << 20;
+    let running = run_until_it_pages(&place, &["--server", &address], holds);
+    let since = Instant::now();
+    served.kill();
+    let outcome = running.finish(LIMIT);
+    assert!(since.elapsed() < Duration::from_secs(5), "{outcome:?}");
+    assert_ended(&outcome, 120, &format!("memory server {address}: "));
+
+    let served = Served::tcp(&place, "64M");
+    let address = served.address.clone();
+    let holds = || hanare_tests::status(&address).write_bytes > 4 << 20;
+    let running = run_until_it_pages(&place, &["--server", &address], holds);
+    let since = Instant::now();
+    served.signal(rustix::process::Signal::STOP);
+    let outcome = running.finish(LIMIT);
+    assert!(since.elapsed() < Duration::from_secs(5), "{outcome:?}");
+    assert_ended(&outcome, 120, "has been silent for 3 s");
+
+    let running = run_until_it_pages(&place, &[], || {
+        let socket = socket_of_private_server(&place);
+        socket.is_some_and(|socket| hanare_tests::status(&socket).memory_bytes > 4 << 20)
+    });
+    let pid = place.private_server().and_then(rustix::process::Pid::from_raw).expect("a private server");
+    let since = Instant::now();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+    let outcome = running.finish(LIMIT);
+    assert!(since.elapsed() < Duration::from_secs(5), "{outcome:?}");
+    assert_ended(&outcome, 120, "private memory server");
+}
+
+#[test]
+fn full_servers_end_every_rank_and_say_what_to_give() {
+    let place = Place::new();
+    let served = Served::tcp(&place, "2M");
+    for (flags, part) in [
+        (&["--server", &served.address][..], "the memory servers are full"),
+        (&["--memory", "2M", "--spill", "none"], "give more --memory or a --spill directory"),
+    ] {
+        let mut command = place.command(built().hanare());
+        command.args(["launch", "-n", "3", "--local", "256K"]).args(flags).arg("--");
+        command.arg(built().workload("laplace")).args(["-i", "50"]);
+        assert_ended(&place.start(&mut command).finish(LIMIT), 121, part);
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn settings_that_make_no_sense_are_one_line() {
+    let place = Place::new();
+    for (flags, part) in [
+        (&["--server", "127.0.0.1:1"][..], "--local"),
+        (&["--local", "100K"], "256K"),
+        (&["--local", "1M", "--server", "127.0.0.1:1"], "cannot reach the memory server 127.0.0.1:1"),
+        (&["--local", "1M", "--policy", "magic"], "magic"),
+        (&["--local", "1M", "--server", "127.0.0.1:1", "--memory", "1G"], "--memory"),
+        (&["--local", "1M", "-f", "/no/such/file"], "/no/such/file"),
+    ] {
+        let outcome =
+            place.run(place.command(built().hanare()).args(["launch", "-n", "2"]).args(flags).args(["--", "true"]));
+        outcome.assert_ended_by_us(125, part);
+    }
+    place.assert_nothing_left();
+}
