@@ -1,7 +1,7 @@
 //! Auto: the policy that a duel of policies on samples of the program's own pages shows to be best.
 //!
-//! Of every 32 neighbouring tiles (units, or blocks where page sizes are mixed) one, drawn at random, belongs to each
-//! candidate: that candidate alone replaces these pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
+//! Of every 32 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
+//! pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
 //! What a page costs under each candidate is so measured, not simulated: it is how often it had to come back. All other
 //! pages follow the candidate that does best. Misjudging costs the samples' share, a thirty-second of the difference a
 //! candidate, and the followers turn as soon as the difference is beyond chance.
@@ -9,17 +9,18 @@
 use std::cell::Cell;
 use std::fmt::Write;
 
+use super::swap_in_history::SwapInHistory;
 use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Tiles of which each candidate has one.
+/// Units of which each candidate has one.
 const RUN: u32 = 32;
-/// With fewer tiles than this in view samples say nothing: all follow the first candidate.
-const TILES_MIN: u32 = 128;
+/// With fewer pages than this in view samples say nothing: all follow the first candidate.
+const PAGES_MIN: u32 = 128;
 /// With so many the samples tell within a turn or two of all memory: until then all follow the floor. With fewer it would
 /// take many turns, and the second candidate is the better guess.
-const TILES_MANY: u32 = 4096;
+const PAGES_MANY: u32 = 4096;
 /// Returns of pages from one judgement to the next.
 const JUDGE_EVERY: u32 = 64;
 /// Turns that are remembered for the report.
@@ -53,7 +54,12 @@ pub(super) const INFO: Info = Info {
     summary: "what duels on samples of the program's own pages show best: swap-in-history, lirs, s3-fifo, w-tinylfu",
     source: "set duelling, ISCA 2007, on samples of pages",
     params: &[],
-    build: |space, _| Box::new(Auto::new(space)),
+    // Where page sizes are mixed, samples of single units would be in the way of choosing them, and blocks are too few to be
+    // sampled; the floor is as good there as the others.
+    build: |space, _| match space.block_units {
+        1 => Box::new(Auto::new(space)),
+        _ => Box::new(SwapInHistory::new(space.units, 1)),
+    },
 };
 
 /// Pages that one policy orders.
@@ -86,11 +92,6 @@ pub(super) struct Auto {
     /// By unit: the team that a page in view is with, plus one; samples first.
     team: Vec<u8>,
     known: Vec<u64>,
-    /// Units of a tile.
-    tile: u32,
-    /// By tile: whether any of its pages has been in view; and how many are so.
-    touched: Vec<u64>,
-    tiles_touched: u32,
     /// Returns of all pages, and of the guard's, since the guard was last looked at.
     watched: u32,
     watched_guard: u32,
@@ -120,20 +121,16 @@ impl Auto {
             samples: CANDIDATES
                 .iter()
                 .chain([&CANDIDATES[FLOOR]])
-                .map(|name| team(name, space.units.div_ceil(RUN * space.block_units) * space.block_units))
+                .map(|name| team(name, space.units.div_ceil(RUN)))
                 .collect(),
             followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
             team: vec![0; units],
             known: vec![0; units.div_ceil(64)],
-            tile: space.block_units,
-            touched: vec![0; (units / space.block_units as usize + 1).div_ceil(64)],
-            tiles_touched: 0,
             watched: 0,
             watched_guard: 0,
             salt: space.seed,
-            // Blocks are few in most memories, and their order is lost when policies change.
-            followed: if space.block_units == 1 { FIRST } else { FLOOR },
-            duels: space.block_units == 1,
+            followed: FIRST,
+            duels: true,
             full: false,
             returns: 0,
             judge_in: JUDGE_EVERY,
@@ -155,21 +152,14 @@ impl Auto {
 
     /// The candidate whose sample a unit belongs to, given up or not.
     fn home_of(&self, unit: u32) -> Option<usize> {
-        let tile = unit / self.tile;
-        (0..SAMPLES).find(|&k| tile % RUN == place(tile / RUN, k, self.salt))
-    }
-
-    /// The name by which a sample knows a unit: its samples' tiles are neighbours.
-    fn name_in_sample(&self, unit: u32) -> PageId {
-        PageId(unit / (RUN * self.tile) * self.tile + unit % self.tile)
+        (0..SAMPLES).find(|&k| unit % RUN == place(unit / RUN, k, self.salt))
     }
 
     /// The team of a page in view, and the page's name there.
     fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
         let index = usize::from(self.team[page.0 as usize]).checked_sub(1)?;
-        let name = self.name_in_sample(page.0);
         Some(match index.checked_sub(SAMPLES) {
-            None => (&mut self.samples[index], name),
+            None => (&mut self.samples[index], PageId(page.0 / RUN)),
             Some(index) => (&mut self.followers[index], page),
         })
     }
@@ -189,9 +179,6 @@ impl Auto {
     /// Counts a page that came in: for the first time, or again.
     fn count(&mut self, page: PageId) {
         let home = self.home_of(page.0);
-        let tile = (page.0 / self.tile) as usize;
-        self.tiles_touched += u32::from(self.touched[tile / 64] & (1 << (tile % 64)) == 0);
-        self.touched[tile / 64] |= 1 << (tile % 64);
         let again = self.is_known(page);
         self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
         let team = match home {
@@ -200,6 +187,10 @@ impl Auto {
         };
         if !again {
             team.known += 1;
+            // Not full yet: nothing was chosen before, and what was followed until now has few pages of many.
+            if !self.full && self.present_everywhere() == PAGES_MANY {
+                self.followed = FLOOR;
+            }
             return;
         }
         team.returns += 1;
@@ -312,9 +303,9 @@ impl Auto {
     }
 
     fn victim_of_sample(&mut self, k: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let Self { samples, tile, salt, .. } = self;
-        let page = |name: PageId| page_in_sample(name, k, *tile, *salt);
-        samples[k].policy.victim(&|name| accept(page(name))).map(page)
+        let Self { samples, salt, .. } = self;
+        let page = |run: PageId| PageId(run.0 * RUN + place(run.0, k, *salt));
+        samples[k].policy.victim(&|run| accept(page(run))).map(page)
     }
 
     /// Of the followers those that came in under an earlier choice leave first.
@@ -330,26 +321,18 @@ impl Auto {
         None
     }
 
-    /// The first time memory is full: only now it is known how many pages it has.
+    /// The first time memory is full: with too few pages in it the samples are given up.
     fn filled(&mut self) {
         self.full = true;
-        let dueled = std::mem::replace(&mut self.duels, self.tiles_touched >= TILES_MIN);
-        if !self.duels || self.tiles_touched >= TILES_MANY {
+        if self.present_everywhere() < PAGES_MIN {
+            self.duels = false;
             self.followed = FLOOR;
-        }
-        if dueled && !self.duels {
             (0..SAMPLES).for_each(|k| self.hand_over(k));
         }
     }
 }
 
-/// The page that sample `k` knows by this name.
-fn page_in_sample(name: PageId, k: usize, tile: u32, salt: u64) -> PageId {
-    let run = name.0 / tile;
-    PageId((run * RUN + place(run, k, salt)) * tile + name.0 % tile)
-}
-
-/// Which tile of a run is the sample's: one draw for the first candidate, the others a fixed odd step on, so that they are
+/// Which unit of a run is a sample's: one draw for the first candidate, the others a fixed odd step on, so that they are
 /// distinct and each as likely everywhere.
 fn place(run: u32, k: usize, salt: u64) -> u32 {
     let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -391,19 +374,18 @@ impl Policy for Auto {
             return;
         }
         self.known[page.0 as usize / 64] &= !(1 << (page.0 % 64));
-        let (home, name) = (self.home_of(page.0), self.name_in_sample(page.0));
+        let home = self.home_of(page.0);
         let counted = home.map_or(&mut self.followers[FLOOR], |k| &mut self.samples[k]);
         counted.known = counted.known.saturating_sub(1);
         if let Some(k) = home {
-            self.samples[k].policy.forgotten(name);
+            self.samples[k].policy.forgotten(PageId(page.0 / RUN));
         }
         self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
     }
 
     fn coming(&mut self, page: PageId) {
-        let name = self.name_in_sample(page.0);
         match self.sample_of(page.0) {
-            Some(k) => self.samples[k].policy.coming(name),
+            Some(k) => self.samples[k].policy.coming(PageId(page.0 / RUN)),
             None => self.followers[self.followed].policy.coming(page),
         }
     }
@@ -447,35 +429,28 @@ impl Policy for Auto {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{Numbers, Trial};
+    use super::super::trial::Trial;
     use super::*;
-
-    const BLOCK: u32 = 64;
-
-    fn trial(name: &str, capacity: usize) -> Trial {
-        let space = Space { units: 100 * BLOCK, block_units: BLOCK, seed: 1 };
-        Trial::new(super::super::build(name, space).unwrap(), capacity)
-    }
-
-    #[test]
-    fn with_few_blocks_it_is_the_floor() {
-        let touched = Numbers(3).references(40_000, 60 * BLOCK);
-        let (mut auto, mut floor) = (trial("auto", 1000), trial(CANDIDATES[FLOOR], 1000));
-        assert_eq!(auto.victims(&touched), floor.victims(&touched));
-        assert_eq!(auto.hits, floor.hits);
-    }
 
     #[test]
     fn units_and_their_names_in_samples_belong_together() {
-        let auto = Auto::new(Space { units: 4000 * BLOCK, block_units: BLOCK, seed: 7 });
+        let mut auto = Auto::new(Space { units: 4000, block_units: 1, seed: 7 });
         let mut sampled = [0; SAMPLES];
-        for unit in 0..4000 * BLOCK {
-            let Some(k) = auto.home_of(unit) else { continue };
-            sampled[k] += 1;
-            assert_eq!(auto.home_of(unit - unit % BLOCK), Some(k), "a block is whole");
-            assert_eq!(page_in_sample(auto.name_in_sample(unit), k, auto.tile, auto.salt), PageId(unit));
+        for unit in 0..4000 {
+            auto.inserted(PageId(unit), Cause::Read);
+            if let Some(k) = auto.home_of(unit) {
+                sampled[k] += 1;
+            }
         }
-        assert_eq!(sampled, [4000 / RUN * BLOCK; SAMPLES]);
+        assert_eq!(sampled, [4000 / RUN; SAMPLES]);
+        for k in 0..SAMPLES {
+            while let Some(page) = auto.victim_of_sample(k, &|_| true) {
+                assert_eq!(auto.home_of(page.0), Some(k));
+                auto.removed(page, Leave::Evicted);
+                sampled[k] -= 1;
+            }
+        }
+        assert_eq!(sampled, [0; SAMPLES]);
     }
 
     #[test]

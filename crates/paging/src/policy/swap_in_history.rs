@@ -29,7 +29,7 @@ pub(super) const INFO: Info = Info {
 /// foretells comes true.
 const STEPS_MAX: u32 = 8;
 
-/// State: a follower and a mark a unit, beside the bits of Simple.
+/// State: a follower a unit, beside the bits of Simple; with another depth than 1 also a mark.
 #[derive(Debug)]
 pub(super) struct SwapInHistory {
     walk: Simple,
@@ -42,7 +42,8 @@ pub(super) struct SwapInHistory {
 struct Chain {
     /// Page number plus one of the page swapped in right after each; 0 where none is known.
     follower: Vec<u32>,
-    /// Numbers given to pages as the chain is followed. The numbers after `passed` up to `reached` are protected.
+    /// Numbers given to pages as the chain is followed. The numbers after `passed` up to `reached` are protected. With depth 1
+    /// that is the tip or nothing, and there are no marks.
     mark: Vec<u32>,
     passed: u32,
     reached: u32,
@@ -55,7 +56,7 @@ struct Chain {
 impl SwapInHistory {
     pub(super) fn new(units: u32, depth: u32) -> Self {
         let units_len = units as usize;
-        let (follower, mark) = (vec![0; units_len], vec![0; units_len]);
+        let (follower, mark) = (vec![0; units_len], vec![0; if depth == 1 { 0 } else { units_len }]);
         let chain = Chain { follower, mark, passed: 0, reached: 0, tip: 0, last: 0 };
         Self { walk: Simple::new(units), chain, resident: 0, depth }
     }
@@ -63,8 +64,10 @@ impl SwapInHistory {
 
 impl Chain {
     fn protects(&self, page: PageId) -> bool {
-        let after_passed = self.mark[page.0 as usize].wrapping_sub(self.passed).wrapping_sub(1);
-        after_passed < self.reached.wrapping_sub(self.passed)
+        let Some(mark) = self.mark.get(page.0 as usize) else {
+            return self.reached != self.passed && self.tip == page.0 + 1;
+        };
+        mark.wrapping_sub(self.passed).wrapping_sub(1) < self.reached.wrapping_sub(self.passed)
     }
 
     fn remember(&mut self, page: PageId) {
@@ -77,7 +80,7 @@ impl Chain {
     /// Protects what follows the page just swapped in: the rest of the chain when that foretold the page, else a new one.
     fn follow(&mut self, page: PageId, depth: u32) {
         if self.protects(page) {
-            self.passed = self.mark[page.0 as usize];
+            self.passed = self.mark.get(page.0 as usize).copied().unwrap_or(self.reached);
         } else {
             (self.passed, self.tip) = (self.reached, page.0 + 1);
         }
@@ -91,14 +94,20 @@ impl Chain {
                 break;
             }
             self.reached = self.reached.wrapping_add(1);
-            self.mark[next as usize - 1] = self.reached;
+            if let Some(mark) = self.mark.get_mut(next as usize - 1) {
+                *mark = self.reached;
+            }
             self.tip = next;
         }
     }
 
     fn forget(&mut self, page: PageId) {
         self.follower[page.0 as usize] = 0;
-        self.mark[page.0 as usize] = self.passed;
+        match self.mark.get_mut(page.0 as usize) {
+            Some(mark) => *mark = self.passed,
+            None if self.tip == page.0 + 1 => self.passed = self.reached,
+            None => {}
+        }
         if self.last == page.0 + 1 {
             self.last = 0;
         }
