@@ -352,11 +352,9 @@ impl Policy for Auto {
         self.count(page);
     }
 
-    fn referenced(&mut self, page: PageId, write: bool) {
-        if let Some((team, page)) = self.team_of(page) {
-            team.policy.referenced(page, write);
-        }
-    }
+    /// The only touch of a page in view that is seen is its first write, and most follow the read that brought the page at once:
+    /// they tell nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994, section 2.1).
+    fn referenced(&mut self, _page: PageId, _write: bool) {}
 
     fn removed(&mut self, page: PageId, why: Leave) {
         if let Some((team, name)) = self.team_of(page) {
