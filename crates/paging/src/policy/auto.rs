@@ -35,6 +35,12 @@ const REST: u64 = 8;
 const CERTAIN: f64 = 2.0;
 const MARGIN: f64 = 1.05;
 
+/// Where a page's team and its age lie in their byte.
+const TEAM: u8 = 0xf;
+const AGE_SHIFT: u32 = 4;
+/// In parts of local memory that came in: how much later than a page a touch of it must be to tell anything.
+const AGES_A_TURN: u32 = 8;
+
 /// The candidates; the first is the floor.
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 const FLOOR: usize = 0;
@@ -43,6 +49,7 @@ const FIRST: usize = 1;
 /// that just fits costs cannot be seen in a sample with its bare share, where the loop does not always fit.
 const GUARD: usize = CANDIDATES.len();
 const SAMPLES: usize = CANDIDATES.len() + 1;
+const _: () = assert!(SAMPLES + CANDIDATES.len() < TEAM as usize);
 /// Of every turn of local memory in returns, or so many if those are more, the guard's pages have a thirty-second when they
 /// fare as the others do. When they have no more than a twenty-fourth of that, which chance explains once in a million
 /// times, the floor is followed at once.
@@ -89,8 +96,11 @@ pub(super) struct Auto {
     samples: Vec<Team>,
     /// By candidate: the pages that came in while it was followed.
     followers: Vec<Team>,
-    /// By unit: the team that a page in view is with, plus one; samples first.
+    /// By unit: the team that a page in view is with, plus one, samples first; and in the upper half the age it came in.
     team: Vec<u8>,
+    /// Ages are counted in pages that came in, an eighth of local memory each.
+    age: u8,
+    age_left: u32,
     known: Vec<u64>,
     /// Returns of all pages, and of the guard's, since the guard was last looked at.
     watched: u32,
@@ -125,6 +135,8 @@ impl Auto {
                 .collect(),
             followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
             team: vec![0; units],
+            age: 0,
+            age_left: 0,
             known: vec![0; units.div_ceil(64)],
             watched: 0,
             watched_guard: 0,
@@ -157,7 +169,7 @@ impl Auto {
 
     /// The team of a page in view, and the page's name there.
     fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
-        let index = usize::from(self.team[page.0 as usize]).checked_sub(1)?;
+        let index = usize::from(self.team[page.0 as usize] & TEAM).checked_sub(1)?;
         Some(match index.checked_sub(SAMPLES) {
             None => (&mut self.samples[index], PageId(page.0 / RUN)),
             Some(index) => (&mut self.followers[index], page),
@@ -174,6 +186,15 @@ impl Auto {
 
     fn present_everywhere(&self) -> u32 {
         self.samples.iter().chain(&self.followers).map(|team| team.present).sum()
+    }
+
+    /// A page came in.
+    fn grow_older(&mut self) {
+        self.age_left = self.age_left.saturating_sub(1);
+        if self.age_left == 0 {
+            self.age = (self.age + 1) & (u8::MAX >> AGE_SHIFT);
+            self.age_left = self.present_everywhere() / AGES_A_TURN + 1;
+        }
     }
 
     /// Counts a page that came in: for the first time, or again.
@@ -344,7 +365,8 @@ impl Policy for Auto {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         let sample = self.sample_of(page.0);
         let index = sample.unwrap_or(SAMPLES + self.followed);
-        self.team[page.0 as usize] = index as u8 + 1;
+        self.grow_older();
+        self.team[page.0 as usize] = index as u8 + 1 | self.age << AGE_SHIFT;
         if let Some((team, page)) = self.team_of(page) {
             team.present += 1;
             team.policy.inserted(page, cause);
@@ -352,9 +374,16 @@ impl Policy for Auto {
         self.count(page);
     }
 
-    /// The only touch of a page in view that is seen is its first write, and most follow the read that brought the page at once:
-    /// they tell nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994, section 2.1).
-    fn referenced(&mut self, _page: PageId, _write: bool) {}
+    /// Most touches of pages in view that are seen are first writes, soon after the read that brought the page: those tell
+    /// nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994).
+    fn referenced(&mut self, page: PageId, write: bool) {
+        let age = self.age.wrapping_sub(self.team[page.0 as usize] >> AGE_SHIFT) & (u8::MAX >> AGE_SHIFT);
+        if age > 1
+            && let Some((team, page)) = self.team_of(page)
+        {
+            team.policy.referenced(page, write);
+        }
+    }
 
     fn removed(&mut self, page: PageId, why: Leave) {
         if let Some((team, name)) = self.team_of(page) {
@@ -441,11 +470,11 @@ mod tests {
             }
         }
         assert_eq!(sampled, [4000 / RUN; SAMPLES]);
-        for k in 0..SAMPLES {
+        for (k, sampled) in sampled.iter_mut().enumerate() {
             while let Some(page) = auto.victim_of_sample(k, &|_| true) {
                 assert_eq!(auto.home_of(page.0), Some(k));
                 auto.removed(page, Leave::Evicted);
-                sampled[k] -= 1;
+                *sampled -= 1;
             }
         }
         assert_eq!(sampled, [0; SAMPLES]);
