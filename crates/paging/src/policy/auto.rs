@@ -366,7 +366,7 @@ impl Policy for Auto {
         let sample = self.sample_of(page.0);
         let index = sample.unwrap_or(SAMPLES + self.followed);
         self.grow_older();
-        self.team[page.0 as usize] = index as u8 + 1 | self.age << AGE_SHIFT;
+        self.team[page.0 as usize] = (index as u8 + 1) | (self.age << AGE_SHIFT);
         if let Some((team, page)) = self.team_of(page) {
             team.present += 1;
             team.policy.inserted(page, cause);
