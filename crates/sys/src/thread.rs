@@ -381,7 +381,9 @@ mod tests {
         });
         let tid = tid.recv().unwrap();
         let asleep = || std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap().contains(") S ");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !asleep() {
+            assert!(std::time::Instant::now() < deadline, "it waits for nothing else");
             std::thread::yield_now();
         }
         let before = run_ns(tid).unwrap();

@@ -219,7 +219,7 @@ impl Auto {
         if !self.duels {
             return;
         }
-        if let Some(k) = home.filter(|&k| self.duels && !self.rests(k) && self.thrashes(k)) {
+        if let Some(k) = home.filter(|&k| !self.rests(k) && self.thrashes(k)) {
             self.give_up(k);
         }
         self.watch(home);
