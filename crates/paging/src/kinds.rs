@@ -80,7 +80,6 @@ pub struct Kinds {
     buckets: Vec<Bucket>,
     /// Owner and kind of each page that is in view or remembered.
     places: Vec<(u32, Kind)>,
-    hides: bool,
 }
 
 impl std::fmt::Debug for Kinds {
@@ -95,9 +94,9 @@ impl Kinds {
     /// # Errors
     /// `spec` describes no policy; the message lists what is valid.
     pub fn new(spec: &str, space: Space) -> Result<Self, SpecError> {
-        let hides = policy::hides(spec)?;
+        policy::build(spec, space)?;
         let places = vec![(0, Kind::Private); space.units as usize];
-        Ok(Self { spec: spec.to_owned(), space, buckets: Vec::new(), places, hides })
+        Ok(Self { spec: spec.to_owned(), space, buckets: Vec::new(), places })
     }
 
     /// A page came into view.
@@ -230,9 +229,6 @@ impl Kinds {
 
     /// Where references are told without pages being hidden, a policy's wishes to hide some are heard and dropped.
     fn drop_wishes(&mut self, index: usize) {
-        if !self.hides {
-            return;
-        }
         for policy in self.buckets[index].policies.iter_mut().flatten() {
             for _ in 0..crate::limits::HIDES_MAX {
                 if policy.next_to_hide().is_none() {
@@ -249,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    const SPACE: Space = Space { units: 32, block_units: 1, seed: 1 };
+    const SPACE: Space = Space { units: 32, block_units: 1, seed: 1, hides: true };
 
     fn urgency(first: First) -> Urgency<'static> {
         // Of the others, owner 3 is the least urgent.

@@ -29,6 +29,8 @@ pub struct Space {
     pub block_units: u32,
     /// Seed of whatever is drawn at random.
     pub seed: u64,
+    /// Whether pages in view are hidden as cheaply as they come and go.
+    pub hides: bool,
 }
 
 /// Something that a user chooses by name, and how it is made.
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
     use crate::policy::{POLICIES, build};
 
-    const SPACE: Space = Space { units: 64, block_units: 1, seed: 1 };
+    const SPACE: Space = Space { units: 64, block_units: 1, seed: 1, hides: true };
 
     #[test]
     fn every_policy_is_built_by_its_name_and_has_bounds_around_its_defaults() {

@@ -52,6 +52,8 @@ pub struct Header {
     pub budget_units: u32,
     /// Seed of the policy.
     pub seed: u64,
+    /// Whether pages in view could be hidden.
+    pub hides: bool,
     /// The policy, as the user described it.
     pub policy: String,
     /// The prefetcher, as the user described it.
@@ -66,18 +68,19 @@ impl Header {
     /// What a policy of that run was built for.
     #[must_use]
     pub fn space(&self) -> Space {
-        Space { units: self.units, block_units: self.block_units, seed: self.seed }
+        Space { units: self.units, block_units: self.block_units, seed: self.seed, hides: self.hides }
     }
 
     /// The header as names and values, as it is written and shown.
     #[must_use]
-    pub fn fields(&self) -> [(&'static str, String); 9] {
+    pub fn fields(&self) -> [(&'static str, String); 10] {
         [
             ("unit_bytes", self.unit_bytes.to_string()),
             ("block_units", self.block_units.to_string()),
             ("units", self.units.to_string()),
             ("budget_units", self.budget_units.to_string()),
             ("seed", self.seed.to_string()),
+            ("hides", self.hides.to_string()),
             ("policy", one_line(&self.policy)),
             ("prefetch", one_line(&self.prefetch)),
             ("mode", one_line(&self.mode)),
@@ -110,6 +113,8 @@ impl Header {
             units: find("units")?.parse().ok()?,
             budget_units: find("budget_units")?.parse().ok()?,
             seed: find("seed")?.parse().ok()?,
+            // Not told by older recordings, whose policies had to hide pages or did not.
+            hides: find("hides").is_none_or(|value| value == "true"),
             policy: find("policy")?.to_owned(),
             prefetch: find("prefetch")?.to_owned(),
             mode: find("mode")?.to_owned(),

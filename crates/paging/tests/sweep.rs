@@ -15,7 +15,7 @@ fn pager() -> Pager {
         hides_in_place: false,
         ahead_units: 0,
     };
-    let space = Space { units: UNITS, block_units: 1, seed: 1 };
+    let space = Space { units: UNITS, block_units: 1, seed: 1, hides: true };
     let policy = policy::build("lru", space).expect("a known policy");
     let prefetcher = prefetch::build("sequential", space).expect("a known prefetcher");
     Pager::new(&config, policy, prefetcher).expect("a valid configuration")

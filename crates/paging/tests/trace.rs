@@ -16,6 +16,7 @@ fn header() -> Header {
         units: UNITS,
         budget_units: 100,
         seed: u64::MAX,
+        hides: true,
         policy: "fifo".into(),
         prefetch: "none".into(),
         mode: "thread".into(),
@@ -166,7 +167,7 @@ fn drive(recorder: &mut Recorder, rounds: u32) -> Vec<Record> {
 
 fn recorded(room: usize) -> (Vec<u8>, Vec<Record>) {
     let stream = Arc::new(Mutex::new(Vec::new()));
-    let policy = build("fifo", Space { units: UNITS, block_units: 1, seed: 0 }).unwrap();
+    let policy = build("fifo", Space { units: UNITS, block_units: 1, seed: 0, hides: true }).unwrap();
     let mut recorder = Recorder::new(policy, Box::new(Room(Arc::clone(&stream), room)));
     let wanted = drive(&mut recorder, 5000);
     let stream = stream.lock().unwrap().clone();

@@ -100,7 +100,7 @@ impl World {
             hides_in_place: shape.hides_in_place,
             ahead_units: 2 * shape.block_units,
         };
-        let space = Space { units: shape.units, block_units: shape.block_units, seed };
+        let space = Space { units: shape.units, block_units: shape.block_units, seed, hides: true };
         let policy: Box<dyn policy::Policy> = match shape.policy {
             "hider" => Box::new(Hider { pages: Vec::new(), random: Random(seed) }),
             name => policy::build(name, space).expect("a known policy"),

@@ -25,6 +25,13 @@ pub(crate) struct Plan {
     pub(crate) huge: bool,
 }
 
+impl Plan {
+    /// Whether pages in view can be hidden.
+    pub(crate) fn hides(&self) -> bool {
+        self.config.small.moves || self.config.hides_in_place
+    }
+}
+
 /// Why no plan fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

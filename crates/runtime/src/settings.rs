@@ -238,7 +238,7 @@ impl Settings {
     /// A budget below two pages, an unknown policy, prefetcher or feature to disable.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
-        let space = Space { units: 64, block_units: 1, seed: self.seed };
+        let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
         policy::build(&self.policy, space)?;
         prefetch::build(&self.prefetch, space)?;
         let page = u64::from(self.page_size.smallest());

@@ -150,6 +150,7 @@ pub(crate) fn record(
         units: geometry.units,
         budget_units: plan.config.budget_units,
         seed: settings.seed,
+        hides: plan.hides(),
         policy: settings.policy.clone(),
         prefetch: settings.prefetch.clone(),
         mode: mode.to_string(),
@@ -264,7 +265,7 @@ mod tests {
     }
 
     fn recorder(ring: &'static Ring) -> Recorder {
-        let policy = build("fifo", Space { units: 1 << 22, block_units: 1, seed: 0 }).unwrap();
+        let policy = build("fifo", Space { units: 1 << 22, block_units: 1, seed: 0, hides: true }).unwrap();
         Recorder::new(policy, Box::new(ToRing(ring)))
     }
 

@@ -154,9 +154,7 @@ pub fn run(
                 policy.tick(now_ms);
             }
         }
-        if policy.hides() {
-            hide_wished(&mut memory, policy, visible);
-        }
+        hide_wished(&mut memory, policy, visible);
         if index % STRIDE == STRIDE - 1 {
             tell(STRIDE as u64);
         }
@@ -250,7 +248,7 @@ mod tests {
 
     #[test]
     fn bytes_travel_only_for_pages_that_were_written() {
-        let mut fifo = build("fifo", Space { units: 8, block_units: 1, seed: 0 }).unwrap();
+        let mut fifo = build("fifo", Space { units: 8, block_units: 1, seed: 0, hides: true }).unwrap();
         let steps = [
             Step::Write(0),
             Step::Read(1),

@@ -153,7 +153,7 @@ pub fn all_policies() -> Vec<String> {
 /// # Errors
 /// The first that cannot; the message lists the valid ones.
 pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
-    let space = Space { units: 64, block_units: 1, seed: 0 };
+    let space = Space { units: 64, block_units: 1, seed: 0, hides: true };
     for text in policies.iter().filter(|text| *text != OPT) {
         let name = text.split(':').next().unwrap_or_default();
         if !POLICIES.iter().any(|info| info.name == name) {
@@ -230,7 +230,7 @@ impl Run<'_> {
         }
         let block_units = self.job.block_units.max(1);
         let units = self.string.pages().next_multiple_of(block_units);
-        let space = Space { units, block_units, seed: self.job.seed };
+        let space = Space { units, block_units, seed: self.job.seed, hides: true };
         let mut policy = policy::build(name, space).map_err(SimError::Policy)?;
         machine::run(self.string, &mut *policy, pages, self.job.visible, tell)
             .map_err(|error| SimError::NoVictim(name.clone(), error))

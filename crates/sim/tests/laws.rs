@@ -10,7 +10,7 @@ use hanare_sim::{Figures, RefString, Step, Visible, machine, opt};
 use proptest::prelude::*;
 
 const PAGES: u32 = 64;
-const SPACE: Space = Space { units: PAGES, block_units: 1, seed: 7 };
+const SPACE: Space = Space { units: PAGES, block_units: 1, seed: 7, hides: true };
 
 fn run(policy: &str, string: &RefString, capacity: u32, visible: Visible) -> Figures {
     let mut policy = build(policy, SPACE).unwrap();
@@ -140,7 +140,7 @@ fn record(policy: &str, string: &RefString, capacity: u32) -> (Vec<u8>, Figures)
 }
 
 fn frame(policy: &str, mut stream: &[u8]) -> Vec<u8> {
-    let Space { units, block_units, seed } = SPACE;
+    let Space { units, block_units, seed, hides: true } = SPACE;
     let header = Header { unit_bytes: 4096, units, block_units, seed, policy: policy.into(), ..Header::default() };
     let (mut framer, mut bytes) = Framer::start(&header, u64::MAX);
     while !stream.is_empty() {

@@ -68,7 +68,7 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
     let gates = Gates::map(region.memory(), gates_at, pages).map_err(|error| error.to_string())?;
     let away = Away::open(&job.elsewhere, pages, job.ranks);
     let away = away.map_err(|error| format!("rank {}: {error}", job.rank))?;
-    let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1 };
+    let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1, hides: true };
     let policy = policy::build(&job.policy, space).map_err(|error| error.to_string())?;
     Ok(Some(Limit::new(bytes, gates, away, policy)))
 }

@@ -396,7 +396,7 @@ mod tests {
         let gates = Gates::map(region.memory(), bytes, PAGES).expect("gates");
         let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
         let away = Away::open(&Elsewhere::Private(socket), PAGES, 1).expect("a link");
-        let space = Space { units: PAGES, block_units: 1, seed: 1 };
+        let space = Space { units: PAGES, block_units: 1, seed: 1, hides: true };
         let policy = policy::build("lirs", space).expect("a policy");
         let mut limit = Limit::new((ROOM * PAGE) as u64, gates, away, policy);
         let mut model = vec![0_u8; PAGES as usize];

@@ -1,39 +1,45 @@
-//! Auto: the policy that a duel of policies on samples of the program's own pages shows to be best.
+//! Auto: the policy that does best with a sample of the program's own pages.
 //!
-//! Of every 32 neighbouring units one, drawn at random, belongs to each candidate: that candidate alone replaces these
-//! pages, within their share of local memory (set duelling: Qureshi et al., ISCA 2007, with pages in place of cache sets).
-//! What a page costs under each candidate is so measured, not simulated: it is how often it had to come back. All other
-//! pages follow the candidate that does best. Misjudging costs the samples' share, a thirty-second of the difference a
-//! candidate, and the followers turn as soon as the difference is beyond chance.
+//! Of every 32 neighbouring units two, drawn at random, are sampled, and each candidate keeps an [account](super::shadows)
+//! of them. That needs to know when they are touched. A sampled page that is in view is hidden some time after a touch, so
+//! that the next one is seen; so few pages are hidden that this costs little beside what comes and goes. Where hiding would
+//! be dear the sampled pages have their share of memory to themselves, and pass through it in the order they came: what is
+//! touched again was soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn
+//! as soon as the difference is beyond chance.
 
 use std::cell::Cell;
 use std::fmt::Write;
 
+use super::fifo::Fifo;
+use super::shadows::Shadows;
 use super::swap_in_history::SwapInHistory;
 use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Units of which each candidate has one.
+/// Units of which some are sampled, and how many.
 const RUN: u32 = 32;
-/// With fewer pages than this in view samples say nothing: all follow the first candidate.
+const SAMPLED: u32 = 2;
+/// With fewer pages than this in view a sample says nothing: all follow the floor.
 const PAGES_MIN: u32 = 128;
-/// With so many the samples tell within a turn or two of all memory: until then all follow the floor. With fewer it would
+/// With so many the sample tells within a turn or two of all memory: until then all follow the floor. With fewer it would
 /// take many turns, and the second candidate is the better guess.
 const PAGES_MANY: u32 = 4096;
-/// Returns of pages from one judgement to the next.
-const JUDGE_EVERY: u32 = 64;
-/// Turns that are remembered for the report.
-const TURNS: usize = 8;
-/// A sample whose pages return so many times as often as the others, and a few more, is given up for a while: a loop that
-/// fits into memory need not fit into the sample's share, and then returns without end.
-const THRASHING: u64 = 4;
-const THRASHING_MIN: u64 = 32;
-/// Returns, in times of all local memory, for which a sample is given up the first time; each time twice as many.
-const REST: u64 = 8;
-/// Standard deviations by which, and times as many returns as which, the followed candidate must do worse.
-const CERTAIN: f64 = 2.0;
+/// Touches of sampled pages from one judgement to the next.
+const JUDGE_EVERY: u32 = 16;
+/// Returns in the account of the followed candidate, in times of the pages it holds there and at least so many, after
+/// which all counts are halved.
+const MEMORY: u32 = 4;
+const MEMORY_MIN: u32 = 64;
+/// Standard deviations by which, and times as many returns as which, the followed candidate must do worse. Touches do not
+/// come independently of each other, so that a few are not many.
+const CERTAIN: f64 = 4.0;
 const MARGIN: f64 = 1.05;
+/// A page is hidden when so many parts of all local memory came in after its last touch, and one for so many arrivals at
+/// most, of which as many as are in a burst of so many hides can be saved up.
+const HIDE_AFTER_PARTS: u32 = 8;
+const ARRIVALS_A_HIDE: u32 = 8;
+const HIDES_SAVED: u32 = 64;
 
 /// Where a page's team and its age lie in their byte.
 const TEAM: u8 = 0xf;
@@ -45,21 +51,25 @@ const AGES_A_TURN: u32 = 8;
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 const FLOOR: usize = 0;
 const FIRST: usize = 1;
-/// One sample more, with the floor's policy and a quarter more of its pages in memory than its share allows: what a loop
-/// that just fits costs cannot be seen in a sample with its bare share, where the loop does not always fit.
+/// One account more, of the floor with a quarter of the pages beyond its share: what a loop that just fits costs cannot be
+/// seen in a sample with its bare share, where the loop does not always fit.
 const GUARD: usize = CANDIDATES.len();
-const SAMPLES: usize = CANDIDATES.len() + 1;
-const _: () = assert!(SAMPLES + CANDIDATES.len() < TEAM as usize);
-/// Of every turn of local memory in returns, or so many if those are more, the guard's pages have a thirty-second when they
-/// fare as the others do. When they have no more than a twenty-fourth of that, which chance explains once in a million
-/// times, the floor is followed at once.
-const WATCH_MIN: u32 = 768;
-const WATCH_FEW: u32 = RUN * 24;
+/// The guard is looked at when so many of its pages are expected to have returned, had they fared as the others. When no
+/// more than one of so many of them did, the floor is followed at once.
+const WATCH_MIN: u64 = 24;
+const WATCH_FEW: u64 = 8;
+/// Returns, in times of all local memory, for which it is followed then the first time; each time twice as many.
+const STAY: u64 = 8;
+/// After the followers: the sample's pages, where they are a team.
+const SAMPLE: usize = CANDIDATES.len();
+const _: () = assert!(SAMPLE < TEAM as usize);
+/// Turns that are remembered for the report.
+const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
-    summary: "what duels on samples of the program's own pages show best: swap-in-history, lirs, s3-fifo, w-tinylfu",
-    source: "set duelling, ISCA 2007, on samples of pages",
+    summary: "what does best with a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
+    source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
     // Where page sizes are mixed, samples of single units would be in the way of choosing them, and blocks are too few to be
     // sampled; the floor is as good there as the others.
@@ -74,13 +84,6 @@ struct Team {
     policy: Box<dyn Policy>,
     /// Pages in view.
     present: u32,
-    /// Pages that have been in view and were not discarded since.
-    known: u32,
-    /// Returns of such pages, halved now and then.
-    returns: u32,
-    /// For samples: until so many returns everywhere it is given up, and how often that was so.
-    rests_until: u64,
-    rests: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,60 +92,74 @@ struct Turn {
     to: usize,
 }
 
-/// State: a byte and a bit a unit, the candidates' own state for a thirty-second of the units each, and that of those
-/// candidates for all units that were ever followed.
+/// State: a byte and a bit a unit, the candidates' own state for a sixteenth of the units and nine bytes for each of these,
+/// and the state for all units of those candidates that were ever followed.
 pub(super) struct Auto {
-    /// By candidate: its sample.
-    samples: Vec<Team>,
+    shadows: Shadows,
+    /// Where pages are not hidden: those of the sample, by name. With them a page more than their share leaves first.
+    sample: Team,
+    hides: bool,
+    /// Runs of units, hence names of the first sampled unit of each.
+    runs: u32,
     /// By candidate: the pages that came in while it was followed.
     followers: Vec<Team>,
-    /// By unit: the team that a page in view is with, plus one, samples first; and in the upper half the age it came in.
+    /// By unit: the team that a page in view is with, plus one, the sample last; and in the upper half the age it came in.
     team: Vec<u8>,
     /// Ages are counted in pages that came in, an eighth of local memory each.
     age: u8,
     age_left: u32,
+    /// By unit: it has been in view and was not discarded since. And how many these are, of all pages and of the sample.
     known: Vec<u64>,
-    /// Returns of all pages, and of the guard's, since the guard was last looked at.
+    known_all: u32,
+    known_sample: u32,
+    arrivals: u32,
+    /// Arrivals to hide pages for.
+    saved: u32,
+    /// Returns of all pages since the guard was last looked at, and returns in its account then.
     watched: u32,
     watched_guard: u32,
     salt: u64,
     followed: usize,
-    /// There are enough pages for samples.
-    duels: bool,
+    /// There are enough pages for a sample.
+    samples: bool,
     full: bool,
     returns: u64,
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
-    /// Until so many returns the floor is followed whatever the samples show, and how often that was so.
+    /// Until so many returns the floor is followed whatever the accounts show, and how often that was so.
     stay_until: u64,
     flights: u32,
 }
 
 impl Auto {
     fn new(space: Space) -> Self {
-        let team = |name: &str, units| {
-            let policy = super::build(name, Space { units, ..space });
-            let policy = policy.unwrap_or_else(|_| Box::new(super::fifo::Fifo::new(units)));
-            Team { policy, present: 0, known: 0, returns: 0, rests_until: 0, rests: 0 }
+        let build = |name: &str, units| -> Box<dyn Policy> {
+            super::build(name, Space { units, ..space }).unwrap_or_else(|_| Box::new(Fifo::new(units)))
         };
-        let units = space.units as usize;
+        let runs = space.units.div_ceil(RUN);
+        let names = runs * SAMPLED;
+        let accounts = CANDIDATES.iter().chain([&CANDIDATES[FLOOR]]).map(|name| build(name, names)).collect();
+        let team = |policy| Team { policy, present: 0 };
         Self {
-            samples: CANDIDATES
-                .iter()
-                .chain([&CANDIDATES[FLOOR]])
-                .map(|name| team(name, space.units.div_ceil(RUN)))
-                .collect(),
-            followers: CANDIDATES.iter().map(|name| team(name, space.units)).collect(),
-            team: vec![0; units],
+            shadows: Shadows::new(accounts, names, FIRST),
+            sample: team(Box::new(Fifo::new(names))),
+            hides: space.hides,
+            runs,
+            followers: CANDIDATES.iter().map(|name| team(build(name, space.units))).collect(),
+            team: vec![0; space.units as usize],
             age: 0,
             age_left: 0,
-            known: vec![0; units.div_ceil(64)],
+            known: vec![0; space.units.div_ceil(u64::BITS) as usize],
+            known_all: 0,
+            known_sample: 0,
+            arrivals: 0,
+            saved: 0,
             watched: 0,
             watched_guard: 0,
             salt: space.seed,
             followed: FIRST,
-            duels: true,
+            samples: true,
             full: false,
             returns: 0,
             judge_in: JUDGE_EVERY,
@@ -153,101 +170,84 @@ impl Auto {
         }
     }
 
-    /// The candidate that replaces a unit as one of its sample.
-    fn sample_of(&self, unit: u32) -> Option<usize> {
-        self.home_of(unit).filter(|&k| self.duels && !self.rests(k))
-    }
-
-    fn rests(&self, k: usize) -> bool {
-        self.samples[k].rests_until > self.returns
-    }
-
-    /// The candidate whose sample a unit belongs to, given up or not.
-    fn home_of(&self, unit: u32) -> Option<usize> {
-        (0..SAMPLES).find(|&k| unit % RUN == place(unit / RUN, k, self.salt))
-    }
-
-    /// The team of a page in view, and the page's name there.
-    fn team_of(&mut self, page: PageId) -> Option<(&mut Team, PageId)> {
-        let index = usize::from(self.team[page.0 as usize] & TEAM).checked_sub(1)?;
-        Some(match index.checked_sub(SAMPLES) {
-            None => (&mut self.samples[index], PageId(page.0 / RUN)),
-            Some(index) => (&mut self.followers[index], page),
-        })
+    /// The name of a sampled unit.
+    fn name_of(&self, page: PageId) -> Option<PageId> {
+        let run = page.0 / RUN;
+        let which = (0..SAMPLED).find(|&which| page.0 % RUN == place(run, which, self.salt));
+        which.filter(|_| self.samples).map(|which| PageId(which * self.runs + run))
     }
 
     fn is_known(&self, page: PageId) -> bool {
         self.known[page.0 as usize / 64] & (1 << (page.0 % 64)) != 0
     }
 
-    fn known_everywhere(&self) -> u32 {
-        self.samples.iter().chain(&self.followers).map(|team| team.known).sum()
+    fn present(&self) -> u32 {
+        self.followers.iter().map(|team| team.present).sum::<u32>() + self.sample.present
     }
 
-    fn present_everywhere(&self) -> u32 {
-        self.samples.iter().chain(&self.followers).map(|team| team.present).sum()
+    /// How many of the sampled pages are in memory if they fare as all do.
+    fn share(&self) -> u32 {
+        (u64::from(self.present()) * u64::from(self.known_sample) / u64::from(self.known_all.max(1))) as u32
     }
 
     /// A page came in.
     fn grow_older(&mut self) {
+        self.arrivals = self.arrivals.wrapping_add(1);
+        self.saved = (self.saved + 1).min(HIDES_SAVED * ARRIVALS_A_HIDE);
         self.age_left = self.age_left.saturating_sub(1);
         if self.age_left == 0 {
             self.age = (self.age + 1) & (u8::MAX >> AGE_SHIFT);
-            self.age_left = self.present_everywhere() / AGES_A_TURN + 1;
+            self.age_left = self.present() / AGES_A_TURN + 1;
         }
     }
 
-    /// Counts a page that came in: for the first time, or again.
-    fn count(&mut self, page: PageId) {
-        let home = self.home_of(page.0);
+    /// Counts a page that came in, for the first time or again.
+    fn count(&mut self, page: PageId, cause: Cause) {
+        let name = self.name_of(page);
         let again = self.is_known(page);
-        self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
-        let team = match home {
-            Some(k) => &mut self.samples[k],
-            None => &mut self.followers[FLOOR],
-        };
         if !again {
-            team.known += 1;
+            self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
+            self.known_all += 1;
+            self.known_sample += u32::from(name.is_some());
             // Not full yet: nothing was chosen before, and what was followed until now has few pages of many.
-            if !self.full && self.present_everywhere() == PAGES_MANY {
-                self.followed = FLOOR;
+            if !self.full && self.present() == PAGES_MANY {
+                self.follow(FLOOR);
             }
-            return;
         }
-        team.returns += 1;
-        self.returns += 1;
-        if !self.duels {
-            return;
+        match name {
+            Some(name) if cause == Cause::Ahead => self.shadows.comes_into_sight(name, self.arrivals),
+            Some(name) => self.touched(name, cause, again),
+            None => {}
         }
-        if let Some(k) = home.filter(|&k| !self.rests(k) && self.thrashes(k)) {
-            self.give_up(k);
+        if again && cause != Cause::Ahead {
+            self.returns += 1;
+            self.watch();
         }
-        self.watch(home);
-        self.judge_in -= 1;
+    }
+
+    /// A touch of a sampled page was seen.
+    fn touched(&mut self, name: PageId, cause: Cause, again: bool) {
+        let share = self.share();
+        let more = self.known_sample.saturating_sub(share) / 4;
+        let before = self.shadows.returns(GUARD);
+        let share = |k| if k == GUARD { share + more } else { share };
+        self.shadows.touched(name, cause, self.arrivals, again, share);
+        self.watched_guard += self.shadows.returns(GUARD) - before;
+        self.judge_in -= u32::from(again);
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
             self.judge();
         }
     }
 
-    /// What a sample's returns would be if it were as the followers are.
-    fn expected(&self, k: usize) -> u64 {
-        let all = &self.followers[FLOOR];
-        u64::from(all.returns) * u64::from(self.samples[k].known) / u64::from(all.known.max(1))
-    }
-
-    fn thrashes(&self, k: usize) -> bool {
-        k != GUARD && u64::from(self.samples[k].returns) > THRASHING * self.expected(k) + THRASHING_MIN
-    }
-
     /// Looks whether pages return far more often than they would need to.
-    fn watch(&mut self, home: Option<usize>) {
+    fn watch(&mut self) {
         self.watched += 1;
-        self.watched_guard += u32::from(home == Some(GUARD));
-        if self.watched < WATCH_MIN.max(self.present_everywhere()) {
+        let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
+        if expected < WATCH_MIN || self.watched < self.present() {
             return;
         }
-        if self.followed != FLOOR && self.watched_guard <= self.watched / WATCH_FEW {
+        if self.followed != FLOOR && u64::from(self.watched_guard) * WATCH_FEW <= expected {
             self.flee();
         }
         (self.watched, self.watched_guard) = (0, 0);
@@ -255,78 +255,39 @@ impl Auto {
 
     /// Follows the floor, and stays there for a while.
     fn flee(&mut self) {
-        self.stay_until = self.returns + ((REST * u64::from(self.present_everywhere())) << self.flights.min(16));
+        self.stay_until = self.returns + ((STAY * u64::from(self.present())) << self.flights.min(16));
         self.flights += 1;
         self.turn_to(FLOOR);
-        self.followers[FLOOR].returns = 0;
+    }
+
+    fn follow(&mut self, k: usize) {
+        self.followed = k;
+        self.shadows.charge(k);
     }
 
     fn turn_to(&mut self, k: usize) {
-        self.followed = k;
+        self.follow(k);
         self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: k };
         self.turned += 1;
     }
 
-    /// Hands a sample's pages to the followers for a while.
-    fn give_up(&mut self, k: usize) {
-        let memory = u64::from(self.present_everywhere());
-        let team = &mut self.samples[k];
-        team.rests_until = self.returns + ((REST * memory) << team.rests.min(16));
-        team.rests += 1;
-        self.hand_over(k);
-        // It begins anew as one of the others.
-        self.samples[k].returns = self.expected(k) as u32;
-    }
-
-    /// Moves the pages of a sample that rests, or is not wanted, to the followers.
-    fn hand_over(&mut self, k: usize) {
-        for _ in 0..self.samples[k].present {
-            let Some(page) = self.victim_of_sample(k, &|_| true) else { break };
-            self.removed(page, Leave::Forgotten);
-            self.inserted(page, Cause::Read);
-        }
-    }
-
-    /// Follows another candidate when its sample did better by more than chance explains.
+    /// Follows another candidate when it would have done better by more than chance explains.
     fn judge(&mut self) {
-        let cost = |k: usize| {
-            let team = &self.samples[k];
-            // As if all samples were as large as the first.
-            f64::from(team.returns) * f64::from(self.samples[FLOOR].known.max(1)) / f64::from(team.known.max(1))
-        };
-        let duelling = (0..CANDIDATES.len()).filter(|&k| k == self.followed || !self.rests(k));
-        let best = duelling.min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(FLOOR);
-        let (now, then) = (cost(self.followed), cost(best));
-        let free = self.returns >= self.stay_until;
-        if free && best != self.followed && now - then > CERTAIN * (now + then).sqrt() && now > MARGIN * then {
+        let cost = |k: usize| self.shadows.returns(k);
+        let best = (0..CANDIDATES.len()).min_by_key(|&k| cost(k)).unwrap_or(FLOOR);
+        let (now, then) = (f64::from(cost(self.followed)), f64::from(cost(best)));
+        let chance = CERTAIN * f64::from(self.shadows.differences(best)).sqrt();
+        if self.returns >= self.stay_until && now - then > chance && now > MARGIN * then {
             self.turn_to(best);
         }
-        // What is long ago counts less: half after about four turns of all local memory.
-        let memory = 4 * self.present_everywhere() / RUN;
-        if self.samples.iter().map(|team| team.returns).max() > Some(memory.max(4 * JUDGE_EVERY)) {
-            self.samples.iter_mut().for_each(|team| team.returns /= 2);
-            self.followers[FLOOR].returns /= 2;
+        if (0..CANDIDATES.len()).any(|k| self.shadows.returns(k) > (MEMORY * self.shadows.held()).max(MEMORY_MIN)) {
+            self.shadows.halve();
         }
     }
 
-    /// The sample that has most more than its share of the pages in view, if it has.
-    fn over_its_share(&self) -> Option<usize> {
-        let (present, known) = (u64::from(self.present_everywhere()), u64::from(self.known_everywhere()).max(1));
-        let excess = |(k, team): (usize, &Team)| {
-            let share = present * u64::from(team.known) / known;
-            let more = if k == GUARD { u64::from(team.known).saturating_sub(share) / 4 } else { 0 };
-            let share = share + more;
-            i64::from(team.present) - share.max(2) as i64
-        };
-        let (most, over) =
-            self.samples.iter().enumerate().map(excess).enumerate().max_by_key(|&(_, over)| over).unwrap_or((0, 0));
-        (over > 0).then_some(most)
-    }
-
-    fn victim_of_sample(&mut self, k: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let Self { samples, salt, .. } = self;
-        let page = |run: PageId| PageId(run.0 * RUN + place(run.0, k, *salt));
-        samples[k].policy.victim(&|run| accept(page(run))).map(page)
+    fn victim_of_sample(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let Self { runs, salt, .. } = *self;
+        self.sample.policy.victim(&|name| accept(page_of(name, runs, salt))).map(|name| page_of(name, runs, salt))
     }
 
     /// Of the followers those that came in under an earlier choice leave first.
@@ -342,55 +303,95 @@ impl Auto {
         None
     }
 
-    /// The first time memory is full: with too few pages in it the samples are given up.
+    /// The first time memory is full: with too few pages in it they are not sampled.
     fn filled(&mut self) {
         self.full = true;
-        if self.present_everywhere() < PAGES_MIN {
-            self.duels = false;
-            self.followed = FLOOR;
-            (0..SAMPLES).for_each(|k| self.hand_over(k));
+        if self.present() >= PAGES_MIN {
+            return;
+        }
+        for _ in 0..self.sample.present {
+            let Some(page) = self.victim_of_sample(&|_| true) else { break };
+            self.leave_team(page, Leave::Forgotten);
+            self.join(FLOOR, page, Cause::Read);
+        }
+        self.samples = false;
+        self.follow(FLOOR);
+    }
+
+    fn join(&mut self, k: usize, page: PageId, cause: Cause) {
+        self.team[page.0 as usize] = (k as u8 + 1) | (self.age << AGE_SHIFT);
+        self.followers[k].present += 1;
+        self.followers[k].policy.inserted(page, cause);
+    }
+
+    fn join_sample(&mut self, page: PageId, name: PageId, cause: Cause) {
+        self.team[page.0 as usize] = SAMPLE as u8 + 1;
+        self.sample.present += 1;
+        self.sample.policy.inserted(name, cause);
+    }
+
+    fn leave_team(&mut self, page: PageId, why: Leave) {
+        let team = std::mem::take(&mut self.team[page.0 as usize]) & TEAM;
+        match usize::from(team).checked_sub(1) {
+            None => {}
+            Some(SAMPLE) => {
+                self.sample.present -= 1;
+                if let Some(name) = self.name_of(page) {
+                    self.sample.policy.removed(name, why);
+                }
+            }
+            Some(k) => {
+                self.followers[k].present -= 1;
+                self.followers[k].policy.removed(page, why);
+            }
         }
     }
 }
 
-/// Which unit of a run is a sample's: one draw for the first candidate, the others a fixed odd step on, so that they are
-/// distinct and each as likely everywhere.
-fn place(run: u32, k: usize, salt: u64) -> u32 {
+/// Which unit of a run is sampled: one draw for the first, the others a fixed odd step on, so that they are distinct and
+/// each as likely everywhere.
+fn place(run: u32, which: u32, salt: u64) -> u32 {
     let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 32;
-    (x as u32 % RUN + 5 * k as u32) % RUN
+    (x as u32 % RUN + 5 * which) % RUN
+}
+
+/// The sampled unit of this name.
+fn page_of(name: PageId, runs: u32, salt: u64) -> PageId {
+    let (which, run) = (name.0 / runs, name.0 % runs);
+    PageId(run * RUN + place(run, which, salt))
 }
 
 impl Policy for Auto {
     fn inserted(&mut self, page: PageId, cause: Cause) {
-        let sample = self.sample_of(page.0);
-        let index = sample.unwrap_or(SAMPLES + self.followed);
         self.grow_older();
-        self.team[page.0 as usize] = (index as u8 + 1) | (self.age << AGE_SHIFT);
-        if let Some((team, page)) = self.team_of(page) {
-            team.present += 1;
-            team.policy.inserted(page, cause);
+        match self.name_of(page).filter(|_| !self.hides) {
+            Some(name) => self.join_sample(page, name, cause),
+            None => self.join(self.followed, page, cause),
         }
-        self.count(page);
+        self.count(page, cause);
     }
 
     /// Most touches of pages in view that are seen are first writes, soon after the read that brought the page: those tell
-    /// nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994).
+    /// nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994). Touches of the sample are for the
+    /// accounts only: they say no more of these pages than would be known of any.
     fn referenced(&mut self, page: PageId, write: bool) {
+        if let Some(name) = self.name_of(page) {
+            self.touched(name, if write { Cause::Write } else { Cause::Read }, true);
+            return;
+        }
         let age = self.age.wrapping_sub(self.team[page.0 as usize] >> AGE_SHIFT) & (u8::MAX >> AGE_SHIFT);
-        if age > 1
-            && let Some((team, page)) = self.team_of(page)
-        {
-            team.policy.referenced(page, write);
+        let team = usize::from(self.team[page.0 as usize] & TEAM);
+        if age > 1 && team > 0 {
+            self.followers[team - 1].policy.referenced(page, write);
         }
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        if let Some((team, name)) = self.team_of(page) {
-            team.present -= 1;
-            team.policy.removed(name, why);
+        self.leave_team(page, why);
+        if let Some(name) = self.name_of(page) {
+            self.shadows.left(name);
         }
-        self.team[page.0 as usize] = 0;
         if why == Leave::Forgotten {
             self.forgotten(page);
         }
@@ -401,40 +402,47 @@ impl Policy for Auto {
             return;
         }
         self.known[page.0 as usize / 64] &= !(1 << (page.0 % 64));
-        let home = self.home_of(page.0);
-        let counted = home.map_or(&mut self.followers[FLOOR], |k| &mut self.samples[k]);
-        counted.known = counted.known.saturating_sub(1);
-        if let Some(k) = home {
-            self.samples[k].policy.forgotten(PageId(page.0 / RUN));
+        self.known_all -= 1;
+        if let Some(name) = self.name_of(page) {
+            self.known_sample -= 1;
+            self.shadows.forgotten(name);
+            self.sample.policy.forgotten(name);
         }
         self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
     }
 
     fn coming(&mut self, page: PageId) {
-        match self.sample_of(page.0) {
-            Some(k) => self.samples[k].policy.coming(PageId(page.0 / RUN)),
-            None => self.followers[self.followed].policy.coming(page),
-        }
+        self.followers[self.followed].policy.coming(page);
     }
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         if !self.full {
             self.filled();
         }
-        // Several candidates may be asked; together they look at no more pages than one.
+        // Several teams may be asked; together they look at no more pages than one.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
             left.get() > 0 && accept(page)
         };
         let accept: &dyn Fn(PageId) -> bool = &accept;
-        if let Some(k) = self.over_its_share()
-            && let Some(page) = self.victim_of_sample(k, accept)
+        if self.sample.present > self.share()
+            && let Some(page) = self.victim_of_sample(accept)
         {
             return Some(page);
         }
         let found = self.victim_of_followers(accept);
-        found.or_else(|| (0..SAMPLES).find_map(|k| self.victim_of_sample(k, accept)))
+        found.or_else(|| self.victim_of_sample(accept))
+    }
+
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        // Nothing was replaced yet: there is nothing to compare.
+        if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
+            return None;
+        }
+        let name = self.shadows.next_to_hide(self.arrivals, self.present() / HIDE_AFTER_PARTS)?;
+        self.saved -= ARRIVALS_A_HIDE;
+        Some(page_of(name, self.runs, self.salt))
     }
 
     fn describe(&self, out: &mut dyn Write) -> std::fmt::Result {
@@ -443,12 +451,12 @@ impl Policy for Auto {
         for turn in (self.turned - turns..self.turned).map(|index| self.turns[index % TURNS]) {
             write!(out, ", {} from return {} on", CANDIDATES[turn.to], turn.returns)?;
         }
-        if !self.duels {
+        if !self.samples {
             return write!(out, " (too few pages in memory to compare)");
         }
-        write!(out, "; returns a page lately:")?;
-        for (name, team) in CANDIDATES.iter().zip(&self.samples) {
-            write!(out, " {name} {:.2}", f64::from(team.returns) / f64::from(team.known.max(1)))?;
+        write!(out, "; returns a sampled page lately:")?;
+        for (k, name) in CANDIDATES.iter().enumerate() {
+            write!(out, " {name} {:.2}", f64::from(self.shadows.returns(k)) / f64::from(self.known_sample.max(1)))?;
         }
         Ok(())
     }
@@ -459,50 +467,70 @@ mod tests {
     use super::super::trial::Trial;
     use super::*;
 
+    fn space(units: u32, hides: bool) -> Space {
+        Space { units, block_units: 1, seed: 7, hides }
+    }
+
     #[test]
-    fn units_and_their_names_in_samples_belong_together() {
-        let mut auto = Auto::new(Space { units: 4000, block_units: 1, seed: 7 });
-        let mut sampled = [0; SAMPLES];
-        for unit in 0..4000 {
-            auto.inserted(PageId(unit), Cause::Read);
-            if let Some(k) = auto.home_of(unit) {
-                sampled[k] += 1;
+    fn sampled_units_have_names_of_their_own_and_come_back_from_them() {
+        let auto = Auto::new(space(4000, true));
+        let mut names: Vec<_> = (0..4000).filter_map(|unit| Some((auto.name_of(PageId(unit))?, unit))).collect();
+        assert!(names.iter().all(|&(name, unit)| page_of(name, auto.runs, auto.salt) == PageId(unit)));
+        names.sort_unstable();
+        names.dedup_by_key(|&mut (name, _)| name);
+        assert_eq!(names.len() as u32, 4000 / RUN * SAMPLED);
+    }
+
+    /// Misses of a policy in memory of this size, with hits that are seen only where it hides pages.
+    fn misses(name: &str, space: Space, capacity: usize, touched: &[u32]) -> u32 {
+        let mut trial = Trial::new(super::super::build(name, space).unwrap(), capacity);
+        trial.visible = false;
+        let mut hidden = vec![false; space.units as usize];
+        for &page in touched {
+            if std::mem::take(&mut hidden[page as usize]) && trial.holds(page) {
+                trial.policy.referenced(PageId(page), false);
+            }
+            trial.touch(page);
+            while let Some(page) = trial.policy.next_to_hide() {
+                hidden[page.0 as usize] = true;
             }
         }
-        assert_eq!(sampled, [4000 / RUN; SAMPLES]);
-        for (k, sampled) in sampled.iter_mut().enumerate() {
-            while let Some(page) = auto.victim_of_sample(k, &|_| true) {
-                assert_eq!(auto.home_of(page.0), Some(k));
-                auto.removed(page, Leave::Evicted);
-                *sampled -= 1;
-            }
-        }
-        assert_eq!(sampled, [0; SAMPLES]);
+        touched.len() as u32 - trial.hits
     }
 
     #[test]
     fn it_falls_back_soon_where_the_followed_policy_thrashes() {
         const CAPACITY: u32 = 1024;
-        let space = Space { units: 8 * CAPACITY, block_units: 1, seed: 1 };
-        let trial = |name: &str| {
-            let mut trial = Trial::new(super::super::build(name, space).unwrap(), CAPACITY as usize);
-            trial.visible = false;
-            trial
-        };
         // Loops that do not fit, in which the policy followed first does best; then one that does, whose pages it refuses.
         let long = (0..30).flat_map(|_| 0..CAPACITY + CAPACITY / 2);
         let short = (0..400).flat_map(|_| 4 * CAPACITY..4 * CAPACITY + CAPACITY / 2);
         let touched: Vec<u32> = long.chain(short).collect();
-        let misses = |name: &str| {
-            touched.len() as u32 - {
-                let mut trial = trial(name);
-                trial.victims(&touched);
-                trial.hits
+        for hides in [true, false] {
+            let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &touched);
+            let (auto, floor, followed) = (misses("auto"), misses(CANDIDATES[FLOOR]), misses(CANDIDATES[FIRST]));
+            assert!(followed > 4 * floor, "the trap is one: {followed} misses against {floor}");
+            // It has most of what the first loops have to give, and pays little for finding out about the second.
+            assert!(auto < floor / 2 + CAPACITY, "hides {hides}: {auto} misses against {floor}");
+        }
+    }
+
+    #[test]
+    fn few_pages_are_hidden_beside_those_that_come() {
+        let mut auto = Auto::new(space(4096, true));
+        let (mut hidden, mut came) = (0, 0);
+        for page in (0..20).flat_map(|_| 0..1000) {
+            if came >= 500
+                && let Some(victim) = auto.victim(&|_| true)
+            {
+                auto.removed(victim, Leave::Evicted);
             }
-        };
-        let (auto, floor, followed) = (misses("auto"), misses(CANDIDATES[FLOOR]), misses(CANDIDATES[FIRST]));
-        assert!(followed > 4 * floor, "the trap is one: {followed} misses against {floor}");
-        // It has most of what the first loops have to give, and pays little for finding out about the second.
-        assert!(auto < floor / 2 + CAPACITY, "{auto} misses against {floor}");
+            auto.inserted(PageId(page), Cause::Read);
+            came += 1;
+            while let Some(page) = auto.next_to_hide() {
+                assert!(auto.team[page.0 as usize] > 0, "{page:?} is in view");
+                hidden += 1;
+            }
+        }
+        assert!(hidden > 100 && hidden <= came / ARRIVALS_A_HIDE, "{hidden} of {came}");
     }
 }

@@ -24,7 +24,7 @@ fn variants(info: &Info) -> Vec<String> {
 }
 
 fn make(text: &str, units: u32, seed: u64) -> Box<dyn Policy> {
-    build(text, Space { units, block_units: 1, seed }).expect("a policy of the list is built")
+    build(text, Space { units, block_units: 1, seed, hides: true }).expect("a policy of the list is built")
 }
 
 struct Run {

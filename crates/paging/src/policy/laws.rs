@@ -8,7 +8,7 @@ use crate::units::PageId;
 const UNITS: u32 = 200;
 
 fn policy(name: &str, units: u32, seed: u64) -> Box<dyn Policy> {
-    build(name, Space { units, block_units: 1, seed }).unwrap_or_else(|error| panic!("{error}"))
+    build(name, Space { units, block_units: 1, seed, hides: true }).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn whatever_happens_victims_are_in_view_and_accepted_and_there_is_one_if_there_c
 #[test]
 fn a_policy_that_needs_the_future_says_where_it_is_to_be_had() {
     for text in ["opt", "opt:x=1"] {
-        let error = build(text, Space { units: 8, block_units: 1, seed: 0 }).err().unwrap().to_string();
+        let error = build(text, Space { units: 8, block_units: 1, seed: 0, hides: true }).err().unwrap().to_string();
         assert!(error.contains("hanare simulate policies"), "{error}");
     }
 }

@@ -16,6 +16,7 @@ mod opt;
 mod plru;
 mod random;
 mod s3_fifo;
+mod shadows;
 mod simple;
 mod sketch;
 mod swap_in_history;
@@ -92,7 +93,8 @@ pub trait Policy: Send {
     fn next_to_hide(&mut self) -> Option<PageId> {
         None
     }
-    /// Whether the policy ever hides pages: they must then move in and out of sight cheaply.
+    /// Whether the policy can not do without hiding pages: they then move in and out of sight also where it would be cheaper
+    /// to copy them. One that can looks at [`Space::hides`].
     fn hides(&self) -> bool {
         false
     }
@@ -155,10 +157,10 @@ pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
     Ok((info.build)(space, &values))
 }
 
-/// Whether the policy that a user described hides pages.
+/// Whether the policy that a user described can not do without hiding pages.
 ///
 /// # Errors
 /// As [`build`].
 pub fn hides(text: &str) -> Result<bool, SpecError> {
-    Ok(build(text, Space { units: 64, block_units: 1, seed: 0 })?.hides())
+    Ok(build(text, Space { units: 64, block_units: 1, seed: 0, hides: true })?.hides())
 }

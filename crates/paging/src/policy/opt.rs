@@ -207,7 +207,7 @@ mod tests {
                 let mut opt = Trial::new(Box::new(Opt::new(300, &references)), capacity);
                 opt.victims(&references);
                 for info in POLICIES {
-                    let policy = build(info.name, Space { units: 300, block_units: 1, seed }).unwrap();
+                    let policy = build(info.name, Space { units: 300, block_units: 1, seed, hides: true }).unwrap();
                     let mut trial = Trial::new(policy, capacity);
                     trial.victims(&references);
                     let (hits, most) = (trial.hits, opt.hits);

@@ -34,7 +34,8 @@ struct Machine {
 
 impl Machine {
     fn new(prefetcher: &str, units: u32, room: usize, told: bool) -> Self {
-        let prefetcher = build(prefetcher, Space { units, block_units: 1, seed: 1 }).expect("a known prefetcher");
+        let prefetcher =
+            build(prefetcher, Space { units, block_units: 1, seed: 1, hides: true }).expect("a known prefetcher");
         let at = vec![At::Away; units as usize];
         Self { prefetcher, at, order: VecDeque::new(), room, told, misses: 0, transfers: 0 }
     }
@@ -238,9 +239,10 @@ fn a_phase_of_random_touches_after_a_good_one_is_paid_for_once() {
 
 #[test]
 fn an_ungated_load_asks_for_what_the_paper_asks_for() {
-    let mut cluster = build("cluster:pages=4,gate=0", Space { units: 64, block_units: 1, seed: 1 }).expect("known");
+    let mut cluster =
+        build("cluster:pages=4,gate=0", Space { units: 64, block_units: 1, seed: 1, hides: true }).expect("known");
     assert_eq!(propose(&mut *cluster, 5, 1, 64), [(6, 2), (4, 1)]);
-    let mut gated = build("cluster:pages=4", Space { units: 64, block_units: 1, seed: 1 }).expect("known");
+    let mut gated = build("cluster:pages=4", Space { units: 64, block_units: 1, seed: 1, hides: true }).expect("known");
     assert_eq!(propose(&mut *gated, 5, 1, 64), []);
 }
 
@@ -252,7 +254,7 @@ proptest! {
             (prop_oneof![0u32..200, Just(u32::MAX), any::<u32>()], prop_oneof![Just(0u32), Just(1), Just(8), any::<u32>()],
              prop_oneof![Just(0u32), Just(63), any::<u32>()], any::<bool>(), any::<bool>()), 0..300),
     ) {
-        let mut prefetcher = build(PREFETCHERS[which].name, Space { units: 150, block_units: 1, seed: 1 }).expect("known");
+        let mut prefetcher = build(PREFETCHERS[which].name, Space { units: 150, block_units: 1, seed: 1, hides: true }).expect("known");
         for (unit, span, window_max, staged, told) in touches {
             let mut proposals = Proposals::default();
             prefetcher.touched(Touch { unit, span, window_max, staged, told }, &|unit| unit % 3 > 0, &mut proposals);
@@ -268,7 +270,7 @@ proptest! {
         steps in proptest::collection::vec((0u32..4, 0u32..1000), 1..300),
         window_max in 1u32..100,
     ) {
-        let space = Space { units: 1 << 20, block_units: 1, seed: 1 };
+        let space = Space { units: 1 << 20, block_units: 1, seed: 1, hides: true };
         let mut prefetcher = build(PREFETCHERS[which].name, space).expect("known");
         let mut at = [0u32, 4_000, 300_000, 800_000];
         for (stream, jump) in steps {

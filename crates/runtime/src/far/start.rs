@@ -263,7 +263,7 @@ pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec
 
 fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
     let Geometry { units, block_units, .. } = plan.config.geometry;
-    let space = Space { units, block_units, seed: settings.seed };
+    let space = Space { units, block_units, seed: settings.seed, hides: plan.hides() };
     let mut policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
     if let Some(path) = &settings.trace {
         policy = tracing::record(policy, path, settings, plan, mode)?;

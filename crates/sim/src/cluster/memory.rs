@@ -29,7 +29,7 @@ impl Replacement {
             Some(rest) if rest.starts_with('+') => (true, &rest[1..]),
             _ => (false, text),
         };
-        let space = Space { units: 64, block_units: 1, seed: 0 };
+        let space = Space { units: 64, block_units: 1, seed: 0, hides: true };
         match policy::build(policy, space) {
             Ok(_) => Ok(Self { by_kind, policy: policy.to_owned() }),
             Err(error) => Err(format!(
@@ -67,9 +67,7 @@ impl std::fmt::Debug for Plain {
 impl Plain {
     /// References are told without pages being hidden; the wishes to hide some are heard all the same.
     fn drop_wishes(&mut self) {
-        if self.0.hides() {
-            let _ = (0..limits::HIDES_MAX).try_for_each(|_| self.0.next_to_hide().map(drop));
-        }
+        let _ = (0..limits::HIDES_MAX).try_for_each(|_| self.0.next_to_hide().map(drop));
     }
 }
 
@@ -96,7 +94,7 @@ impl Memory {
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
         // One more than can be in use: a number is given before its page has room.
         let units = frames + history + 1;
-        let space = Space { units, block_units: 1, seed };
+        let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {
             Order::Kinds(Kinds::new(&replacement.policy, space)?)
         } else {
