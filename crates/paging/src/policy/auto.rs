@@ -3,8 +3,8 @@
 //! Of every 32 neighbouring units two, drawn at random, are sampled, and each candidate keeps an [account](super::shadows)
 //! of them. That needs to know when they are touched. A sampled page that is in view is hidden some time after a touch, so
 //! that the next one is seen; so few pages are hidden that this costs little beside what comes and goes. Where hiding would
-//! be dear the sampled pages have their share of memory to themselves, and pass through it in the order they came: what is
-//! touched again was soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn
+//! be dear the sampled pages have half their share of memory to themselves, and pass through it in the order they came: what
+//! is touched again was soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn
 //! as soon as the difference is beyond chance.
 
 use std::cell::Cell;
@@ -20,16 +20,14 @@ use crate::units::PageId;
 /// Units of which some are sampled, and how many.
 const RUN: u32 = 32;
 const SAMPLED: u32 = 2;
-/// With fewer pages than this in view a sample says nothing: all follow the floor.
+/// With fewer pages than this in view a sample says nothing: all follow the floor. With more they follow the second
+/// candidate until it says something.
 const PAGES_MIN: u32 = 128;
-/// With so many the sample tells within a turn or two of all memory: until then all follow the floor. With fewer it would
-/// take many turns, and the second candidate is the better guess.
-const PAGES_MANY: u32 = 4096;
 /// Touches of sampled pages from one judgement to the next.
 const JUDGE_EVERY: u32 = 16;
 /// Returns in the account of the followed candidate, in times of the pages it holds there and at least so many, after
 /// which all counts are halved.
-const MEMORY: u32 = 4;
+const MEMORY: u32 = 8;
 const MEMORY_MIN: u32 = 64;
 /// Standard deviations by which, and times as many returns as which, the followed candidate must do worse. Touches do not
 /// come independently of each other, so that a few are not many.
@@ -38,6 +36,8 @@ const MARGIN: f64 = 1.05;
 /// A page is hidden when so many parts of all local memory came in after its last touch, and one for so many arrivals at
 /// most, of which as many as are in a burst of so many hides can be saved up.
 const HIDE_AFTER_PARTS: u32 = 8;
+/// Where pages are not hidden, the sample has its share divided by this: what is touched again is sooner gone, and seen.
+const SHORT: u32 = 2;
 const ARRIVALS_A_HIDE: u32 = 8;
 const HIDES_SAVED: u32 = 64;
 
@@ -56,7 +56,7 @@ const FIRST: usize = 1;
 const GUARD: usize = CANDIDATES.len();
 /// The guard is looked at when so many of its pages are expected to have returned, had they fared as the others. When no
 /// more than one of so many of them did, the floor is followed at once.
-const WATCH_MIN: u64 = 24;
+const WATCH_MIN: u64 = 48;
 const WATCH_FEW: u64 = 8;
 /// Returns, in times of all local memory, for which it is followed then the first time; each time twice as many.
 const STAY: u64 = 8;
@@ -209,10 +209,6 @@ impl Auto {
             self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
-            // Not full yet: nothing was chosen before, and what was followed until now has few pages of many.
-            if !self.full && self.present() == PAGES_MANY {
-                self.follow(FLOOR);
-            }
         }
         match name {
             Some(name) if cause == Cause::Ahead => self.shadows.comes_into_sight(name, self.arrivals),
@@ -426,7 +422,7 @@ impl Policy for Auto {
             left.get() > 0 && accept(page)
         };
         let accept: &dyn Fn(PageId) -> bool = &accept;
-        if self.sample.present > self.share()
+        if self.sample.present > self.share() / SHORT
             && let Some(page) = self.victim_of_sample(accept)
         {
             return Some(page);
