@@ -8,6 +8,7 @@
 
 mod fork;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub(crate) struct Engine {
     works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
+    /// Held while pages lie in the places of lifted ones.
+    lift: LockCell<Lift>,
     /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
     bells: [AtomicU32; BELLS],
     waiters: AtomicU32,
@@ -118,6 +121,7 @@ impl Engine {
             stacks: parts.traps_by_signal.then(Stacks::new).transpose()?,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
+            lift: LockCell::default(),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
             small_moves: parts.small_moves,
@@ -544,17 +548,29 @@ impl Engine {
         }
         let started = now_ns();
         let mut leaving = std::mem::take(&mut work.leaving);
-        self.save_dirty(&mut leaving, work.bounce as *mut u8);
-        {
-            let mut batch = self.batch.lock();
-            for todo in &leaving {
-                self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
-            }
-            self.view.flush(&mut batch);
-        }
+        self.take_out_together(&mut leaving, work.bounce as *mut u8);
         add(&self.counters.evict_ns, now_ns() - started);
         self.tell_taken_out(&leaving, work);
         work.leaving = leaving;
+    }
+
+    fn take_out_together(&self, leaving: &mut [Todo], bounce: *mut u8) {
+        let mut lift = (self.view.lift_frames() > 0).then(|| self.lift.lock());
+        let lifted = self.stop_writes(leaving, lift.as_deref_mut());
+        self.save_dirty(leaving, lifted, bounce);
+        if lifted != 0 {
+            self.view.drop_lifted(leaving.len());
+        }
+        drop(lift);
+        let mut batch = self.batch.lock();
+        for (index, todo) in leaving.iter().enumerate() {
+            if lifted >> index & 1 == 0 {
+                self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
+            }
+        }
+        if !batch.is_empty() {
+            self.view.flush(&mut batch);
+        }
     }
 
     /// Takes a page out of sight: into a frame, or by its protection.
@@ -571,50 +587,72 @@ impl Engine {
         self.ring(page);
     }
 
-    /// Stops writes to the dirty pages of a batch, then copies them to where they go.
-    fn save_dirty(&self, leaving: &mut [Todo], bounce: *mut u8) {
-        let mut frozen: Option<Span> = None;
-        for todo in leaving.iter() {
-            let Action::TakeOut { page, bytes: Bytes::Dirty | Bytes::Unknown, .. } = todo.action else { continue };
-            let span = self.span(page, todo.units);
-            match &mut frozen {
-                Some(run) if run.offset + run.len == span.offset => run.len += span.len,
-                _ => {
-                    if let Some(run) = frozen.replace(span) {
-                        self.view.freeze(run);
-                    }
-                }
+    /// Sees to it that nothing is written to the dirty pages of a batch any more. Answers which of them are out of view
+    /// already, a bit for each: they lie in the places of their numbers.
+    fn stop_writes(&self, leaving: &[Todo], mut lift: Option<&mut Lift>) -> u128 {
+        let mut lifted = 0;
+        if self.view.is_still() {
+            return lifted;
+        }
+        let mut next = 0;
+        while let Some(run) = self.next_dirty_run(leaving, next) {
+            next = run.end;
+            let pages = &leaving[run.clone()];
+            let units = pages.iter().map(|todo| todo.units).sum();
+            let span = self.span(PageId(page_of(pages[0].action)), units);
+            let fits = units as usize == pages.len();
+            let moved = |lift: &mut Lift| {
+                // SAFETY: the pages are this batch's, and the places are locked and were emptied after their last use.
+                fits && lift.is_due() && lift.went(unsafe { self.view.lift(span, run.start) })
+            };
+            if lift.as_deref_mut().is_some_and(moved) {
+                lifted |= run.fold(0, |bits, index| bits | 1 << index);
+            } else {
+                self.view.freeze(span);
             }
         }
-        if let Some(run) = frozen {
-            self.view.freeze(run);
-        }
-        for todo in leaving {
+        lifted
+    }
+
+    /// The dirty pages of a batch, from this index on, that follow each other in memory.
+    fn next_dirty_run(&self, leaving: &[Todo], from: usize) -> Option<Range<usize>> {
+        let is_dirty = |todo: &Todo| !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
+        let start = from + leaving[from..].iter().position(is_dirty)?;
+        let follows =
+            |pair: &[Todo]| is_dirty(&pair[1]) && page_of(pair[0].action) + pair[0].units == page_of(pair[1].action);
+        let more = leaving[start..].windows(2).take_while(|pair| follows(pair)).count();
+        Some(start..start + 1 + more)
+    }
+
+    /// Copies dirty pages that nobody writes to any more to where they go.
+    fn save_dirty(&self, leaving: &mut [Todo], lifted: u128, bounce: *mut u8) {
+        for (index, todo) in leaving.iter_mut().enumerate() {
             let Action::TakeOut { page, frame, bytes } = &mut todo.action else { continue };
             if *bytes == Bytes::Clean {
                 continue;
             }
             let (page, span) = (*page, Span { offset: self.bytes(page.0), len: self.bytes(todo.units) });
+            let aside = (lifted >> index & 1 != 0).then(|| self.view.lifted(index));
+            let copy_to = |to: *mut u8| match aside {
+                // SAFETY: the page's bytes lie there, undisturbed, and `to` has room for them.
+                Some(from) => unsafe { copy::copy(from, to, span.len) },
+                // SAFETY: the page is in view, and nobody writes to it; `to` has room for it.
+                None => unsafe { self.view.read(span, to) },
+            };
             match (*frame, &self.store) {
-                // SAFETY: the page is frozen and in view; the frame is free for it.
-                (Some(frame), _) => unsafe { self.view.read(span, self.view.frame(frame)) },
-                (None, Store::Direct(direct)) if *bytes == Bytes::Unknown && self.is_as_held(direct, page, span) => {
-                    *bytes = Bytes::Clean;
+                (Some(frame), _) => copy_to(self.view.frame(frame)),
+                (None, Store::Direct(direct)) if *bytes == Bytes::Unknown => {
+                    let here = aside.or_else(|| self.view.frozen(span));
+                    if here.is_some_and(|here| is_as_held(direct, page, here, span.len)) {
+                        *bytes = Bytes::Clean;
+                    } else {
+                        direct.write(page.0, span.len, bounce, copy_to);
+                    }
                 }
-                (None, Store::Direct(direct)) => {
-                    // SAFETY: the page is frozen and in view; `write` gives a place with room for it.
-                    direct.write(page.0, span.len, bounce, |to| unsafe { self.view.read(span, to) });
-                }
+                (None, Store::Direct(direct)) => direct.write(page.0, span.len, bounce, copy_to),
                 (None, Store::Remote(_)) => {}
             }
         }
-    }
-
-    /// Whether a frozen page has the very bytes of its slot.
-    fn is_as_held(&self, direct: &Direct, page: PageId, span: Span) -> bool {
-        let Some(here) = self.view.frozen(span) else { return false };
-        // SAFETY: the page is frozen and in view; the slot is the page's, and nobody writes to it.
-        direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, span.len) }).unwrap_or(false)
     }
 
     fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
@@ -668,6 +706,36 @@ impl Engine {
         let mut core = self.core.lock();
         let Core { pager, accounts, .. } = &mut *core;
         accounts.publish(pager);
+    }
+}
+
+/// Whether the bytes at `here`, a page's that nobody writes to, are the very ones of its slot.
+fn is_as_held(direct: &Direct, page: PageId, here: *const u8, len: usize) -> bool {
+    // SAFETY: both have so many bytes; the slot is the page's, and nobody writes to it either.
+    direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, len) }).unwrap_or(false)
+}
+
+/// When lifting pages is worth trying: what a forked child still shares cannot be moved, and that lasts.
+#[derive(Debug, Default)]
+struct Lift {
+    pause: u32,
+}
+
+impl Lift {
+    /// Runs that are not tried after one that failed.
+    const PAUSE: u32 = 1024;
+
+    fn is_due(&mut self) -> bool {
+        let due = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        due
+    }
+
+    fn went(&mut self, ok: bool) -> bool {
+        if !ok {
+            self.pause = Self::PAUSE;
+        }
+        ok
     }
 }
 
