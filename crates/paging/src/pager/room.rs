@@ -13,8 +13,8 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// What is kept free is not there for pages: at half of a program's memory, each hundredth kept free costs three
-    /// to four hundredths more misses.
+    /// What is kept free is not there for pages: on a tree with half of its memory local each hundredth of the budget
+    /// kept free costs two hundredths more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
         // Where victims are gone within the step that chose them, only runs want more room than their batch makes.
