@@ -283,7 +283,7 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
     };
     let spill = spill_of(args.spill.as_deref());
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
-    Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree) })?)
+    Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?)
 }
 
 /// Where a private server spills, as `--spill` says.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use hanare::private;
 use hanare::settings::{format_size, parse_size};
+use hanare::stats::Stats;
+use hanare::warm::Warmers;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
@@ -51,6 +53,9 @@ pub(crate) struct ServeArgs {
     /// With --private: a descriptor whose other end the program and its children hold.
     #[arg(long, value_name = "FD", requires = "private", hide = true)]
     tree: Option<i32>,
+    /// With --private: process and descriptor of the counters of a program, for whose faults idle CPUs are kept awake.
+    #[arg(long, value_name = "PID:FD", requires = "private", hide = true)]
+    warm: Option<String>,
     /// Directory for a spill file, used when the memory is full.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
@@ -92,6 +97,8 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     match bind(&args) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
+            // Only speed is lost without them.
+            let _warmers = args.warm.as_deref().and_then(warm);
             tell_starter("ready");
             let ended = server.run();
             remove_directory(args.private.as_deref());
@@ -167,6 +174,13 @@ fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Keeps idle CPUs awake for the program whose counters these are.
+fn warm(counters: &str) -> Option<Warmers> {
+    let (pid, fd) = counters.split_once(':')?;
+    let stats = Stats::attach(Some(fd.parse().ok()?), Some(pid.parse().ok()?)).ok()?;
+    Warmers::start(&Arc::new(stats)).ok()
 }
 
 /// Stops the server when the last process of the program and the last session have ended.

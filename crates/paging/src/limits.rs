@@ -8,10 +8,14 @@ pub const PAGE_BYTES_MAX: u32 = 2 << 20;
 pub const UNITS_MAX: u32 = 1 << 27;
 /// Smallest budget, in pages: an unaligned access needs two pages at once.
 pub const BUDGET_PAGES_MIN: u32 = 2;
+/// Least budget, in wide pages, with which a page comes in wide.
+pub const WIDE_PAGES_MIN: u32 = 8;
 /// Most victims chosen in one step.
 pub const VICTIMS_MAX: usize = 128;
 /// Longest run of pages fetched by one action, in bytes: what receives it has so much room (or one page's).
 pub const RUN_BYTES_MAX: u32 = 256 << 10;
+/// Faults for which room for a run is kept after the last one that brought pages ahead.
+pub const RUN_FAULTS: u32 = 64;
 /// Most pages hidden in one step.
 pub const HIDES_MAX: usize = 32;
 /// Most ranges a prefetcher proposes in one step: a strided stream names its pages one by one.

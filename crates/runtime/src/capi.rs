@@ -9,12 +9,14 @@
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fmt::Display;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 mod options;
 
+use crate::stats::Stats;
 use crate::{far, heap, private, stats};
 use options::Options;
 
@@ -69,8 +71,13 @@ pub unsafe extern "C" fn dlm_startup(argc: *mut c_int, argv: *mut *mut *mut c_ch
 
 fn start(options: Options) -> Result<(), Box<dyn Display>> {
     let mut settings = options.settings(|name| std::env::var_os(name)).map_err(boxed)?;
+    // Open until the engine has counters of its own from it.
+    let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {
-        settings.private = Some(private::spawn().map_err(boxed)?);
+        let (fd, _) = Stats::create().map_err(boxed)?;
+        settings.private = Some(private::spawn(fd.as_fd()).map_err(boxed)?);
+        settings.stats_fd = Some(fd.as_raw_fd());
+        counters = Some(fd);
     }
     settings.validate().map_err(boxed)?;
     // SAFETY: the handler is a plain function of a library that is not unloaded while the engine runs.
@@ -78,7 +85,9 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
     if registered != 0 {
         return Err(boxed(std::io::Error::from_raw_os_error(registered)));
     }
-    far::start(&settings).map_err(boxed)
+    let started = far::start(&settings).map_err(boxed);
+    drop(counters);
+    started
 }
 
 fn boxed(error: impl Display + 'static) -> Box<dyn Display> {

@@ -7,11 +7,12 @@
 //! construction, and no lock is one the program could hold; callers outside handlers block signals first.
 
 mod fork;
+mod out;
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
-use hanare_paging::{Action, Actions, Bytes, Event, FrameId, PageId, Pager, Progress, Source, State, limits};
+use hanare_paging::{Action, Actions, Event, PageId, Pager, Progress, Source, State, limits};
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
@@ -26,6 +27,7 @@ use crate::store::remote::{Read, Remote};
 use crate::view::{Span, View};
 
 pub(crate) use fork::Kept;
+use out::Lift;
 
 /// Threads that can be in the engine at once without waiting for each other's work space.
 const WORKS: usize = 32;
@@ -50,6 +52,8 @@ pub(crate) struct Engine {
     works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
+    /// Held while pages lie in the places of lifted ones.
+    lift: LockCell<Lift>,
     /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
     bells: [AtomicU32; BELLS],
     waiters: AtomicU32,
@@ -118,6 +122,7 @@ impl Engine {
             stacks: parts.traps_by_signal.then(Stacks::new).transpose()?,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
+            lift: LockCell::default(),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
             small_moves: parts.small_moves,
@@ -518,132 +523,6 @@ impl Engine {
             }
         }
         Event::Arrived { page: read.page, count: read.count, certain: true, ok: true }
-    }
-
-    // ---- taking out -------------------------------------------------------------------------------------------------
-
-    /// Takes a page out of view, and with it all that leave by the same way, in one batch.
-    fn take_out(&self, first: Todo, work: &mut Work) {
-        let Action::TakeOut { page, frame, .. } = first.action else { return };
-        if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
-            let started = now_ns();
-            // SAFETY: the pager gave page and (empty) frame to this action.
-            unsafe { self.view.move_out(self.span(page, first.units), frame) };
-            add(&self.counters.evict_ns, now_ns() - started);
-            self.step(&[Event::TakenOut { page, ok: true, changed: true }], work);
-            return self.ring(page);
-        }
-        work.leaving.clear();
-        work.leaving.push(first);
-        while let Some(todo @ Todo { action: Action::TakeOut { frame, .. }, .. }) = work.todo.last().copied()
-            && !frame.is_some_and(|frame| frame.wide || self.small_moves)
-            && work.leaving.len() < limits::VICTIMS_MAX
-        {
-            work.todo.pop();
-            work.leaving.push(todo);
-        }
-        let started = now_ns();
-        let mut leaving = std::mem::take(&mut work.leaving);
-        self.save_dirty(&mut leaving, work.bounce as *mut u8);
-        {
-            let mut batch = self.batch.lock();
-            for todo in &leaving {
-                self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
-            }
-            self.view.flush(&mut batch);
-        }
-        add(&self.counters.evict_ns, now_ns() - started);
-        self.tell_taken_out(&leaving, work);
-        work.leaving = leaving;
-    }
-
-    /// Takes a page out of sight: into a frame, or by its protection.
-    fn hide(&self, page: PageId, frame: Option<FrameId>, units: u32, work: &mut Work) {
-        let started = now_ns();
-        let span = self.span(page, units);
-        match frame {
-            // SAFETY: the pager gave page and (empty) frame to this action.
-            Some(frame) => unsafe { self.view.move_out(span, frame) },
-            None => self.view.freeze(span),
-        }
-        add(&self.counters.clear_bit_ns, now_ns() - started);
-        self.step(&[Event::Hidden { page, ok: true }], work);
-        self.ring(page);
-    }
-
-    /// Stops writes to the dirty pages of a batch, then copies them to where they go.
-    fn save_dirty(&self, leaving: &mut [Todo], bounce: *mut u8) {
-        let mut frozen: Option<Span> = None;
-        for todo in leaving.iter() {
-            let Action::TakeOut { page, bytes: Bytes::Dirty | Bytes::Unknown, .. } = todo.action else { continue };
-            let span = self.span(page, todo.units);
-            match &mut frozen {
-                Some(run) if run.offset + run.len == span.offset => run.len += span.len,
-                _ => {
-                    if let Some(run) = frozen.replace(span) {
-                        self.view.freeze(run);
-                    }
-                }
-            }
-        }
-        if let Some(run) = frozen {
-            self.view.freeze(run);
-        }
-        for todo in leaving {
-            let Action::TakeOut { page, frame, bytes } = &mut todo.action else { continue };
-            if *bytes == Bytes::Clean {
-                continue;
-            }
-            let (page, span) = (*page, Span { offset: self.bytes(page.0), len: self.bytes(todo.units) });
-            match (*frame, &self.store) {
-                // SAFETY: the page is frozen and in view; the frame is free for it.
-                (Some(frame), _) => unsafe { self.view.read(span, self.view.frame(frame)) },
-                (None, Store::Direct(direct)) if *bytes == Bytes::Unknown && self.is_as_held(direct, page, span) => {
-                    *bytes = Bytes::Clean;
-                }
-                (None, Store::Direct(direct)) => {
-                    // SAFETY: the page is frozen and in view; `write` gives a place with room for it.
-                    direct.write(page.0, span.len, bounce, |to| unsafe { self.view.read(span, to) });
-                }
-                (None, Store::Remote(_)) => {}
-            }
-        }
-    }
-
-    /// Whether a frozen page has the very bytes of its slot.
-    fn is_as_held(&self, direct: &Direct, page: PageId, span: Span) -> bool {
-        let Some(here) = self.view.frozen(span) else { return false };
-        // SAFETY: the page is frozen and in view; the slot is the page's, and nobody writes to it.
-        direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, span.len) }).unwrap_or(false)
-    }
-
-    fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
-        const AT_ONCE: usize = 32;
-        for part in leaving.chunks(AT_ONCE) {
-            let mut events = [Event::TakenOut { page: PageId(0), ok: true, changed: false }; AT_ONCE];
-            for (event, todo) in events.iter_mut().zip(part) {
-                let changed = !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
-                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok: true, changed };
-            }
-            self.step(&events[..part.len()], work);
-        }
-        if self.waiters.load(SeqCst) > 0 {
-            leaving.iter().for_each(|todo| self.ring(PageId(page_of(todo.action))));
-        }
-    }
-
-    fn write_back(&self, page: PageId, frame: FrameId, units: u32, work: &mut Work) {
-        let len = self.bytes(units);
-        match &self.store {
-            Store::Remote(remote) => remote.write_back(page, frame, len as u32),
-            Store::Direct(direct) => {
-                let from = self.view.frame(frame);
-                // SAFETY: a frame being written back is not disturbed; `write` gives a place with room for it.
-                direct.write(page.0, len, work.bounce as *mut u8, |to| unsafe { copy::copy(from, to, len) });
-                self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
-                self.ring(page);
-            }
-        }
     }
 
     // ---- upkeep -----------------------------------------------------------------------------------------------------

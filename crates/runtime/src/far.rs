@@ -37,7 +37,7 @@ use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote};
 use crate::tracing;
 use crate::tree::Seat;
-use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, View, ViewError};
+use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
 use crate::windows::Windows;
 
 mod places;
@@ -152,6 +152,8 @@ static TRAP: AtomicI32 = AtomicI32::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The thread whose touch the handler thread served last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
+/// The process the engine is in, and so its first thread.
+static HOME: AtomicI32 = AtomicI32::new(0);
 /// The engine is to be started, or woken up, by who needs it first.
 static LATENT: AtomicBool = AtomicBool::new(false);
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());

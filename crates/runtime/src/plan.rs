@@ -8,6 +8,8 @@ use crate::settings::{Local, Mode, PageSize, Settings};
 /// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
 const MOVE_FROM_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
+/// Least huge pages of budget for which page sizes are mixed; the pager's own bound.
+const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages on their way to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
 
@@ -44,12 +46,19 @@ pub struct PlanError {
 }
 
 /// Unit and block, in bytes, for a page size as asked for.
-fn sizes(page_size: PageSize, mode: Mode, features: &Features) -> (usize, usize) {
+fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, direct: bool) -> (usize, usize) {
+    let has_room_for_huge = !matches!(local, Local::Bytes(bytes) if bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64);
+    // A server lends its memory in slots of a block, and a small program's huge ones go in fewer, longer requests.
+    let huge = has_room_for_huge || !direct;
     match page_size {
         PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
         // Each page on its own costs a mapping there, and a process may have only so many.
         PageSize::Auto if mode == Mode::Sigsegv => (64 << 10, 64 << 10),
-        PageSize::Auto if features.move_ && features.thp.usable() => (4 << 10, HUGE_BYTES),
+        PageSize::Auto if features.move_ && features.thp.usable() => match huge {
+            true => (4 << 10, HUGE_BYTES),
+            // The pager would never choose a huge page, and need only keep room and books for small ones.
+            false => (4 << 10, 4 << 10),
+        },
         // Without whole huge pages to move, one middling size serves all patterns passably.
         PageSize::Auto => (16 << 10, 16 << 10),
     }
@@ -63,7 +72,7 @@ pub(crate) fn plan(
     direct: bool,
     hides: bool,
 ) -> Result<Plan, PlanError> {
-    let (unit, block) = sizes(settings.page_size, mode, features);
+    let (unit, block) = sizes(settings.page_size, mode, features, settings.local, direct);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
     let in_place = mode == Mode::Sigsegv;
     // A hidden page waits in a frame. Without MOVE its bytes are copied there, which is slower and otherwise the same.

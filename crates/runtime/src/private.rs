@@ -69,6 +69,8 @@ pub struct PrivateOptions<'a> {
     pub spill: Option<&'a Path>,
     /// The reading end of the pipe whose other end the program and its children hold.
     pub tree: Option<BorrowedFd<'a>>,
+    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults ([`crate::warm`]).
+    pub warm: Option<BorrowedFd<'a>>,
 }
 
 /// What the server is told when the program has ended.
@@ -103,6 +105,9 @@ impl Private {
         }
         if let Some(tree) = options.tree {
             serve.arg("--tree").arg(tree.as_raw_fd().to_string());
+        }
+        if let Some(counters) = options.warm {
+            serve.arg("--warm").arg(format!("{}:{}", std::process::id(), counters.as_raw_fd()));
         }
         serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = serve.spawn().map_err(|source| PrivateError::Spawn { command: command.to_owned(), source })?;
@@ -200,14 +205,16 @@ fn lines(output: Option<ChildStdout>) -> mpsc::Receiver<String> {
 }
 
 /// Starts a private server for this very process, with half of the memory that is available; it ends with the process.
-/// The command is `HANARE_BIN`, or `hanare` from PATH.
+/// The command is `HANARE_BIN`, or `hanare` from PATH. The server keeps idle CPUs awake for a process that attaches to
+/// these counters.
 ///
 /// # Errors
 /// See [`PrivateError`].
-pub fn spawn() -> Result<PathBuf, PrivateError> {
+pub fn spawn(counters: BorrowedFd<'_>) -> Result<PathBuf, PrivateError> {
     let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
     let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
-    let server = Private::start(&PrivateOptions { command: &command, memory, spill: None, tree: None })?;
+    let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: Some(counters) };
+    let server = Private::start(&options)?;
     let socket = server.socket();
     // Kept to the end of the process, which is what ends the server.
     std::mem::forget(server);

@@ -11,6 +11,7 @@ use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::copy;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
+use hanare_sys::thread;
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
 
 use crate::restrictions::Restrictions;
@@ -52,6 +53,8 @@ pub(crate) struct Sizes {
     pub(crate) block: usize,
     pub(crate) small_frames: usize,
     pub(crate) wide_frames: usize,
+    /// Places for pages that are lifted out of view ([`View::lift`]).
+    pub(crate) lift_frames: usize,
 }
 
 /// What the view has to know of the program's threads.
@@ -59,9 +62,32 @@ pub(crate) struct Sizes {
 pub(crate) struct Program {
     /// Whether it has a single thread.
     pub(crate) is_alone: fn() -> bool,
-    /// Where a single thread could be running its code: how long that has run so far, in nanoseconds. The same twice
-    /// means that nothing of the program ran between.
-    pub(crate) run_ns: fn() -> Option<u64>,
+    /// Whether and how its code can be seen not to run.
+    pub(crate) still: fn() -> Option<Still>,
+}
+
+/// Why no code of the program ran since this was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Still {
+    /// Its only thread is the calling one, which is in the engine with signals blocked.
+    Here,
+    /// Its only thread had used so much CPU time, in nanoseconds. The same again means that it did not run.
+    Ran {
+        /// The thread.
+        tid: i32,
+        /// Its CPU time.
+        ns: u64,
+    },
+}
+
+impl Still {
+    /// Whether it is so still. No second thread can have been made by a thread that did not run.
+    fn holds(self) -> bool {
+        match self {
+            Still::Here => true,
+            Still::Ran { tid, ns } => thread::run_ns(tid) == Some(ns),
+        }
+    }
 }
 
 pub(crate) struct View {
@@ -76,6 +102,7 @@ pub(crate) struct View {
     file: Option<std::os::fd::OwnedFd>,
     small_pool: usize,
     wide_pool: usize,
+    lift_pool: usize,
     zeroes: usize,
     restrictions: Restrictions,
     program: Program,
@@ -113,6 +140,7 @@ impl View {
             file,
             small_pool: pool(sizes.small_frames * sizes.unit, align)?,
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
+            lift_pool: pool(sizes.lift_frames * sizes.unit, align)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
             restrictions: Restrictions::new(sizes.reserve),
             program,
@@ -144,7 +172,8 @@ impl View {
     fn pools(&self) -> impl Iterator<Item = (usize, usize)> {
         let small = (self.small_pool, (self.sizes.small_frames * self.sizes.unit).next_multiple_of(2 << 20));
         let wide = (self.wide_pool, self.sizes.wide_frames * self.sizes.block);
-        [small, wide].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
+        let lift = (self.lift_pool, (self.sizes.lift_frames * self.sizes.unit).next_multiple_of(2 << 20));
+        [small, wide, lift].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
     }
 
     /// Advice is best effort: a kernel that refuses it loses speed, or writes larger cores, and nothing else.
@@ -213,6 +242,11 @@ impl View {
         (self.program.is_alone)()
     }
 
+    /// Whether no code of the program runs before the caller has left the engine.
+    pub(crate) fn is_still(&self) -> bool {
+        (self.program.still)() == Some(Still::Here)
+    }
+
     /// Address of a frame's bytes.
     pub(crate) fn frame(&self, frame: FrameId) -> *mut u8 {
         let (pool, size) = match frame.wide {
@@ -275,13 +309,13 @@ impl View {
         // touch brought the page, which need not be asleep yet (a fault can be read before its thread has looked whether
         // it must wait), or runs a signal handler. A page is protected where nothing of the program ran in between;
         // elsewhere it is left open, and reported so that it counts as dirty.
-        let before = if writable { None } else { (self.program.run_ns)() };
+        let before = if writable { None } else { (self.program.still)() };
         let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
         // SAFETY: the caller owns both ranges.
         if unsafe { move_all(uffd, to, from, span.len, mode) } {
             let Some(before) = before else { return writable };
             let protected = uffd.write_protect(to, span.len, true, false).is_ok();
-            let certain = protected && (self.program.run_ns)() == Some(before);
+            let certain = protected && before.holds();
             if !certain {
                 let _ = uffd.write_protect(to, span.len, false, true);
             }
@@ -329,6 +363,36 @@ impl View {
         unsafe { self.read(span, self.frame(frame)) };
         // SAFETY: the bytes are in the frame now.
         self.windows.runs(span, |addr, part| _ = unsafe { map::advise(addr, part.len, Advice::DontNeed) });
+    }
+
+    /// How many small pages can be lifted at once.
+    pub(crate) fn lift_frames(&self) -> usize {
+        self.sizes.lift_frames
+    }
+
+    /// Where the page lifted to the place of this number lies.
+    pub(crate) fn lifted(&self, place: usize) -> *const u8 {
+        debug_assert!(place < self.sizes.lift_frames);
+        (self.lift_pool + place * self.sizes.unit) as *const u8
+    }
+
+    /// Moves small pages out of view, in one step that no write can fall into, to the places from this number on; false,
+    /// and they are as they were, when they cannot be moved. Cheaper than to freeze and drop them: it is one change of
+    /// the page table instead of two.
+    ///
+    /// # Safety
+    /// The pages are in transit and the places empty, all this call's to handle.
+    pub(crate) unsafe fn lift(&self, span: Span, place: usize) -> bool {
+        let (Some(uffd), Some(from)) = (&self.uffd, self.windows.whole(span)) else { return false };
+        let mode = MoveMode { dontwake: true, allow_src_holes: true };
+        // SAFETY: passed on from the caller.
+        unsafe { move_all(uffd, self.lifted(place) as usize, from, span.len, mode) }
+    }
+
+    /// Empties the first `count` places of lifted pages.
+    pub(crate) fn drop_lifted(&self, count: usize) {
+        // SAFETY: memory of our own whose bytes nobody needs any more.
+        let _ = unsafe { map::advise(self.lift_pool, count * self.sizes.unit, Advice::DontNeed) };
     }
 
     /// Stops writes to pages in view: later ones trap and wait.

@@ -205,7 +205,7 @@ impl Lender {
         let memory = bytes + bytes / 8 + (64 << 20);
         if link != LinkKind::Tcp {
             let command = std::env::current_exe().map_err(PagingError::Spawn)?;
-            let options = PrivateOptions { command: &command, memory, spill: None, tree: None };
+            let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: None };
             return Ok(Lender::Private(Private::start(&options)?));
         }
         let server = Server::bind(ServerConfig::new(vec![Endpoint::Tcp("127.0.0.1:0".to_owned())], memory))?;

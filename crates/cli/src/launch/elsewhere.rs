@@ -109,7 +109,7 @@ impl Elsewhere {
         };
         let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
         let spill = spill_of(args.spill.as_deref());
-        let options = PrivateOptions { command: &command, memory, spill, tree: None };
+        let options = PrivateOptions { command: &command, memory, spill, tree: None, warm: None };
         Ok(Elsewhere::Private(Private::start(&options)?, settings.policy))
     }
 

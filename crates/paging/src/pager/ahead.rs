@@ -32,6 +32,9 @@ impl Pager {
             self.counters.prefetch_used += u64::from(proposals.confirmed());
             self.counters.prefetch_wasted += u64::from(proposals.missed());
         }
+        if copied {
+            self.note_run(!proposals.as_slice().is_empty());
+        }
         let (mut run, mut pages_left) = (0, limits::PREFETCH_UNITS_MAX);
         for &(mut first, mut count) in proposals.as_slice() {
             if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
@@ -95,7 +98,7 @@ impl Pager {
         while unit < end && *pages_left > 0 {
             if self.geometry.block_units > 1 && self.block_is_away(self.geometry.block(unit)) {
                 let block = self.geometry.block(unit);
-                let wide = self.budget >= 8 * self.geometry.block_units && self.grain.leans_wide(block);
+                let wide = self.affords_wide() && self.grain.leans_wide(block);
                 self.set_grain(block, wide);
             }
             let page = self.head(unit);

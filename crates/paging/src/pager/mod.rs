@@ -84,6 +84,8 @@ pub struct Pager {
     budget: u32,
     low: u32,
     high: u32,
+    /// Faults for which room for runs is still kept.
+    run_faults: u32,
     /// Units resident, staged or in flight.
     used: u32,
     /// Of those, units on their way to being free.
@@ -147,6 +149,7 @@ impl Pager {
             budget: 0,
             low: 0,
             high: 0,
+            run_faults: 0,
             used: 0,
             leaving: 0,
             leaving_clean: 0,
@@ -194,7 +197,10 @@ impl Pager {
                 self.pool(frame.wide).frames.put_empty(frame.index);
             }
             Event::Discard { first, end } => progress = self.discard(first, end, actions),
-            Event::WillNeed { first, end } => self.prefetch_range(first, end.saturating_sub(first), actions),
+            Event::WillNeed { first, end } => {
+                self.note_run(true);
+                self.prefetch_range(first, end.saturating_sub(first), actions);
+            }
             Event::Settle { first, end, leave } => progress = self.settle_range(first, end, leave, actions),
             Event::Budget { units } => {
                 self.set_budget(units);

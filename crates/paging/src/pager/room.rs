@@ -10,15 +10,38 @@ use crate::units::{FrameId, PageId};
 impl Pager {
     pub(super) fn set_budget(&mut self, units: u32) {
         self.budget = units.max(limits::BUDGET_PAGES_MIN);
+        self.set_watermarks();
+    }
+
+    /// What is kept free is not there for pages: on a tree with half of its memory local each hundredth of the budget
+    /// kept free costs two hundredths more misses.
+    pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
-        let (low, batch) = match (block, self.small.class.moves) {
-            (1, true) => (4, 2),
+        // Where victims are gone within the step that chose them, only runs want more room than their batch makes.
+        let lone = self.direct && self.run_faults == 0;
+        let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
+            (true, _) => (block, block, 16),
+            (false, true) => (4, 2, 16),
+            (false, false) if lone => (8, 64, 64),
             // The longest run of small pages fits without waiting.
-            (1, false) => (96, 64),
-            _ => (block, block),
+            (false, false) => (96, 64, 16),
         };
         self.low = low.min(self.budget / 16);
-        self.high = self.low + batch.min(self.budget / 16);
+        self.high = self.low + batch.min((self.budget / share).max(1));
+    }
+
+    /// Whether the budget has room for enough wide pages that one of them is worth its place.
+    pub(super) fn affords_wide(&self) -> bool {
+        self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
+    }
+
+    /// A touch that brought pages ahead, or none: where runs come, room is kept for them.
+    pub(super) fn note_run(&mut self, came: bool) {
+        let before = self.run_faults;
+        self.run_faults = if came { limits::RUN_FAULTS } else { before.saturating_sub(1) };
+        if (before == 0) != (self.run_faults == 0) {
+            self.set_watermarks();
+        }
     }
 
     /// Room and, where its class needs one, a frame for a page.

@@ -124,8 +124,7 @@ impl Pager {
         if !self.block_is_away(block) {
             return;
         }
-        let affordable = self.budget >= 8 * self.geometry.block_units;
-        let wide = affordable && self.grain.decide(block);
+        let wide = self.affords_wide() && self.grain.decide(block);
         self.set_grain(block, wide);
     }
 

@@ -134,6 +134,7 @@ impl Engine {
             stacks: kept.stacks,
             works: LockCell::new(kept.works),
             batch: LockCell::new(DontNeedBatch::new(kept.process_madvise)),
+            lift: LockCell::default(),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
             small_moves: kept.small_moves,

@@ -86,6 +86,7 @@ pub(crate) fn set_state(
     state.budget_is(seat.share());
     state.far_changed();
     THREAD_MODE.store(mode == Mode::Thread, Relaxed);
+    HOME.store(thread::first(), Relaxed);
     STATE.store(state, Release);
     add(&state.engine.counters.processes, 1);
     open_trap(state, mode)?;
@@ -230,8 +231,15 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
         block: unit * config.geometry.block_units as usize,
         small_frames: config.small.frames as usize,
         wide_frames: config.wide.frames as usize,
+        lift_frames: lift_frames(plan, mode, features),
     };
-    Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, run_ns })?)
+    Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, still })?)
+}
+
+/// Dirty pages are lifted out of view where they are copied to their slots at once, by a thread beside the program's.
+fn lift_frames(plan: &Plan, mode: Mode, features: &Features) -> usize {
+    let lifts = plan.config.direct && !plan.config.small.moves && features.move_ && mode == Mode::Thread;
+    if lifts { paging::limits::VICTIMS_MAX } else { 0 }
 }
 
 pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
@@ -304,18 +312,17 @@ pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
-/// How long the thread has run that alone can be running code of the program: the first one, which waits for the pager.
-/// None where others may run too. A child that shares its parent's memory until it executes something (vfork) has no
-/// thread here, but its touches are seen.
-fn run_ns() -> Option<u64> {
-    if !is_alone() {
+/// How the program can be seen not to run: its only thread is the first one, which is here or waits for the pager. None where
+/// others may run too. A child that shares its parent's memory until it executes something (vfork) has no thread here,
+/// but its touches are seen, and it is another process.
+fn still() -> Option<Still> {
+    let home = HOME.load(Relaxed);
+    if !OWN.get() {
+        return (thread::gettid() == home && is_alone()).then_some(Still::Here);
+    }
+    let waits = !THREAD_MODE.load(Relaxed) || LAST_TOUCHED.load(Relaxed) == home;
+    if !waits || !is_alone() {
         return None;
     }
-    let first = thread::first();
-    if thread::gettid() == first {
-        // It is here, in the pager, with signals blocked.
-        return Some(0);
-    }
-    let waits = !THREAD_MODE.load(Relaxed) || LAST_TOUCHED.load(Relaxed) == first;
-    waits.then(|| thread::run_ns(first)).flatten()
+    thread::run_ns(home).map(|ns| Still::Ran { tid: home, ns })
 }

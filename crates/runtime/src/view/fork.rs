@@ -58,7 +58,8 @@ impl View {
         };
         let small_pool = pool(sizes.small_frames * sizes.unit, ALIGN)?;
         let wide_pool = pool(sizes.wide_frames * sizes.block, ALIGN)?;
-        let view = Self { uffd, file, io_base, small_pool, wide_pool, ..self };
+        let lift_pool = pool(sizes.lift_frames * sizes.unit, ALIGN)?;
+        let view = Self { uffd, file, io_base, small_pool, wide_pool, lift_pool, ..self };
         let mut refused = None;
         view.each_range(|addr, span| refused = refused.take().or(view.set_up_again(addr, span).err()));
         if let Some(error) = refused {
