@@ -30,6 +30,12 @@ pub const FETCH_AHEAD: u32 = 7;
 pub const OPEN_AHEAD: u32 = 7;
 /// Every so often they are not, to see whether they are still written.
 pub const LOOK_AGAIN: u32 = 16;
+/// Writes of a home to a page that others read, each told by a trap, before it is written without.
+pub const WATCH_AFTER: u8 = 2;
+/// Flushes in a row at which a watched page was not written, before traps tell again.
+pub const WATCH_QUIET: u8 = 8;
+/// Most pages watched at once: each costs a comparison a flush, and memory for a twin.
+pub const WATCHED_MAX: usize = 1024;
 /// Memory barriers in a row that one rank alone must have written a page before its home moves there.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.

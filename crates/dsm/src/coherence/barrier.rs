@@ -86,15 +86,19 @@ impl Machine {
                 protect.push(page);
             } else if self.directory.get(local.entry).is_none_or(|entry| entry.sharers.is_empty()) {
                 self.pages[page as usize].state = State::Open;
+                self.unwatch(page, actions);
                 continue;
             } else {
                 let local = &mut self.pages[page as usize];
                 (local.state, local.told) = (State::HomeClean, self.flushes);
                 self.written(page, me, purpose == Purpose::Barrier);
-                protect.push(page);
+                if !self.watches(page, actions) {
+                    protect.push(page);
+                }
             }
             self.flushed_early.push(page);
         }
+        self.look_after_watched(&mut protect, actions);
         actions.extend(runs_of(&mut protect).into_iter().map(|run| Action::Protect { run }));
         pages.clear();
         self.dirty = pages;
@@ -184,6 +188,7 @@ impl Machine {
                 return Err(Violation::NotHome);
             }
             self.written(page, from, at_barrier);
+            self.written_by_another(page, actions);
             actions.push(Action::Apply { index: index as u32, page });
         }
         if last && at_barrier {
@@ -240,8 +245,10 @@ impl Machine {
         let local = &mut self.pages[page as usize];
         local.flags &= !CHANGED;
         let Some(entry) = self.directory.get(local.entry) else { return };
+        let stale = entry.stale.common(entry.sharers);
+        entry.settled();
         entry.forget_idle();
-        for rank in entry.stale.common(entry.sharers).iter() {
+        for rank in stale.iter() {
             let update = match protocol {
                 Protocol::Invalidate => false,
                 Protocol::Update => true,
@@ -257,8 +264,9 @@ impl Machine {
             }
         }
         // A rank that got an update is as true as the page; one to become home must not have needed it.
-        let writer = entry.count_writers(me).filter(|_| self.config.migrate && moves.len() < MOVES_MAX);
-        entry.stale = RankSet::EMPTY;
+        // Nor may this rank be about to write it without a trap.
+        let may_move = self.config.migrate && local.state == State::HomeClean && moves.len() < MOVES_MAX;
+        let writer = entry.count_writers(me).filter(|_| may_move);
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);

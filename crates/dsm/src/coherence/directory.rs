@@ -40,6 +40,13 @@ pub(crate) struct Entry {
     main_writer: Option<Rank>,
     barriers: u8,
     habits: Vec<Habit>,
+    /// How often the home wrote it since another rank did, as far as traps told.
+    pub(crate) traps: u8,
+    /// A rank that was told to read the page itself may still be doing so.
+    pub(crate) is_being_read: bool,
+    /// A watched page: flushes since it was last written, and whether it is protected again to see that it is not.
+    pub(crate) quiet: u8,
+    pub(crate) is_leaving: bool,
 }
 
 impl Entry {
@@ -51,7 +58,17 @@ impl Entry {
             main_writer: None,
             barriers: 0,
             habits: Vec::new(),
+            traps: 0,
+            is_being_read: false,
+            quiet: 0,
+            is_leaving: false,
         }
+    }
+
+    /// Every stale copy is settled. Its rank hears of that behind what told it to read the page.
+    pub(crate) fn settled(&mut self) {
+        self.is_being_read &= self.sharers.iter().any(|rank| !self.stale.contains(rank));
+        self.stale = RankSet::EMPTY;
     }
 
     /// A rank gets the page as it is now.
@@ -153,6 +170,11 @@ impl Directory {
     /// The entry of that index, unless it is [`NONE`].
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Entry> {
         self.entries.get_mut(index as usize)
+    }
+
+    /// The same, to look at.
+    pub(crate) fn look(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index as usize)
     }
 
     /// Forgets an entry.

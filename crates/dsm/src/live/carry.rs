@@ -132,6 +132,8 @@ pub(super) struct Engine {
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
+    /// A list for [`Self::find_written`].
+    written: Vec<u32>,
     /// A buffer for the next frame.
     spare: Vec<u8>,
     outcome: Option<Outcome>,
@@ -172,6 +174,7 @@ impl Engine {
             differ: Differ::new(),
             bodies: Bodies::new(),
             actions: Vec::with_capacity(64),
+            written: Vec::new(),
             spare: Vec::new(),
             outcome: None,
             timed: Vec::with_capacity(TIMED_MAX),
@@ -204,6 +207,19 @@ impl Engine {
     pub(super) fn counts(&self) -> Counts {
         let moved = self.limit.as_ref().map_or(Moved::default(), |limit| limit.moved);
         Counts { machine: *self.machine.counters(), moved, ..self.counts }
+    }
+
+    /// Finds out which of the pages that are written without traps were written, ahead of a call that tells of them.
+    pub(super) fn find_written(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        written.clear();
+        let (machine, region) = (&self.machine, &self.region);
+        written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
+        if !written.is_empty() {
+            // Never the program's misuse.
+            let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
+        }
+        self.written = written;
     }
 
     /// Begins a call.
