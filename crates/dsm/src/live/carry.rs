@@ -18,7 +18,7 @@ use super::job::{Job, Transfer};
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
 use super::meet::Join;
-use super::post::Post;
+use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, State};
@@ -255,7 +255,7 @@ impl Engine {
         self.takes = 0;
         let (ready, count) = match timeout_us {
             0 => events.wait(0),
-            _ if any || !self.lie_down() => events.wait(0),
+            _ if any || !self.lie_down(Rest::Sleeps) => events.wait(0),
             _ => {
                 let ready = events.wait(timeout_us);
                 self.get_up();
@@ -299,9 +299,9 @@ impl Engine {
     }
 
     /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
-    pub(super) fn lie_down(&self) -> bool {
+    pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
-        post.lie_down();
+        post.lie_down(rest);
         let has_none = self.peers.iter().flatten().all(|peer| !peer.link.has_post());
         if !has_none {
             post.get_up();

@@ -19,7 +19,7 @@ use super::job::{Job, Meet};
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
 use super::meet::{Join, meet};
-use super::post::Post;
+use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
@@ -147,7 +147,7 @@ impl Live {
         thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
         // other ranks unanswered for as long as that computes.
-        let _ = thread::set_patient();
+        let _ = thread::set_patient(has_cpu);
         Ok(live)
     }
 
@@ -209,10 +209,10 @@ impl Live {
         outcome
     }
 
-    /// From here on the engine's thread is woken. What has come before is answered here: nobody rings for it.
+    /// From here on the engine's thread is woken for what cannot wait. What has come before is answered here: nobody rings for it.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
-            if engine.lie_down() {
+            if engine.lie_down(Rest::Computes) {
                 return;
             }
             engine.pump(&self.events, 0);

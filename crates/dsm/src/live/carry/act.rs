@@ -112,7 +112,7 @@ impl Engine {
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
         // A link that has ended is heard of when it is read.
-        if let Ok(Some(emptied)) = peer.link.send(frame) {
+        if let Ok(Some(emptied)) = peer.link.send(frame, message.can_wait()) {
             self.spare = emptied;
         }
     }
