@@ -36,7 +36,8 @@ pub const WATCH_AFTER: u8 = 2;
 pub const WATCH_QUIET: u8 = 8;
 /// Most pages watched at once: each costs a comparison a flush, and memory for a twin.
 pub const WATCHED_MAX: usize = 1024;
-/// Memory barriers in a row that one rank alone must have written a page before its home moves there.
+/// Memory barriers in a row that one rank alone must have written a page before its home moves there; one, where nobody is
+/// known to have written it before.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.
 pub const UPDATE_AFTER: u8 = 2;

@@ -270,7 +270,8 @@ impl Machine {
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            sharers.insert(me);
+            // What this rank has is true until somebody writes again: mostly the new home, which need not trap for its sake.
+            self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
             let index = std::mem::replace(&mut local.entry, directory::NONE);
@@ -320,9 +321,11 @@ impl Machine {
             }
             self.to_invalidate.extend(run.pages());
         }
+        let mut own = Vec::new();
         for adopt in adopts {
-            self.adopt(adopt, actions)?;
+            self.adopt(adopt, &mut own, actions)?;
         }
+        actions.extend(runs_of(&mut own).into_iter().map(|run| Action::Reopen { run }));
         for &Move { page, home } in moves {
             if home.0 >= self.config.ranks || home == from {
                 return Err(Violation::Number);
@@ -342,8 +345,9 @@ impl Machine {
         Ok(())
     }
 
-    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did.
-    fn adopt(&mut self, adopt: &Adopt, actions: &mut Vec<Action>) -> Checked {
+    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did. What nobody else has
+    /// is added to `own`.
+    fn adopt(&mut self, adopt: &Adopt, own: &mut Vec<u32>, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
             return Err(Violation::NotHome);
@@ -352,10 +356,14 @@ impl Machine {
         actions.push(Action::Adopted { page: adopt.page });
         let me = self.config.rank;
         let ranks = self.config.ranks;
-        let entry = self.entry(adopt.page);
-        entry.sharers = adopt.sharers;
-        entry.sharers.remove(me);
-        if entry.sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
+        let mut sharers = adopt.sharers;
+        sharers.remove(me);
+        self.entry(adopt.page).adopted(sharers);
+        if sharers.is_empty() {
+            self.pages[adopt.page as usize].state = State::Open;
+            own.push(adopt.page);
+        }
+        if sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
     }
 
     pub(super) fn take_updates(&mut self, pages: &[u32], actions: &mut Vec<Action>) -> Checked {

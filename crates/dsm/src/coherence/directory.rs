@@ -39,6 +39,8 @@ pub(crate) struct Entry {
     /// The only writer of the last barriers, and of how many in a row.
     main_writer: Option<Rank>,
     barriers: u8,
+    /// Nobody is known to have written it before.
+    is_fresh: bool,
     habits: Vec<Habit>,
     /// How often the home wrote it since another rank did, as far as traps told.
     pub(crate) traps: u8,
@@ -57,6 +59,7 @@ impl Entry {
             writers: Writers::Nobody,
             main_writer: None,
             barriers: 0,
+            is_fresh: true,
             habits: Vec::new(),
             traps: 0,
             is_being_read: false,
@@ -132,18 +135,28 @@ impl Entry {
         }
     }
 
+    /// The home of such a page is one already that wrote it.
+    pub(crate) fn adopted(&mut self, sharers: RankSet) {
+        self.sharers = sharers;
+        self.is_fresh = false;
+    }
+
     /// Ends the count of this barrier's writers. The rank that should be home, when one other than `home` has been the
-    /// only writer often enough.
+    /// only writer often enough: once, where it was the first.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
             Writers::Nobody => return None,
+            Writers::One(rank) if rank != home && self.is_fresh => {
+                (self.main_writer, self.barriers) = (Some(rank), MOVE_AFTER);
+            }
             Writers::One(rank) if rank != home => {
                 self.barriers = if self.main_writer == Some(rank) { self.barriers.saturating_add(1) } else { 1 };
                 self.main_writer = Some(rank);
             }
             _ => (self.main_writer, self.barriers) = (None, 0),
         }
+        self.is_fresh = false;
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
         // Nobody else wrote, so its copy is true; it wrote at this barrier, so it has not given the copy up since.
         self.sharers.contains(rank).then_some(rank)
@@ -232,6 +245,9 @@ mod tests {
     fn a_home_follows_the_only_writer_after_some_barriers() {
         let mut entry = Entry::new();
         entry.fetched(WRITER);
+        entry.written(Rank(0), true);
+        assert_eq!(entry.count_writers(Rank(0)), None, "its home wrote it first");
+        entry.fetched(WRITER);
         entry.written(WRITER, true);
         assert_eq!(entry.count_writers(Rank(0)), None, "once is not enough");
         entry.written(WRITER, true);
@@ -239,6 +255,21 @@ mod tests {
         entry.written(WRITER, true);
         entry.written(Rank(0), true);
         assert_eq!(entry.count_writers(Rank(0)), None, "two writers");
+    }
+
+    #[test]
+    fn a_home_goes_at_once_to_the_first_rank_that_writes() {
+        let mut entry = Entry::new();
+        entry.fetched(READER);
+        entry.fetched(WRITER);
+        assert_eq!(entry.count_writers(Rank(0)), None, "nobody wrote");
+        entry.written(WRITER, true);
+        assert_eq!(entry.count_writers(Rank(0)), Some(WRITER));
+        let mut entry = Entry::new();
+        entry.adopted(RankSet::EMPTY);
+        entry.fetched(READER);
+        entry.written(READER, true);
+        assert_eq!(entry.count_writers(WRITER), None, "once only");
     }
 
     #[test]

@@ -195,6 +195,11 @@ pub enum Action {
         /// The pages.
         run: Run,
     },
+    /// Let pages be written, without twins, that are shown for reading.
+    Reopen {
+        /// The pages.
+        run: Run,
+    },
     /// This rank is a page's home from now on: its copy is the master.
     Adopted {
         /// The page.

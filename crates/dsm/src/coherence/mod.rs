@@ -32,7 +32,8 @@
 //! home gets at the next memory barrier or release, with diffs or without.
 //!
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
-//! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel.
+//! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel. The old one gives its copy up,
+//! so that a page nobody else reads is `Open` at once.
 
 #![forbid(unsafe_code)]
 

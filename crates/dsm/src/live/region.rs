@@ -202,13 +202,23 @@ impl Region {
 
     /// Lets the pages of a run be read only; absent ones stay absent.
     pub(super) fn protect(&mut self, run: Run) -> Result<(), Errno> {
+        self.turn(run, Shown::Writable, Shown::Protected)
+    }
+
+    /// Lets the pages of a run be written that can be read.
+    pub(super) fn unprotect(&mut self, run: Run) -> Result<(), Errno> {
+        self.turn(run, Shown::Protected, Shown::Writable)
+    }
+
+    /// Changes what pages allow that are `from` one of these to the other, in one call for neighbours.
+    fn turn(&mut self, run: Run, from: Shown, to: Shown) -> Result<(), Errno> {
         let mut pages = run.pages();
-        while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&Shown::Writable)) {
-            let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&Shown::Writable));
+        while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&from)) {
+            let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&from));
             let count = 1 + more.count() as u32;
             let addr = self.address_of(first);
-            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, true, false)))?;
-            (first..first + count).for_each(|page| *self.shown(page) = Shown::Protected);
+            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, to == Shown::Protected, false)))?;
+            (first..first + count).for_each(|page| *self.shown(page) = to);
             pages = first + count..run.pages().end;
         }
         Ok(())

@@ -180,7 +180,12 @@ impl Cluster {
                 // Nobody may read what was there: it is only garbage from now on.
                 run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
             }
-            Action::Adopted { page } => assert_eq!(node.machine.state(page), State::HomeClean),
+            Action::Reopen { run } => run.pages().for_each(|page| {
+                let access = &mut node.access[page as usize];
+                assert_eq!(*access, Access::Read, "page {page} is shown for reading");
+                *access = Access::Write;
+            }),
+            Action::Adopted { page } => assert!(node.machine.is_home(page)),
             Action::GivenAway { page } => {
                 assert_eq!(node.machine.state(page), State::Clean);
                 node.bring_in(page);

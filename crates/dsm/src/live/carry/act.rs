@@ -45,6 +45,7 @@ impl Engine {
             Action::Watch { page } => self.region.make_twin(page),
             Action::Unwatch { page } => self.region.forget_twins(Run { first: page, count: 1 })?,
             Action::Open { run } => self.open(run)?,
+            Action::Reopen { run } => self.region.unprotect(run)?,
             Action::Protect { run } => self.region.protect(run)?,
             Action::Invalidate { run } => match &mut self.limit {
                 Some(limit) => limit.invalidated(&mut self.region, run)?,
