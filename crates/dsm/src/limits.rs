@@ -31,7 +31,9 @@ pub const OPEN_AHEAD: u32 = 7;
 /// Every so often they are not, to see whether they are still written.
 pub const LOOK_AGAIN: u32 = 16;
 /// Writes of a home to a page that others read, each told by a trap, before it is written without.
-pub const WATCH_AFTER: u8 = 2;
+pub const WATCH_AFTER: i8 = 2;
+/// So many more when another rank wrote it since.
+pub const WATCH_LATER: i8 = 8;
 /// Flushes in a row at which a watched page was not written, before traps tell again.
 pub const WATCH_QUIET: u8 = 8;
 /// Most pages watched at once: each costs a comparison a flush, and memory for a twin.
@@ -50,4 +52,5 @@ const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
 // The bitmap form of a diff is a page, a bit a word, and its head: no diff is longer.
 const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
+const _: () = assert!(WATCH_AFTER > 1 && WATCH_LATER > 0);
 const _: () = assert!(RANKS_MAX <= u16::MAX as usize && PROBE_FIRST < PROBE_LAST);

@@ -70,11 +70,13 @@ pub fn set_first(first: bool) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
 }
 
-/// Shortest and longest slice the kernel grants, in nanoseconds.
-const SLICES_NS: [u64; 2] = [100_000, 100_000_000];
+/// Shortest slice the kernel grants, in nanoseconds.
+const SLICE_MIN_NS: u64 = 100_000;
 
-/// Gives the calling thread a way to run and a slice, and leaves its nice value as it is.
-fn set_slice(policy: i32, slice_ns: u64) -> bool {
+/// Asks the scheduler for the shortest slices: when the calling thread wakes, it runs before one that computes has used up
+/// its own. Anybody may. `false` when the kernel refuses; before Linux 6.12 it changes nothing.
+#[must_use]
+pub fn set_prompt() -> bool {
     // The kernel's struct sched_attr, in its first size.
     #[repr(C)]
     struct Attr {
@@ -91,11 +93,11 @@ fn set_slice(policy: i32, slice_ns: u64) -> bool {
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let attr = Attr {
         size: size_of::<Attr>() as u32,
-        policy: policy as u32,
+        policy: libc::SCHED_OTHER as u32,
         flags: 0,
         nice,
         priority: 0,
-        runtime_ns: slice_ns,
+        runtime_ns: SLICE_MIN_NS,
         deadline_ns: 0,
         period_ns: 0,
     };
@@ -103,25 +105,15 @@ fn set_slice(policy: i32, slice_ns: u64) -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0 }
 }
 
-/// Asks the scheduler for the shortest slices: when the calling thread wakes, it runs before one that computes has used up
-/// its own. Anybody may. `false` when the kernel refuses; before Linux 6.12 it changes nothing.
-#[must_use]
-pub fn set_prompt() -> bool {
-    set_slice(libc::SCHED_OTHER, SLICES_NS[0])
-}
-
 /// Says that the calling thread, and those it starts, compute (SCHED_BATCH): when one of them wakes, it lets the thread that
 /// woke it go on until it sleeps. Anybody may. `false` when it has been given another way to run than the ordinary one.
-///
-/// `alone` on its CPU but for threads that are prompt, it asks for the longest slices. The kernel lets who wakes run first only
-/// if its slice ends first, and looks again at the next tick: where little is left of the slice of the thread that computes,
-/// a prompt one would wait for milliseconds.
 #[must_use]
-pub fn set_patient(alone: bool) -> bool {
+pub fn set_patient() -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: takes and gives numbers only; 0 stands for the calling thread.
     let is_ordinary = unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER };
-    // 0: as long as others'.
-    is_ordinary && set_slice(libc::SCHED_BATCH, if alone { SLICES_NS[1] } else { 0 })
+    // SAFETY: reads a struct of ours.
+    is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
 }
 
 /// Lets the calling thread run only where no other wants to (nice 19). `false` when the kernel refuses.

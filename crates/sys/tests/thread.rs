@@ -66,9 +66,9 @@ fn ways_to_run() {
         let policy = || unsafe { libc::sched_getscheduler(0) };
         assert!(thread::set_prompt());
         assert_eq!(policy(), libc::SCHED_OTHER);
-        assert!(thread::set_patient(true));
+        assert!(thread::set_patient());
         assert_eq!(policy(), libc::SCHED_BATCH);
-        assert!(!thread::set_patient(false), "it has another way to run already");
+        assert!(!thread::set_patient(), "it has another way to run already");
         // What answers for a thread that computes is started by it.
         std::thread::spawn(move || {
             assert!(thread::set_prompt());

@@ -42,8 +42,8 @@ pub(crate) struct Entry {
     /// Nobody is known to have written it before.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// How often the home wrote it since another rank did, as far as traps told.
-    pub(crate) traps: u8,
+    /// How often the home wrote it, as far as traps told; below 0 for some time when another rank wrote it.
+    pub(crate) traps: i8,
     /// A rank that was told to read the page itself may still be doing so.
     pub(crate) is_being_read: bool,
     /// A watched page: flushes since it was last written, and whether it is protected again to see that it is not.

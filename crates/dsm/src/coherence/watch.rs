@@ -11,7 +11,7 @@
 use super::event::Action;
 use super::units::Run;
 use super::{Machine, State, WATCHED};
-use crate::limits::{WATCH_AFTER, WATCH_QUIET, WATCHED_MAX};
+use crate::limits::{WATCH_AFTER, WATCH_LATER, WATCH_QUIET, WATCHED_MAX};
 
 impl Machine {
     /// The watched pages, each of which is to be compared with its twin before a memory barrier and a release.
@@ -32,7 +32,7 @@ impl Machine {
     #[must_use]
     pub fn is_carried(&self, page: u32) -> bool {
         let entry = self.pages.get(page as usize).and_then(|local| self.directory.look(local.entry));
-        self.config.watch && entry.is_some_and(|entry| entry.traps > 0) || self.is_watched(page)
+        self.config.watch && entry.is_some_and(|entry| entry.traps >= WATCH_AFTER - 1) || self.is_watched(page)
     }
 
     /// The home writes a page that was clean.
@@ -108,7 +108,7 @@ impl Machine {
                 self.dirty.push(page);
             }
         }
-        self.entry(page).traps = 0;
+        self.entry(page).traps = -WATCH_LATER;
     }
 
     /// Traps tell of writes from now on.

@@ -147,7 +147,7 @@ impl Live {
         thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
         // other ranks unanswered for as long as that computes.
-        let _ = thread::set_patient(has_cpu);
+        let _ = thread::set_patient();
         Ok(live)
     }
 
