@@ -197,7 +197,8 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free that has to wait until these homes have the diffs they got early: they may be of pages that go.
+    /// A free that has to wait until these homes have the diffs they got early, which may be of pages that go, and until none of
+    /// these is on its way.
     Freeing {
         first: u32,
         homes: RankSet,

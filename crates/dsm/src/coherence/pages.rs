@@ -5,8 +5,8 @@ use super::message::{Message, Violation};
 use super::placement::Placement;
 use super::units::{Rank, Run};
 use super::{
-    CHANGED, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, WATCHED,
-    directory,
+    CHANGED, Call, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE,
+    WATCHED, directory,
 };
 use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
@@ -228,6 +228,9 @@ impl Machine {
         }
         actions.push(Action::Install { page, writable });
         actions.push(Action::Wake { page });
+        if matches!(self.call, Call::Freeing { .. }) {
+            self.diffs_arrived(actions);
+        }
         Ok(())
     }
 
