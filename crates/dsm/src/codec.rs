@@ -357,7 +357,7 @@ fn decode_fields(number: u32, fields: &mut Fields<'_>, sizes: Sizes) -> Field<Ar
         2 => {
             let page = fields.u32()?;
             if fields.at < fields.payload.len() {
-                bodies.push(fields.body(sizes.carried)?);
+                bodies.push(fields.body(sizes.page)?);
             }
             Message::PageReply { page }
         }

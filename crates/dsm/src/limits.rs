@@ -30,7 +30,16 @@ pub const FETCH_AHEAD: u32 = 7;
 pub const OPEN_AHEAD: u32 = 7;
 /// Every so often they are not, to see whether they are still written.
 pub const LOOK_AGAIN: u32 = 16;
-/// Memory barriers in a row that one rank alone must have written a page before its home moves there.
+/// Writes of a home to a page that others read, each told by a trap, before it is written without.
+pub const WATCH_AFTER: i8 = 2;
+/// So many more when another rank wrote it since.
+pub const WATCH_LATER: i8 = 8;
+/// Flushes in a row at which a watched page was not written, before traps tell again.
+pub const WATCH_QUIET: u8 = 8;
+/// Most pages watched at once: each costs a comparison a flush, and memory for a twin.
+pub const WATCHED_MAX: usize = 1024;
+/// Memory barriers in a row that one rank alone must have written a page before its home moves there; one, where nobody is
+/// known to have written it before.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.
 pub const UPDATE_AFTER: u8 = 2;
@@ -43,4 +52,5 @@ const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
 // The bitmap form of a diff is a page, a bit a word, and its head: no diff is longer.
 const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
+const _: () = assert!(WATCH_AFTER > 1 && WATCH_LATER > 0);
 const _: () = assert!(RANKS_MAX <= u16::MAX as usize && PROBE_FIRST < PROBE_LAST);

@@ -111,7 +111,7 @@ proptest! {
         protocol in prop_oneof![Just(Protocol::Invalidate), Just(Protocol::Update), Just(Protocol::Adaptive)],
         steps in proptest::collection::vec(prop_oneof![calls().prop_map(Ok), (rank(), messages()).prop_map(Err)], 1..30),
     ) {
-        let config = Config { rank: Rank(me), ranks: 3, pages: 8, protocol, migrate: true };
+        let config = Config { rank: Rank(me), ranks: 3, pages: 8, protocol, migrate: true, watch: true };
         let mut machine = Machine::new(config).expect("valid");
         let mut actions = Vec::new();
         for step in steps {

@@ -136,3 +136,26 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
         }
     }
 }
+
+/// A page that was asked for with the one before it is waited for by nobody, and its allocation was freed while the request
+/// was on its way: the home, which had forgotten the page, took the request for a mistake and ended the job.
+#[test]
+fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
+    let mut cluster = Cluster::new(3, 4, Protocol::Invalidate, false, 1);
+    let placement = Placement::Owners { pages: 4, whole: true, owners: vec![Rank(2)] };
+    together(&mut cluster, || Event::Alloc { pages: 4, placement: &placement }, NONE);
+    cluster.step(1, Event::Touch { page: 0, write: false }).expect("an allocated page");
+    cluster.deliver_from(1, 2).expect("the first request");
+    cluster.deliver_from(2, 1).expect("its answer");
+    assert_eq!(cluster.nodes[1].access, [Access::Read, Access::None, Access::None, Access::None]);
+    let mut heard = Vec::new();
+    for rank in 0..3 {
+        heard.extend(cluster.step(rank, Event::Free { first: 0 }).expect("a right call"));
+    }
+    heard.extend(cluster.deliver_all_but(1, 2).into_iter().map(|(_, one)| one));
+    assert!(heard.is_empty(), "nobody goes on: {heard:?}");
+    while let Some((_, news)) = cluster.deliver() {
+        heard.extend(news);
+    }
+    assert_eq!(heard.iter().filter(|one| matches!(one, News::Finished(_))).count(), 3, "{heard:?}");
+}

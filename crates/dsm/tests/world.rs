@@ -10,7 +10,7 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Access, Cluster, News, Random, WORDS};
-use hanare_dsm::coherence::{Event, Outcome, Placement, Protocol, Rank, Reduction};
+use hanare_dsm::coherence::{Config, Event, Outcome, Placement, Protocol, Rank, Reduction};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ struct Shape {
     pages: u32,
     protocol: Protocol,
     migrate: bool,
+    watch: bool,
     placement: Placement,
     /// Threads of a rank that touch; only the first makes calls.
     threads: usize,
@@ -111,7 +112,8 @@ fn mix(a: u64, b: u64, c: u64) -> u64 {
 impl World {
     fn new(seed: u64, shape: Shape) -> Self {
         let n = usize::from(shape.ranks);
-        let cluster = Cluster::new(shape.ranks, shape.pages, shape.protocol, shape.migrate, seed);
+        let Shape { ranks, pages, protocol, migrate, watch, .. } = shape;
+        let cluster = Cluster::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch }, seed);
         let program = || Program {
             threads: vec![Thread::Ready; shape.threads],
             clock: vec![1; n],
@@ -449,19 +451,24 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let protocols = prop_oneof![Just(Protocol::Invalidate), Just(Protocol::Update), Just(Protocol::Adaptive)];
     (1u16..6).prop_flat_map(move |ranks| {
         let program = (1usize..3, 0u64..4, any::<(bool, bool)>(), prop_oneof![Just(1u64), Just(6)], 3usize..40);
-        (2u32..14, protocols.clone(), any::<bool>(), placements(ranks), program).prop_map(
-            move |(pages, protocol, migrate, placement, (threads, locks, (racy, scarce), sticky, calls))| Shape {
-                ranks,
-                pages,
-                protocol,
-                migrate,
-                placement,
-                threads,
-                locks,
-                racy,
-                scarce,
-                sticky,
-                calls,
+        let policies = (any::<bool>(), prop_oneof![3 => Just(true), 1 => Just(false)]);
+        (2u32..14, protocols.clone(), policies, placements(ranks), program).prop_map(
+            move |(pages, protocol, (migrate, watch), placement, (threads, locks, (racy, scarce), sticky, calls))| {
+                Shape {
+                    ranks,
+                    pages,
+                    protocol,
+                    migrate,
+                    // What is watched stays in memory.
+                    watch: watch && !scarce,
+                    placement,
+                    threads,
+                    locks,
+                    racy,
+                    scarce,
+                    sticky,
+                    calls,
+                }
             },
         )
     })

@@ -42,6 +42,11 @@ impl Areas {
         self.taken.binary_search_by_key(&first, |run| run.first).ok()
     }
 
+    /// The pages of an allocation.
+    pub(crate) fn pages_of(&self, first: u32) -> Option<Run> {
+        self.find(first).map(|index| self.taken[index])
+    }
+
     /// Gives an allocation back.
     pub(crate) fn give(&mut self, first: u32) -> Option<Run> {
         self.find(first).map(|index| self.taken.remove(index))

@@ -86,15 +86,19 @@ impl Machine {
                 protect.push(page);
             } else if self.directory.get(local.entry).is_none_or(|entry| entry.sharers.is_empty()) {
                 self.pages[page as usize].state = State::Open;
+                self.unwatch(page, actions);
                 continue;
             } else {
                 let local = &mut self.pages[page as usize];
                 (local.state, local.told) = (State::HomeClean, self.flushes);
                 self.written(page, me, purpose == Purpose::Barrier);
-                protect.push(page);
+                if !self.watches(page, actions) {
+                    protect.push(page);
+                }
             }
             self.flushed_early.push(page);
         }
+        self.look_after_watched(&mut protect, actions);
         actions.extend(runs_of(&mut protect).into_iter().map(|run| Action::Protect { run }));
         pages.clear();
         self.dirty = pages;
@@ -184,6 +188,7 @@ impl Machine {
                 return Err(Violation::NotHome);
             }
             self.written(page, from, at_barrier);
+            self.written_by_another(page, actions);
             actions.push(Action::Apply { index: index as u32, page });
         }
         if last && at_barrier {
@@ -240,8 +245,10 @@ impl Machine {
         let local = &mut self.pages[page as usize];
         local.flags &= !CHANGED;
         let Some(entry) = self.directory.get(local.entry) else { return };
+        let stale = entry.stale.common(entry.sharers);
+        entry.settled();
         entry.forget_idle();
-        for rank in entry.stale.common(entry.sharers).iter() {
+        for rank in stale.iter() {
             let update = match protocol {
                 Protocol::Invalidate => false,
                 Protocol::Update => true,
@@ -257,12 +264,14 @@ impl Machine {
             }
         }
         // A rank that got an update is as true as the page; one to become home must not have needed it.
-        let writer = entry.count_writers(me).filter(|_| self.config.migrate && moves.len() < MOVES_MAX);
-        entry.stale = RankSet::EMPTY;
+        // Nor may this rank be about to write it without a trap.
+        let may_move = self.config.migrate && local.state == State::HomeClean && moves.len() < MOVES_MAX;
+        let writer = entry.count_writers(me).filter(|_| may_move);
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            sharers.insert(me);
+            // What this rank has is true until somebody writes again: mostly the new home, which need not trap for its sake.
+            self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
             let index = std::mem::replace(&mut local.entry, directory::NONE);
@@ -312,9 +321,11 @@ impl Machine {
             }
             self.to_invalidate.extend(run.pages());
         }
+        let mut own = Vec::new();
         for adopt in adopts {
-            self.adopt(adopt, actions)?;
+            self.adopt(adopt, &mut own, actions)?;
         }
+        actions.extend(runs_of(&mut own).into_iter().map(|run| Action::Reopen { run }));
         for &Move { page, home } in moves {
             if home.0 >= self.config.ranks || home == from {
                 return Err(Violation::Number);
@@ -334,8 +345,9 @@ impl Machine {
         Ok(())
     }
 
-    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did.
-    fn adopt(&mut self, adopt: &Adopt, actions: &mut Vec<Action>) -> Checked {
+    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did. What nobody else has
+    /// is added to `own`.
+    fn adopt(&mut self, adopt: &Adopt, own: &mut Vec<u32>, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
             return Err(Violation::NotHome);
@@ -344,10 +356,14 @@ impl Machine {
         actions.push(Action::Adopted { page: adopt.page });
         let me = self.config.rank;
         let ranks = self.config.ranks;
-        let entry = self.entry(adopt.page);
-        entry.sharers = adopt.sharers;
-        entry.sharers.remove(me);
-        if entry.sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
+        let mut sharers = adopt.sharers;
+        sharers.remove(me);
+        self.entry(adopt.page).adopted(sharers);
+        if sharers.is_empty() {
+            self.pages[adopt.page as usize].state = State::Open;
+            own.push(adopt.page);
+        }
+        if sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
     }
 
     pub(super) fn take_updates(&mut self, pages: &[u32], actions: &mut Vec<Action>) -> Checked {

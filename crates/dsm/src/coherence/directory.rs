@@ -39,7 +39,16 @@ pub(crate) struct Entry {
     /// The only writer of the last barriers, and of how many in a row.
     main_writer: Option<Rank>,
     barriers: u8,
+    /// Nobody is known to have written it before.
+    is_fresh: bool,
     habits: Vec<Habit>,
+    /// How often the home wrote it, as far as traps told; below 0 for some time when another rank wrote it.
+    pub(crate) traps: i8,
+    /// A rank that was told to read the page itself may still be doing so.
+    pub(crate) is_being_read: bool,
+    /// A watched page: flushes since it was last written, and whether it is protected again to see that it is not.
+    pub(crate) quiet: u8,
+    pub(crate) is_leaving: bool,
 }
 
 impl Entry {
@@ -50,8 +59,19 @@ impl Entry {
             writers: Writers::Nobody,
             main_writer: None,
             barriers: 0,
+            is_fresh: true,
             habits: Vec::new(),
+            traps: 0,
+            is_being_read: false,
+            quiet: 0,
+            is_leaving: false,
         }
+    }
+
+    /// Every stale copy is settled. Its rank hears of that behind what told it to read the page.
+    pub(crate) fn settled(&mut self) {
+        self.is_being_read &= self.sharers.iter().any(|rank| !self.stale.contains(rank));
+        self.stale = RankSet::EMPTY;
     }
 
     /// A rank gets the page as it is now.
@@ -115,18 +135,28 @@ impl Entry {
         }
     }
 
+    /// The home of such a page is one already that wrote it.
+    pub(crate) fn adopted(&mut self, sharers: RankSet) {
+        self.sharers = sharers;
+        self.is_fresh = false;
+    }
+
     /// Ends the count of this barrier's writers. The rank that should be home, when one other than `home` has been the
-    /// only writer often enough.
+    /// only writer often enough: once, where it was the first.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
             Writers::Nobody => return None,
+            Writers::One(rank) if rank != home && self.is_fresh => {
+                (self.main_writer, self.barriers) = (Some(rank), MOVE_AFTER);
+            }
             Writers::One(rank) if rank != home => {
                 self.barriers = if self.main_writer == Some(rank) { self.barriers.saturating_add(1) } else { 1 };
                 self.main_writer = Some(rank);
             }
             _ => (self.main_writer, self.barriers) = (None, 0),
         }
+        self.is_fresh = false;
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
         // Nobody else wrote, so its copy is true; it wrote at this barrier, so it has not given the copy up since.
         self.sharers.contains(rank).then_some(rank)
@@ -153,6 +183,11 @@ impl Directory {
     /// The entry of that index, unless it is [`NONE`].
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Entry> {
         self.entries.get_mut(index as usize)
+    }
+
+    /// The same, to look at.
+    pub(crate) fn look(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index as usize)
     }
 
     /// Forgets an entry.
@@ -210,6 +245,9 @@ mod tests {
     fn a_home_follows_the_only_writer_after_some_barriers() {
         let mut entry = Entry::new();
         entry.fetched(WRITER);
+        entry.written(Rank(0), true);
+        assert_eq!(entry.count_writers(Rank(0)), None, "its home wrote it first");
+        entry.fetched(WRITER);
         entry.written(WRITER, true);
         assert_eq!(entry.count_writers(Rank(0)), None, "once is not enough");
         entry.written(WRITER, true);
@@ -217,6 +255,21 @@ mod tests {
         entry.written(WRITER, true);
         entry.written(Rank(0), true);
         assert_eq!(entry.count_writers(Rank(0)), None, "two writers");
+    }
+
+    #[test]
+    fn a_home_goes_at_once_to_the_first_rank_that_writes() {
+        let mut entry = Entry::new();
+        entry.fetched(READER);
+        entry.fetched(WRITER);
+        assert_eq!(entry.count_writers(Rank(0)), None, "nobody wrote");
+        entry.written(WRITER, true);
+        assert_eq!(entry.count_writers(Rank(0)), Some(WRITER));
+        let mut entry = Entry::new();
+        entry.adopted(RankSet::EMPTY);
+        entry.fetched(READER);
+        entry.written(READER, true);
+        assert_eq!(entry.count_writers(WRITER), None, "once only");
     }
 
     #[test]

@@ -45,8 +45,7 @@ impl Reduction {
 
 /// Something that happened. Pages are indices into the shared region.
 ///
-/// A rank may touch from many threads, and makes one of the calls below `Touch`, `Drop`, `Shed` and `Received` at a time: it
-/// waits for [`Action::Finished`] before the next.
+/// A rank may touch from many threads, and makes one of the calls below `Wrote` at a time: it waits for [`Action::Finished`] before the next.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A thread touched a page that its view does not allow.
@@ -71,6 +70,12 @@ pub enum Event<'a> {
     /// The rank can do without the twins of these pages: what was written goes home now, and the copies are clean. Nothing
     /// happens to those that have none, or while the rank waits in a call.
     Shed {
+        /// The pages.
+        pages: &'a [u32],
+    },
+    /// Of the watched pages ([`Action::Watch`]) these differ from their twins, which are made anew. To be told ahead of each
+    /// `Barrier` and `Release`.
+    Wrote {
         /// The pages.
         pages: &'a [u32],
     },
@@ -169,6 +174,17 @@ pub enum Action {
         /// The pages.
         run: Run,
     },
+    /// Make a twin of a page that is shown for writing, of which this rank is home. From now on readers get what the twin has,
+    /// and the twin becomes what the page has when [`Event::Wrote`] tells that they differ.
+    Watch {
+        /// The page.
+        page: u32,
+    },
+    /// Drop that twin: readers get what the page has.
+    Unwatch {
+        /// The page.
+        page: u32,
+    },
     /// Let pages be read only. Their twins stay.
     Protect {
         /// The pages.
@@ -176,6 +192,11 @@ pub enum Action {
     },
     /// Take copies away: the next touch traps.
     Invalidate {
+        /// The pages.
+        run: Run,
+    },
+    /// Let pages be written, without twins, that are shown for reading.
+    Reopen {
         /// The pages.
         run: Run,
     },

@@ -63,6 +63,7 @@ impl Machine {
     pub(super) fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
         if let Call::Freeing { first, homes } = self.call
             && homes.is_empty()
+            && !self.is_fetching_of(first)
         {
             return self.gather(Together::Free, u64::from(first), Vec::new(), Then::Free { first }, actions);
         }
@@ -81,6 +82,13 @@ impl Machine {
         }
         self.call = Call::None;
         actions.push(Action::Finished { outcome: Outcome::Done });
+    }
+
+    /// Whether a page of an allocation is on its way: one nobody waits for, since it was asked for with the one before it. Its
+    /// home must not have forgotten it when it is asked.
+    fn is_fetching_of(&self, first: u32) -> bool {
+        let run = self.areas.pages_of(first);
+        run.is_some_and(|run| run.pages().any(|page| self.state(page) == State::Fetching))
     }
 
     pub(super) fn take_notices(&mut self, runs: &[Run]) -> Checked {

@@ -252,3 +252,12 @@ pub enum Message {
         failure: Failure,
     },
 }
+
+impl Message {
+    /// Whether its receiver does not need it before it makes a call by itself: nobody goes on from a meeting before rank 0 has
+    /// arrived as well, and a copy that is gone is of interest at the next flush.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        matches!(self, Message::Arrive { .. } | Message::Leave { .. })
+    }
+}

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `Open` pages are written without a trap: nobody else has a copy. A memory barrier, a release, or a write notice for
-//! a `Dirty` page flushes it: protected, its diff sent home. The home's own writes need no twin, since they are home.
+//! a `Dirty` page flushes it: protected, its diff sent home. The home's own writes need no twin, since they are home, but
+//! where they are found by comparison instead of traps (`watch`).
 //!
 //! **Memory barrier.** All ranks meet (rank 0 counts), so that nobody computes; writers send their diffs, one message a
 //! home; homes settle with the ranks whose copies are stale, one message a rank; then all meet again. *Invalidate* and
@@ -31,7 +32,8 @@
 //! home gets at the next memory barrier or release, with diffs or without.
 //!
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
-//! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel.
+//! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel. The old one gives its copy up,
+//! so that a page nobody else reads is `Open` at once.
 
 #![forbid(unsafe_code)]
 
@@ -46,6 +48,7 @@ mod notices;
 mod pages;
 mod placement;
 mod units;
+mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -87,6 +90,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// Whether homes move to the main writer.
     pub migrate: bool,
+    /// Whether writes to shared pages at home may be found by comparison ([`Action::Watch`]). Such a page has to stay in memory.
+    pub watch: bool,
 }
 
 /// Why a machine cannot be made.
@@ -136,6 +141,8 @@ const FETCH_AGAIN: u8 = 4;
 const CHANGED: u8 = 8;
 /// Comes with the page before: of a block that is read whole.
 const JOINED: u8 = 16;
+/// At home, and written without traps.
+const WATCHED: u8 = 32;
 
 /// Home that nobody knows yet.
 const UNKNOWN: Rank = Rank(u16::MAX);
@@ -190,7 +197,8 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free that has to wait until these homes have the diffs they got early: they may be of pages that go.
+    /// A free that has to wait until these homes have the diffs they got early, which may be of pages that go, and until none of
+    /// these is on its way.
     Freeing {
         first: u32,
         homes: RankSet,
@@ -236,6 +244,8 @@ pub struct Machine {
     to_invalidate: Vec<u32>,
     /// A touch in this barrier was put off to its end.
     is_waited_for: bool,
+    /// Home pages whose writes are found by comparison.
+    watched: Vec<u32>,
     /// Number of the last flush, and how often pages behind a written one could be opened with it.
     flushes: u32,
     guesses: u32,
@@ -280,6 +290,7 @@ impl Machine {
             settled_here: RankSet::EMPTY,
             to_invalidate: Vec::new(),
             is_waited_for: false,
+            watched: Vec::new(),
             flushes: 0,
             guesses: 0,
             call: Call::None,
@@ -309,6 +320,7 @@ impl Machine {
             Event::Touch { page, write } => self.touch(page, write, actions)?,
             Event::Drop { page } => self.drop_copy(page, actions),
             Event::Shed { pages } => self.shed(pages, actions),
+            Event::Wrote { pages } => self.found_written(pages, actions),
             Event::Received { from, message } => self.receive_checked(from, message, actions),
             call => {
                 if !matches!(self.call, Call::None) {
@@ -390,7 +402,11 @@ impl Machine {
                 self.gather(Together::Shutdown, 0, Vec::new(), Then::Shutdown, actions);
                 Ok(())
             }
-            Event::Touch { .. } | Event::Drop { .. } | Event::Shed { .. } | Event::Received { .. } => Ok(()),
+            Event::Touch { .. }
+            | Event::Drop { .. }
+            | Event::Shed { .. }
+            | Event::Wrote { .. }
+            | Event::Received { .. } => Ok(()),
         }
     }
 

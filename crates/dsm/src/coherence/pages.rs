@@ -5,7 +5,8 @@ use super::message::{Message, Violation};
 use super::placement::Placement;
 use super::units::{Rank, Run};
 use super::{
-    CHANGED, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE, directory,
+    CHANGED, Call, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE,
+    WATCHED, directory,
 };
 use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
@@ -42,9 +43,8 @@ impl Machine {
                 actions.push(Action::Wake { page });
             }
             State::HomeClean => {
-                local.state = State::HomeDirty;
                 let told = local.told;
-                self.dirty.push(page);
+                self.home_written(page);
                 actions.push(Action::Open { run: Run { first: page, count: 1 } });
                 actions.push(Action::Wake { page });
                 self.open_ahead(page, told, actions);
@@ -61,7 +61,9 @@ impl Machine {
     /// Opens also the pages behind one of this rank's own that is written, as far as they were written together the last time:
     /// a trap costs more than telling of a page that was not written after all. Now and then it is looked again.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
-        let is_written_with = |local: &Local| local.state == State::HomeClean && local.told == told && told != 0;
+        let is_written_with = |local: &Local| {
+            local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0
+        };
         if !self.pages.get(page as usize + 1).is_some_and(is_written_with) {
             return;
         }
@@ -71,10 +73,9 @@ impl Machine {
         }
         for next in page + 1..=page + OPEN_AHEAD {
             match self.pages.get_mut(next as usize) {
-                Some(local) if is_written_with(local) => local.state = State::HomeDirty,
+                Some(local) if is_written_with(local) => self.home_written(next),
                 _ => return,
             }
-            self.dirty.push(next);
             actions.push(Action::Open { run: Run { first: next, count: 1 } });
         }
     }
@@ -189,7 +190,10 @@ impl Machine {
             self.local(page)?.state = State::HomeClean;
             actions.push(Action::Protect { run: Run { first: page, count: 1 } });
         }
-        self.entry(page).fetched(reader);
+        let is_carried = self.is_carried(page);
+        let entry = self.entry(page);
+        entry.fetched(reader);
+        entry.is_being_read |= !is_carried;
         actions.push(Action::SendPage { to: reader, page });
         Ok(())
     }
@@ -224,6 +228,9 @@ impl Machine {
         }
         actions.push(Action::Install { page, writable });
         actions.push(Action::Wake { page });
+        if matches!(self.call, Call::Freeing { .. }) {
+            self.diffs_arrived(actions);
+        }
         Ok(())
     }
 
@@ -284,7 +291,7 @@ impl Machine {
             self.directory.remove(index);
             self.pages[page as usize] = FREE;
         }
-        for list in [&mut self.dirty, &mut self.flushed_early, &mut self.changed] {
+        for list in [&mut self.dirty, &mut self.flushed_early, &mut self.changed, &mut self.watched] {
             list.retain(|page| !run.pages().contains(page));
         }
         actions.push(Action::Discard { run });

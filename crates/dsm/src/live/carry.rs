@@ -18,7 +18,7 @@ use super::job::{Job, Transfer};
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
 use super::meet::Join;
-use super::post::Post;
+use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, State};
@@ -132,6 +132,8 @@ pub(super) struct Engine {
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
+    /// A list for [`Self::find_written`].
+    written: Vec<u32>,
     /// A buffer for the next frame.
     spare: Vec<u8>,
     outcome: Option<Outcome>,
@@ -172,6 +174,7 @@ impl Engine {
             differ: Differ::new(),
             bodies: Bodies::new(),
             actions: Vec::with_capacity(64),
+            written: Vec::new(),
             spare: Vec::new(),
             outcome: None,
             timed: Vec::with_capacity(TIMED_MAX),
@@ -204,6 +207,19 @@ impl Engine {
     pub(super) fn counts(&self) -> Counts {
         let moved = self.limit.as_ref().map_or(Moved::default(), |limit| limit.moved);
         Counts { machine: *self.machine.counters(), moved, ..self.counts }
+    }
+
+    /// Finds out which of the pages that are written without traps were written, ahead of a call that tells of them.
+    pub(super) fn find_written(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        written.clear();
+        let (machine, region) = (&self.machine, &self.region);
+        written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
+        if !written.is_empty() {
+            // Never the program's misuse.
+            let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
+        }
+        self.written = written;
     }
 
     /// Begins a call.
@@ -239,7 +255,7 @@ impl Engine {
         self.takes = 0;
         let (ready, count) = match timeout_us {
             0 => events.wait(0),
-            _ if any || !self.lie_down() => events.wait(0),
+            _ if any || !self.lie_down(Rest::Sleeps) => events.wait(0),
             _ => {
                 let ready = events.wait(timeout_us);
                 self.get_up();
@@ -283,9 +299,9 @@ impl Engine {
     }
 
     /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
-    pub(super) fn lie_down(&self) -> bool {
+    pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
-        post.lie_down();
+        post.lie_down(rest);
         let has_none = self.peers.iter().flatten().all(|peer| !peer.link.has_post());
         if !has_none {
             post.get_up();

@@ -19,7 +19,7 @@ use super::job::{Job, Meet};
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
 use super::meet::{Join, meet};
-use super::post::Post;
+use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
@@ -97,7 +97,10 @@ impl Live {
         let post = (post_bytes > 0).then(|| Post::map(region.memory(), job.region_bytes, job.ranks)).transpose();
         let post = post.map_err(|error| error.to_string())?.map(Arc::new);
         let pages = pages_of(&job);
-        let config = Config { rank: job.rank, ranks: job.ranks, pages, protocol: job.protocol, migrate: job.migrate };
+        let Job { rank, ranks, protocol, migrate, .. } = job;
+        // A page at home that is watched is always in memory.
+        let watch = job.local_bytes.is_none();
+        let config = Config { rank, ranks, pages, protocol, migrate, watch };
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
         let limit = open_limit(&job, &region, job.region_bytes + post_bytes)?;
         let join = Join::of(&job, region.memory_number());
@@ -178,6 +181,9 @@ impl Live {
         let mut engine = self.engine.lock();
         self.events.take_over();
         engine.get_up();
+        if matches!(event, Event::Barrier | Event::Release { .. }) {
+            engine.find_written();
+        }
         let begun = engine.call(event, &self.events);
         let outcome = begun.map(|()| {
             let mut quiet_since = Instant::now();
@@ -203,10 +209,10 @@ impl Live {
         outcome
     }
 
-    /// From here on the engine's thread is woken. What has come before is answered here: nobody rings for it.
+    /// From here on the engine's thread is woken for what cannot wait. What has come before is answered here: nobody rings for it.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
-            if engine.lie_down() {
+            if engine.lie_down(Rest::Computes) {
                 return;
             }
             engine.pump(&self.events, 0);

@@ -68,10 +68,11 @@ impl Link {
         self.sequence
     }
 
-    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once.
-    pub(super) fn send(&mut self, frame: Vec<u8>) -> Result<Option<Vec<u8>>, LinkError> {
+    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once. One that can wait does
+    /// not wake a peer that computes.
+    pub(super) fn send(&mut self, frame: Vec<u8>, can_wait: bool) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
-        self.flush()
+        if self.posts.is_some() { self.flush_by_post(can_wait) } else { self.flush() }
     }
 
     /// Whether something has come that no event tells of.
@@ -98,7 +99,7 @@ impl Link {
         }
     }
 
-    fn flush_by_post(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+    fn flush_by_post(&mut self, can_wait: bool) -> Result<Option<Vec<u8>>, LinkError> {
         let Some(posts) = &self.posts else { return Ok(None) };
         let mut emptied = None;
         let mut has_put = false;
@@ -115,7 +116,9 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        if has_put && posts.theirs.is_to_be_rung() {
+        // Without room it has to be taken, whatever it is.
+        let can_wait = can_wait && self.outbox.is_empty();
+        if has_put && posts.theirs.is_to_be_rung(can_wait) {
             Self::ring(&self.stream)?;
         }
         Ok(emptied)
@@ -124,7 +127,7 @@ impl Link {
     /// Sends what there is room for; gives back the last buffer that was emptied.
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         if self.posts.is_some() {
-            return self.flush_by_post();
+            return self.flush_by_post(false);
         }
         let mut emptied = None;
         while let Some(frame) = self.outbox.front() {
@@ -259,7 +262,7 @@ mod tests {
         let (mut sender, mut receiver) =
             (Link::new(near.into(), None).expect("a link"), Link::new(far.into(), None).expect("a link"));
         for tag in 0..20 {
-            sender.send(frame(tag, &[tag as u8; 100_000])).expect("open");
+            sender.send(frame(tag, &[tag as u8; 100_000]), false).expect("open");
         }
         assert!(sender.is_behind(), "two megabytes do not fit a socket");
         let mut next = 0;

@@ -1,8 +1,8 @@
 //! Frames between ranks of one host, through the memory they share: no system call while both look.
 //!
-//! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank sleeps, and a ring of bytes for
+//! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank looks, and a ring of bytes for
 //! each rank that may write to it. A writer that finds the rank asleep rings, with one byte on the socket between the two;
-//! so does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
+//! where the rank computes, only when what it wrote cannot wait until it comes to look by itself. So does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
 #![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
@@ -23,6 +23,19 @@ const WANTS_ROOM: usize = 128;
 /// Where the bytes begin.
 const BYTES: usize = 4096;
 const STRIDE: usize = BYTES + RING_BYTES;
+
+/// What the first word says of a rank that looks.
+const LOOKS: u32 = 0;
+
+/// Why a rank does not look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Rest {
+    /// It waits for others.
+    Sleeps = 1,
+    /// It does not, and looks before it ever does.
+    Computes = 2,
+}
 
 /// What lies in a ring makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,22 +70,29 @@ impl Post {
         HEAD_BYTES + usize::from(from.0) * STRIDE
     }
 
-    /// Its rank is about to sleep: whoever writes from now on rings. It has to look into every ring once more.
-    pub(super) fn lie_down(&self) {
-        self.word(0).store(1, Ordering::SeqCst);
+    /// Its rank is about to rest: whoever writes from now on rings. It has to look into every ring once more.
+    pub(super) fn lie_down(&self, rest: Rest) {
+        self.word(0).store(rest as u32, Ordering::SeqCst);
     }
 
     /// Its rank looks.
     pub(super) fn get_up(&self) {
-        self.word(0).store(0, Ordering::Relaxed);
+        self.word(0).store(LOOKS, Ordering::Relaxed);
     }
 
     /// For a writer, after it wrote: whether it has to ring.
-    pub(super) fn is_to_be_rung(&self) -> bool {
+    pub(super) fn is_to_be_rung(&self, can_wait: bool) -> bool {
         // Only read, as a rule: the word lies in the caches of all who write.
         std::sync::atomic::fence(Ordering::SeqCst);
         let bell = self.word(0);
-        bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::SeqCst) != 0
+        let mut now = bell.load(Ordering::Relaxed);
+        while now != LOOKS && !(can_wait && now == Rest::Computes as u32) {
+            match bell.compare_exchange_weak(now, LOOKS, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
     }
 
     /// Whether a rank has written what is not yet taken.
@@ -186,12 +206,17 @@ mod tests {
         assert_eq!(writer.put(Rank(1), &[9; 5]), 0);
         assert_eq!(reader.take(Rank(1), &mut out), Ok(true));
         assert_eq!(out.len(), 2 * RING_BYTES);
-        assert!(!writer.is_to_be_rung());
-        reader.lie_down();
-        assert!(writer.is_to_be_rung() && !writer.is_to_be_rung(), "once is enough");
-        reader.lie_down();
-        reader.get_up();
-        assert!(!writer.is_to_be_rung());
+        assert!(!writer.is_to_be_rung(false));
+        for rest in [Rest::Sleeps, Rest::Computes] {
+            reader.lie_down(rest);
+            assert!(writer.is_to_be_rung(false) && !writer.is_to_be_rung(false), "once is enough");
+            reader.lie_down(rest);
+            assert_eq!(writer.is_to_be_rung(true), rest == Rest::Sleeps, "what can wait disturbs nobody that computes");
+            assert_eq!(writer.is_to_be_rung(false), rest == Rest::Computes, "what cannot does");
+            reader.lie_down(rest);
+            reader.get_up();
+            assert!(!writer.is_to_be_rung(false));
+        }
     }
 
     #[test]

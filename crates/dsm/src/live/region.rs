@@ -202,13 +202,23 @@ impl Region {
 
     /// Lets the pages of a run be read only; absent ones stay absent.
     pub(super) fn protect(&mut self, run: Run) -> Result<(), Errno> {
+        self.turn(run, Shown::Writable, Shown::Protected)
+    }
+
+    /// Lets the pages of a run be written that can be read.
+    pub(super) fn unprotect(&mut self, run: Run) -> Result<(), Errno> {
+        self.turn(run, Shown::Protected, Shown::Writable)
+    }
+
+    /// Changes what pages allow that are `from` one of these to the other, in one call for neighbours.
+    fn turn(&mut self, run: Run, from: Shown, to: Shown) -> Result<(), Errno> {
         let mut pages = run.pages();
-        while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&Shown::Writable)) {
-            let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&Shown::Writable));
+        while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&from)) {
+            let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&from));
             let count = 1 + more.count() as u32;
             let addr = self.address_of(first);
-            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, true, false)))?;
-            (first..first + count).for_each(|page| *self.shown(page) = Shown::Protected);
+            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, to == Shown::Protected, false)))?;
+            (first..first + count).for_each(|page| *self.shown(page) = to);
             pages = first + count..run.pages().end;
         }
         Ok(())
@@ -338,6 +348,19 @@ impl Region {
         unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
     }
 
+    /// Makes the twin of a page that has one anew, if they differ; says whether they did.
+    pub(super) fn renew_twin(&self, page: u32) -> bool {
+        // SAFETY: both mappings are as long, and nobody has a reference to either. What is being written meanwhile is seen
+        // the next time.
+        unsafe {
+            let differ = !copy::equal(self.bytes(page), self.twin(page), PAGE);
+            if differ {
+                copy::copy(self.bytes(page), self.twin(page), PAGE);
+            }
+            differ
+        }
+    }
+
     /// Copies a twin out.
     pub(super) fn read_twin(&self, page: u32, into: &mut [u8; PAGE]) {
         // SAFETY: the twin lies in its mapping, and `into` is ours alone.
@@ -350,9 +373,7 @@ impl Region {
 
     /// Writes the words in which a page differs from its twin into the memory of a peer; says whether there are any.
     pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
-        let offset = page as usize * PAGE;
-        assert!(offset + PAGE <= peer.len(), "every rank's region is as long");
-        let theirs: *mut u8 = std::ptr::with_exposed_provenance_mut(peer.addr() + offset);
+        let theirs = Self::theirs(peer, page);
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
         self.read_twin(page, &mut twin);
         self.read(page, &mut bytes);
@@ -363,15 +384,24 @@ impl Region {
         })
     }
 
-    /// Copies a page out of, or into, the memory of a peer.
-    pub(super) fn exchange(&self, peer: &Mapping, page: u32, inward: bool) {
+    fn theirs(peer: &Mapping, page: u32) -> *mut u8 {
         let offset = page as usize * PAGE;
         assert!(offset + PAGE <= peer.len(), "every rank's region is as long");
-        let theirs: *mut u8 = std::ptr::with_exposed_provenance_mut(peer.addr() + offset);
-        let (from, to) = if inward { (theirs, self.bytes(page)) } else { (self.bytes(page), theirs) };
+        std::ptr::with_exposed_provenance_mut(peer.addr() + offset)
+    }
+
+    /// Copies a page out of the memory of a peer.
+    pub(super) fn take_from(&self, peer: &Mapping, page: u32) {
         // SAFETY: both lie in mappings of one length, and nobody has a reference to either. Words that are being written
         // may be torn, as racing reads of them could be.
-        unsafe { copy::copy(from, to, PAGE) };
+        unsafe { copy::copy(Self::theirs(peer, page), self.bytes(page), PAGE) };
+    }
+
+    /// Copies a page, or its twin, into the memory of a peer.
+    pub(super) fn put_into(&self, peer: &Mapping, page: u32, of_twin: bool) {
+        let from = if of_twin { self.twin(page) } else { self.bytes(page) };
+        // SAFETY: as above; a twin is Hanare's own.
+        unsafe { copy::copy(from, Self::theirs(peer, page), PAGE) };
     }
 }
 

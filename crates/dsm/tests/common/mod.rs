@@ -73,8 +73,14 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(ranks: u16, pages: u32, protocol: Protocol, migrate: bool, seed: u64) -> Self {
+        Self::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch: true }, seed)
+    }
+
+    /// Of as many ranks as one of them is told.
+    pub fn with(config: Config, seed: u64) -> Self {
+        let (ranks, pages) = (config.ranks, config.pages);
         let node = |rank| Node {
-            machine: Machine::new(Config { rank: Rank(rank), ranks, pages, protocol, migrate }).expect("valid"),
+            machine: Machine::new(Config { rank: Rank(rank), ..config }).expect("valid"),
             memory: vec![[0; PAGE]; pages as usize],
             access: vec![Access::None; pages as usize],
             twins: HashMap::new(),
@@ -95,7 +101,13 @@ impl Cluster {
 
     /// Tells a rank something, does what it answers, and returns what its program hears.
     pub fn step(&mut self, rank: usize, event: Event<'_>) -> Result<Vec<News>, Misuse> {
-        self.step_with(rank, event, &[], &[])
+        let mut news = Vec::new();
+        if matches!(event, Event::Barrier | Event::Release { .. }) {
+            let written = self.nodes[rank].find_written();
+            news = self.step_with(rank, Event::Wrote { pages: &written }, &[], &[])?;
+        }
+        news.extend(self.step_with(rank, event, &[], &[])?);
+        Ok(news)
     }
 
     fn step_with(
@@ -122,7 +134,7 @@ impl Cluster {
             Action::SendPage { to, page } => {
                 node.bring_in(page);
                 let mut body = Bodies::new();
-                let bytes = node.memory[page as usize];
+                let bytes = node.for_others(page);
                 if bytes != [0; PAGE] {
                     body.add(|out| out.extend_from_slice(&bytes));
                 }
@@ -153,6 +165,11 @@ impl Cluster {
                 run.pages().for_each(|page| node.bring_in(page));
                 node.set_access(run, Access::Write);
             }
+            Action::Watch { page } => {
+                assert_eq!(node.access[page as usize], Access::Write, "a page that is watched is written");
+                assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
+            }
+            Action::Unwatch { page } => assert!(node.twins.remove(&page).is_some(), "page {page} had no twin"),
             // What is out of view stays there.
             Action::Protect { run } => run.pages().for_each(|page| {
                 let access = &mut node.access[page as usize];
@@ -163,7 +180,12 @@ impl Cluster {
                 // Nobody may read what was there: it is only garbage from now on.
                 run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
             }
-            Action::Adopted { page } => assert_eq!(node.machine.state(page), State::HomeClean),
+            Action::Reopen { run } => run.pages().for_each(|page| {
+                let access = &mut node.access[page as usize];
+                assert_eq!(*access, Access::Read, "page {page} is shown for reading");
+                *access = Access::Write;
+            }),
+            Action::Adopted { page } => assert!(node.machine.is_home(page)),
             Action::GivenAway { page } => {
                 assert_eq!(node.machine.state(page), State::Clean);
                 node.bring_in(page);
@@ -212,7 +234,7 @@ impl Cluster {
             let mut bodies = Bodies::new();
             for &page in chunk {
                 self.nodes[rank].bring_in(page);
-                let bytes = self.nodes[rank].memory[page as usize];
+                let bytes = self.nodes[rank].for_others(page);
                 bodies.add(|out| out.extend_from_slice(&bytes));
             }
             let message = Message::Updates { pages: chunk.to_vec(), last: chunks.peek().is_none() };
@@ -293,7 +315,10 @@ impl Cluster {
                 continue;
             }
             assert!(!node.away.contains_key(&(page as u32)), "page {page} of rank {rank} is away and {state:?}");
+            let is_watched = node.machine.is_watched(page as u32);
             let expected = match state {
+                // Protected again when it was not written for long.
+                State::HomeClean if is_watched => access,
                 State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
                 State::Clean | State::HomeClean => Access::Read,
                 State::Dirty | State::HomeDirty | State::Open => Access::Write,
@@ -301,7 +326,7 @@ impl Cluster {
             assert_eq!(access, expected, "page {page} of rank {rank} is {state:?}");
             assert_eq!(
                 node.twins.contains_key(&(page as u32)),
-                state == State::Dirty,
+                state == State::Dirty || is_watched,
                 "twin of page {page}, {state:?}"
             );
         }
@@ -330,6 +355,20 @@ impl Node {
             let writable = matches!(self.machine.state(page), State::Open | State::HomeDirty);
             self.access[page as usize] = if writable { Access::Write } else { Access::Read };
         }
+    }
+
+    /// Makes the twins of watched pages anew that differ, and names the pages.
+    fn find_written(&mut self) -> Vec<u32> {
+        let differs = |page: &u32| self.twins.get(page) != Some(&self.memory[*page as usize]);
+        let written: Vec<u32> = self.machine.watched().iter().copied().filter(differs).collect();
+        written.iter().for_each(|&page| _ = self.twins.insert(page, self.memory[page as usize]));
+        written
+    }
+
+    /// What ranks that share a page get of it.
+    fn for_others(&self, page: u32) -> [u8; PAGE] {
+        let is_watched = self.machine.is_watched(page);
+        if is_watched { self.twins[&page] } else { self.memory[page as usize] }
     }
 
     fn bring_in(&mut self, page: u32) {

@@ -42,7 +42,10 @@ impl Engine {
                 self.region.show(page, true)?;
                 self.note_peak();
             }
+            Action::Watch { page } => self.region.make_twin(page),
+            Action::Unwatch { page } => self.region.forget_twins(Run { first: page, count: 1 })?,
             Action::Open { run } => self.open(run)?,
+            Action::Reopen { run } => self.region.unprotect(run)?,
             Action::Protect { run } => self.region.protect(run)?,
             Action::Invalidate { run } => match &mut self.limit {
                 Some(limit) => limit.invalidated(&mut self.region, run)?,
@@ -110,8 +113,16 @@ impl Engine {
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
         // A link that has ended is heard of when it is read.
-        if let Ok(Some(emptied)) = peer.link.send(frame) {
+        if let Ok(Some(emptied)) = peer.link.send(frame, message.can_wait()) {
             self.spare = emptied;
+        }
+    }
+
+    /// What ranks that share a page are to have of it.
+    fn read_for_others(&self, page: u32, into: &mut [u8; PAGE]) {
+        match self.machine.is_watched(page) {
+            true => self.region.read_twin(page, into),
+            false => self.region.read(page, into),
         }
     }
 
@@ -119,13 +130,13 @@ impl Engine {
         self.have(&[page], Cause::Read)?;
         self.bodies.clear();
         let is_carried = match &self.limit {
-            None => !self.is_zero_copy,
+            None => !self.is_zero_copy || self.machine.is_carried(page),
             // Where there is no room for pages that wait to be read, they are carried.
             Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
         };
         if is_carried {
             let mut bytes = [0; PAGE];
-            self.region.read(page, &mut bytes);
+            self.read_for_others(page, &mut bytes);
             if bytes != [0; PAGE] || self.is_zero_copy {
                 self.bodies.add(|out| out.extend_from_slice(&bytes));
             }
@@ -188,10 +199,12 @@ impl Engine {
             for (inside, &page) in few.iter().enumerate() {
                 named.push(page);
                 match memory_of(&self.peers, to) {
-                    Some(memory) if self.limit.is_none() => self.region.exchange(memory, page, false),
+                    Some(memory) if self.limit.is_none() => {
+                        self.region.put_into(memory, page, self.machine.is_watched(page));
+                    }
                     _ => {
                         let mut bytes = [0; PAGE];
-                        self.region.read(page, &mut bytes);
+                        self.read_for_others(page, &mut bytes);
                         self.bodies.add(|out| out.extend_from_slice(&bytes));
                     }
                 }
@@ -231,7 +244,7 @@ impl Engine {
             _ if self.is_zero_copy && source.is_update => {}
             _ if self.is_zero_copy => {
                 if let Some(memory) = memory_of(&self.peers, source.from) {
-                    self.region.exchange(memory, page, true);
+                    self.region.take_from(memory, page);
                 }
             }
             _ => self.region.clear(page),
