@@ -141,7 +141,8 @@ fn record(policy: &str, string: &RefString, capacity: u32) -> (Vec<u8>, Figures)
 
 fn frame(policy: &str, mut stream: &[u8]) -> Vec<u8> {
     let Space { units, block_units, seed, hides } = SPACE;
-    let header = Header { unit_bytes: 4096, units, block_units, seed, policy: policy.into(), ..Header::default() };
+    let header =
+        Header { unit_bytes: 4096, units, block_units, seed, hides, policy: policy.into(), ..Header::default() };
     let (mut framer, mut bytes) = Framer::start(&header, u64::MAX);
     while !stream.is_empty() {
         let (head, len) = framer.chunk(stream);
