@@ -129,7 +129,18 @@ const WAIT: &str = "while [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done";
 /// A run whose program has done `prepare` and waits.
 fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Begun {
     let mut command = place.hanare();
-    command.args(["run", "--local", "64M", "--", "sh", "-c", &waiting_script(place, prepare)]);
+    // A shell cannot trap what was ignored when it was started, as Ctrl-C is in the background of a script.
+    command.args([
+        "run",
+        "--local",
+        "64M",
+        "--",
+        "env",
+        "--default-signal",
+        "sh",
+        "-c",
+        &waiting_script(place, prepare),
+    ]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     adjust(&mut command);
     let run = Begun(command.spawn().unwrap());

@@ -584,10 +584,12 @@ unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMo
             Some(libc::EAGAIN) if tries < 1000 => tries += 1,
             Some(libc::EBUSY) if tries < 3 => tries += 1,
             Some(_) => {
-                if done > 0 {
-                    let back = MoveMode { dontwake: true, allow_src_holes: true };
+                let back = MoveMode { dontwake: true, allow_src_holes: true };
+                let mut kept = 0;
+                while kept < done && tries < 2000 {
+                    tries += 1;
                     // SAFETY: these are the very pages moved above.
-                    let _ = unsafe { uffd.move_pages(from, to, done, back) };
+                    kept += unsafe { uffd.move_pages(from + kept, to + kept, done - kept, back) }.done;
                 }
                 return false;
             }

@@ -1,11 +1,11 @@
 //! Auto: the policy that does best with a sample of the program's own pages.
 //!
-//! Of every 32 neighbouring units two, drawn at random, are sampled, and each candidate keeps an [account](super::shadows)
-//! of them. That needs to know when they are touched. A sampled page that is in view is hidden some time after a touch, so
-//! that the next one is seen; so few pages are hidden that this costs little beside what comes and goes. Where hiding would
-//! be dear the sampled pages have half their share of memory to themselves, and pass through it in the order they came: what
-//! is touched again was soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn
-//! as soon as the difference is beyond chance.
+//! One unit of 16, drawn at random, is sampled, and each candidate keeps an [account](super::shadows) of the sample. That
+//! needs to know when sampled pages are touched. One that is in view is hidden some time after a touch, so that the next one
+//! is seen; so few pages are hidden that this costs little beside what comes and goes. Where hiding would be dear the sampled
+//! pages have half their share of memory to themselves, and pass through it in the order they came: what is touched again was
+//! soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn as soon as the
+//! difference is beyond chance.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -17,9 +17,10 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Units of which some are sampled, and how many.
-const RUN: u32 = 32;
-const SAMPLED: u32 = 2;
+/// Which units are sampled where pages are hidden: two of 32, apart from each other.
+const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
+/// And where they are not: as many in rows, since what returns by itself among pages that stay cannot be fetched ahead.
+const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 /// With fewer pages than this in view a sample says nothing: all follow the floor. With more they follow the second
 /// candidate until it says something.
 const PAGES_MIN: u32 = 128;
@@ -79,6 +80,57 @@ pub(super) const INFO: Info = Info {
     },
 };
 
+/// How units are sampled.
+#[derive(Clone, Copy, Debug)]
+struct Sampling {
+    /// Of so many neighbouring units,
+    run: u32,
+    /// so many are sampled,
+    units: u32,
+    /// so far from each other,
+    step: u32,
+    /// the first at a multiple of this.
+    grain: u32,
+}
+
+impl Sampling {
+    /// Where in a run the first sampled unit is: a draw.
+    fn start(self, run: u32, salt: u64) -> u32 {
+        let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^= x >> 32;
+        x as u32 % (self.run / self.grain) * self.grain
+    }
+}
+
+/// The sampled units and their names, which lie close together.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    how: Sampling,
+    /// Runs of units, hence names of the first sampled units of each.
+    runs: u32,
+    salt: u64,
+}
+
+impl Sample {
+    fn names(self) -> u32 {
+        self.runs * self.how.units
+    }
+
+    fn name_of(self, page: PageId) -> Option<PageId> {
+        let Sampling { run: len, units, step, .. } = self.how;
+        let (run, at) = (page.0 / len, page.0 % len);
+        let behind = (at + len - self.how.start(run, self.salt)) % len;
+        let which = behind / step;
+        (behind.is_multiple_of(step) && which < units).then(|| PageId(which * self.runs + run))
+    }
+
+    fn page_of(self, name: PageId) -> PageId {
+        let (which, run) = (name.0 / self.runs, name.0 % self.runs);
+        let len = self.how.run;
+        PageId(run * len + (self.how.start(run, self.salt) + which * self.how.step) % len)
+    }
+}
+
 /// Pages that one policy orders.
 struct Team {
     policy: Box<dyn Policy>,
@@ -99,8 +151,7 @@ pub(super) struct Auto {
     /// Where pages are not hidden: those of the sample, by name. With them a page more than their share leaves first.
     sample: Team,
     hides: bool,
-    /// Runs of units, hence names of the first sampled unit of each.
-    runs: u32,
+    which: Sample,
     /// By candidate: the pages that came in while it was followed.
     followers: Vec<Team>,
     /// By unit: the team that a page in view is with, plus one, the sample last; and in the upper half the age it came in.
@@ -118,7 +169,6 @@ pub(super) struct Auto {
     /// Returns of all pages since the guard was last looked at, and returns in its account then.
     watched: u32,
     watched_guard: u32,
-    salt: u64,
     followed: usize,
     /// There are enough pages for a sample.
     samples: bool,
@@ -137,15 +187,16 @@ impl Auto {
         let build = |name: &str, units| -> Box<dyn Policy> {
             super::build(name, Space { units, ..space }).unwrap_or_else(|_| Box::new(Fifo::new(units)))
         };
-        let runs = space.units.div_ceil(RUN);
-        let names = runs * SAMPLED;
+        let how = if space.hides { HIDDEN } else { IN_ROWS };
+        let which = Sample { how, runs: space.units.div_ceil(how.run), salt: space.seed };
+        let names = which.names();
         let accounts = CANDIDATES.iter().chain([&CANDIDATES[FLOOR]]).map(|name| build(name, names)).collect();
         let team = |policy| Team { policy, present: 0 };
         Self {
             shadows: Shadows::new(accounts, names, FIRST),
             sample: team(Box::new(Fifo::new(names))),
             hides: space.hides,
-            runs,
+            which,
             followers: CANDIDATES.iter().map(|name| team(build(name, space.units))).collect(),
             team: vec![0; space.units as usize],
             age: 0,
@@ -157,7 +208,6 @@ impl Auto {
             saved: 0,
             watched: 0,
             watched_guard: 0,
-            salt: space.seed,
             followed: FIRST,
             samples: true,
             full: false,
@@ -172,9 +222,7 @@ impl Auto {
 
     /// The name of a sampled unit.
     fn name_of(&self, page: PageId) -> Option<PageId> {
-        let run = page.0 / RUN;
-        let which = (0..SAMPLED).find(|&which| page.0 % RUN == place(run, which, self.salt));
-        which.filter(|_| self.samples).map(|which| PageId(which * self.runs + run))
+        self.which.name_of(page).filter(|_| self.samples)
     }
 
     fn is_known(&self, page: PageId) -> bool {
@@ -282,8 +330,8 @@ impl Auto {
     }
 
     fn victim_of_sample(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
-        let Self { runs, salt, .. } = *self;
-        self.sample.policy.victim(&|name| accept(page_of(name, runs, salt))).map(|name| page_of(name, runs, salt))
+        let which = self.which;
+        self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
     /// Of the followers those that came in under an earlier choice leave first.
@@ -342,20 +390,6 @@ impl Auto {
             }
         }
     }
-}
-
-/// Which unit of a run is sampled: one draw for the first, the others a fixed odd step on, so that they are distinct and
-/// each as likely everywhere.
-fn place(run: u32, which: u32, salt: u64) -> u32 {
-    let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x ^= x >> 32;
-    (x as u32 % RUN + 5 * which) % RUN
-}
-
-/// The sampled unit of this name.
-fn page_of(name: PageId, runs: u32, salt: u64) -> PageId {
-    let (which, run) = (name.0 / runs, name.0 % runs);
-    PageId(run * RUN + place(run, which, salt))
 }
 
 impl Policy for Auto {
@@ -438,7 +472,7 @@ impl Policy for Auto {
         }
         let name = self.shadows.next_to_hide(self.arrivals, self.present() / HIDE_AFTER_PARTS)?;
         self.saved -= ARRIVALS_A_HIDE;
-        Some(page_of(name, self.runs, self.salt))
+        Some(self.which.page_of(name))
     }
 
     fn describe(&self, out: &mut dyn Write) -> std::fmt::Result {
@@ -469,12 +503,14 @@ mod tests {
 
     #[test]
     fn sampled_units_have_names_of_their_own_and_come_back_from_them() {
-        let auto = Auto::new(space(4000, true));
-        let mut names: Vec<_> = (0..4000).filter_map(|unit| Some((auto.name_of(PageId(unit))?, unit))).collect();
-        assert!(names.iter().all(|&(name, unit)| page_of(name, auto.runs, auto.salt) == PageId(unit)));
-        names.sort_unstable();
-        names.dedup_by_key(|&mut (name, _)| name);
-        assert_eq!(names.len() as u32, 4000 / RUN * SAMPLED);
+        for hides in [true, false] {
+            let which = Auto::new(space(5120, hides)).which;
+            let mut names: Vec<_> = (0..5120).filter_map(|unit| Some((which.name_of(PageId(unit))?, unit))).collect();
+            assert!(names.iter().all(|&(name, unit)| which.page_of(name) == PageId(unit)));
+            names.sort_unstable();
+            names.dedup_by_key(|&mut (name, _)| name);
+            assert_eq!((names.len() as u32, which.names()), (5120 / 16, 5120 / 16));
+        }
     }
 
     /// Misses of a policy in memory of this size, whose hits are seen only where it hides pages; and how many it hid.
