@@ -267,6 +267,11 @@ impl Engine {
         (bytes(core.pager.touched_units()), bytes(core.pager.budget_units()))
     }
 
+    /// Whether pages are on their way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.core.lock().pager.is_moving()
+    }
+
     /// Waits until whatever was being done to this unit's page is done.
     pub(crate) fn settle(&self, unit: u32) {
         let moving = || {

@@ -22,6 +22,9 @@ use crate::store::remote::STRETCH_BYTES;
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Before an allocation is refused they are asked once more, unless they were just now.
 const JUST_NOW: Duration = Duration::from_millis(20);
+/// And pages on their way are waited for, so long at most and in such steps.
+const SETTLING: Duration = Duration::from_millis(200);
+const SETTLING_STEP: Duration = Duration::from_millis(2);
 /// Of the room, one part in so many is left for what was allocated and is touched later.
 const HEADROOM_PART: u64 = 64;
 /// What is allocated and not touched counts up to one part in so many of the room.
@@ -89,10 +92,20 @@ impl Engine {
         }
         if age > JUST_NOW.as_nanos() as u64 {
             self.ask_for_room();
-            if self.books(allocated).allow(request, overcommit) {
-                return true;
-            }
         }
+        // What was freed a moment ago may still be on its way to a server.
+        let mut waits = SETTLING.as_millis() / SETTLING_STEP.as_millis();
+        while !self.books(allocated).allow(request, overcommit) {
+            if waits == 0 || !self.is_moving() {
+                return self.refuses(request);
+            }
+            waits -= 1;
+            std::thread::sleep(SETTLING_STEP);
+        }
+        true
+    }
+
+    fn refuses(&self, request: u64) -> bool {
         add(&self.counters.allocations_refused, 1);
         if !TOLD.swap(true, Relaxed) {
             self.tell_refusal(request);

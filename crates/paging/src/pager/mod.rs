@@ -222,6 +222,12 @@ impl Pager {
         self.used + self.spare() + self.freeing
     }
 
+    /// Whether pages are on their way: what was discarded of them still counts as touched.
+    #[must_use]
+    pub fn is_moving(&self) -> bool {
+        self.moving > 0 || self.writing > 0
+    }
+
     /// Units that need a place sooner or later: those touched and not discarded, rounded up to whole blocks.
     #[must_use]
     pub fn touched_units(&self) -> u32 {

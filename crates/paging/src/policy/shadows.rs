@@ -5,7 +5,7 @@
 //! policies are judged by the same touches, so that chance hits them alike. A policy sees in its account what it would see
 //! at work: what it misses.
 
-use super::wishes::Wishes;
+use super::list::Lists;
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
 
@@ -20,15 +20,15 @@ struct Shadow {
     differences: u32,
 }
 
-/// State: nine bytes a sampled page, and the policies' own.
+/// State: a word, a byte and two links a sampled page, and the policies' own.
 pub(super) struct Shadows {
     shadows: Vec<Shadow>,
     /// By name of a sampled page: a bit for each shadow that would hold it.
     held: Vec<u8>,
     /// By name: the arrivals there had been when it was last touched, as far as was seen.
     touched_at: Vec<u32>,
-    /// Pages in view whose next touch would not be seen.
-    in_sight: Wishes,
+    /// Pages in view whose next touch would not be seen, the one longest so first.
+    in_sight: Lists<1>,
     /// The policy that the others are compared with.
     charge: usize,
 }
@@ -41,7 +41,7 @@ impl Shadows {
             shadows: policies.into_iter().map(shadow).collect(),
             held: vec![0; names as usize],
             touched_at: vec![0; names as usize],
-            in_sight: Wishes::new(names),
+            in_sight: Lists::new(names),
             charge,
         }
     }
@@ -101,17 +101,17 @@ impl Shadows {
     /// A sampled page is in view, and a touch of it would not be seen.
     pub(super) fn comes_into_sight(&mut self, name: PageId, now: u32) {
         self.touched_at[name.0 as usize] = now;
-        self.in_sight.push(name);
+        self.in_sight.move_back(0, name);
     }
 
     /// A sampled page left the view.
     pub(super) fn left(&mut self, name: PageId) {
-        self.in_sight.cancel(name);
+        self.in_sight.remove(name);
     }
 
     /// A sampled page was discarded.
     pub(super) fn forgotten(&mut self, name: PageId) {
-        self.in_sight.cancel(name);
+        self.in_sight.remove(name);
         let held = std::mem::take(&mut self.held[name.0 as usize]);
         for (k, shadow) in self.shadows.iter_mut().enumerate() {
             if held & (1 << k) != 0 {
@@ -125,9 +125,9 @@ impl Shadows {
 
     /// The page longest in sight, if that is so many arrivals: it is to be hidden.
     pub(super) fn next_to_hide(&mut self, now: u32, arrivals: u32) -> Option<PageId> {
-        let name = self.in_sight.first()?;
+        let name = self.in_sight.front(0)?;
         let since = now.wrapping_sub(self.touched_at[name.0 as usize]);
-        if since >= arrivals { self.in_sight.pop() } else { None }
+        if since >= arrivals { self.in_sight.pop_front(0) } else { None }
     }
 
     /// What is long ago counts less.

@@ -43,23 +43,6 @@ impl Wishes {
         self.chain[page.0 as usize] &= !WISHED;
     }
 
-    /// The first wish, once those taken back before it are passed over.
-    pub(super) fn first(&mut self) -> Option<PageId> {
-        while self.first != 0 {
-            let page = PageId(self.first - 1);
-            let word = self.chain[page.0 as usize];
-            if word & WISHED != 0 {
-                return Some(page);
-            }
-            self.chain[page.0 as usize] = 0;
-            self.first = word & LINK;
-            if self.first == 0 {
-                self.last = 0;
-            }
-        }
-        None
-    }
-
     /// Takes the first wish off; what it passes over was pushed and cancelled before, so this is O(1), amortised.
     pub(super) fn pop(&mut self) -> Option<PageId> {
         while self.first != 0 {
