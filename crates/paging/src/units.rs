@@ -39,6 +39,12 @@ impl Geometry {
             && self.units.is_multiple_of(self.block_units)
     }
 
+    /// Units of a stretch: as much as the largest page, and what a server is chosen for at once.
+    #[must_use]
+    pub fn stretch_units(&self) -> u32 {
+        limits::PAGE_BYTES_MAX / self.unit_bytes
+    }
+
     /// The block a unit lies in.
     #[must_use]
     pub fn block(&self, unit: u32) -> u32 {

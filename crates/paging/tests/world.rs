@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use hanare_paging::{
     Action, Actions, Bytes, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, Space, State,
+    limits,
 };
 use hanare_paging::{policy, prefetch};
 use proptest::prelude::*;
@@ -86,9 +87,11 @@ struct World {
     cursor: u32,
 }
 
+const UNIT_BYTES: u32 = 4096;
+
 impl World {
     fn new(seed: u64, shape: Shape) -> Self {
-        let geometry = Geometry { units: shape.units, unit_bytes: 4096, block_units: shape.block_units };
+        let geometry = Geometry { units: shape.units, unit_bytes: UNIT_BYTES, block_units: shape.block_units };
         let class =
             |moves: bool, span: u32| Class { moves, frames: if moves { shape.units / span } else { shape.frames } };
         let config = Config {
@@ -100,7 +103,12 @@ impl World {
             hides_in_place: shape.hides_in_place,
             ahead_units: 2 * shape.block_units,
         };
-        let space = Space { units: shape.units, block_units: shape.block_units, seed, hides: true };
+        let space = Space {
+            units: shape.units,
+            block_units: shape.block_units,
+            seed,
+            hides: shape.hides_in_place || shape.small_moves,
+        };
         let policy: Box<dyn policy::Policy> = match shape.policy {
             "hider" => Box::new(Hider { pages: Vec::new(), random: Random(seed) }),
             name => policy::build(name, space).expect("a known policy"),
@@ -201,6 +209,12 @@ impl World {
             blocks.count() * block as usize,
             "touched units are miscounted"
         );
+        let stretch = (limits::PAGE_BYTES_MAX / UNIT_BYTES) as usize;
+        let units: Vec<u32> = (0..self.shape.units).collect();
+        let stretches = units.chunks(stretch).filter(|stretch| stretch.iter().any(|&unit| is_touched(unit)));
+        if block == 1 {
+            assert_eq!(self.pager.placed_units() as usize, stretches.count() * stretch, "stretches are miscounted");
+        }
     }
 
     fn wake(&mut self, page: PageId) {

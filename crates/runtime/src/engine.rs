@@ -261,10 +261,11 @@ impl Engine {
     }
 
     /// Far memory that needs a place sooner or later, and the budget of local memory, in bytes.
-    pub(crate) fn touched_and_budget_bytes(&self) -> (u64, u64) {
+    pub(crate) fn touched_placed_and_budget_bytes(&self) -> (u64, u64, u64) {
         let core = self.core.lock();
         let bytes = |units: u32| u64::from(units) * self.unit_bytes as u64;
-        (bytes(core.pager.touched_units()), bytes(core.pager.budget_units()))
+        let Core { pager, .. } = &*core;
+        (bytes(pager.touched_units()), bytes(pager.placed_units()), bytes(pager.budget_units()))
     }
 
     /// Whether pages are on their way.

@@ -35,8 +35,10 @@ const UNTOUCHED_PART: u64 = 8;
 pub(crate) struct Books {
     /// What the servers hold for this process and could still hold.
     pub(crate) capacity: u64,
-    /// Far memory that has a place on a server, or will need one.
+    /// Far memory that was touched.
     pub(crate) touched: u64,
+    /// The room that it has on servers, or will need.
+    pub(crate) placed: u64,
     /// Far memory that is allocated.
     pub(crate) allocated: u64,
     /// The local budget.
@@ -46,18 +48,17 @@ pub(crate) struct Books {
 impl Books {
     /// Whether `request` more bytes can be promised.
     pub(crate) fn allow(&self, request: u64, overcommit: Overcommit) -> bool {
-        let spoken_for = match overcommit {
+        let untouched = self.allocated.saturating_sub(self.touched);
+        let counted = match overcommit {
             Overcommit::Always => return true,
-            Overcommit::Heuristic => {
-                let untouched = self.allocated.saturating_sub(self.touched);
-                self.touched.saturating_add(untouched.min(self.capacity / UNTOUCHED_PART))
-            }
-            Overcommit::Never => self.touched.max(self.allocated),
+            Overcommit::Heuristic => untouched.min(self.capacity / UNTOUCHED_PART),
+            Overcommit::Never => untouched,
         };
+        let more = counted.saturating_add(request);
         let headroom = (self.capacity / HEADROOM_PART).max(STRETCH_BYTES as u64);
         // What stays within seven eighths of the budget is never evicted.
-        let room = self.capacity.saturating_sub(headroom).max(self.local - self.local / 8);
-        spoken_for.saturating_add(request) <= room
+        self.touched.saturating_add(more) <= self.local - self.local / 8
+            || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)
     }
 }
 
@@ -114,12 +115,15 @@ impl Engine {
     }
 
     fn books(&self, allocated: u64) -> Books {
-        let (touched, local) = self.touched_and_budget_bytes();
+        let (touched, to_place, local) = self.touched_placed_and_budget_bytes();
         let (capacity, placed) = match self.store() {
-            Store::Direct(direct) => (direct.capacity_bytes(), 0),
-            Store::Remote(remote) => remote.capacity_and_placed_bytes(),
+            Store::Direct(direct) => (direct.capacity_bytes(), touched),
+            Store::Remote(remote) => {
+                let (capacity, placed) = remote.capacity_and_placed_bytes();
+                (capacity, placed.max(to_place))
+            }
         };
-        Books { capacity, touched: touched.max(placed), allocated, local }
+        Books { capacity, touched, placed, allocated, local }
     }
 
     fn room_known_ns(&self) -> u64 {
@@ -158,7 +162,8 @@ mod tests {
     const M: u64 = 1 << 20;
 
     fn books(capacity: u64, touched: u64, allocated: u64, local: u64) -> Books {
-        Books { capacity: capacity * M, touched: touched * M, allocated: allocated * M, local: local * M }
+        let [capacity, touched, allocated, local] = [capacity, touched, allocated, local].map(|mib| mib * M);
+        Books { capacity, touched, placed: touched, allocated, local }
     }
 
     #[test]
@@ -176,6 +181,14 @@ mod tests {
         assert!(tiny.allow(4 * M, Overcommit::Heuristic) && !tiny.allow(5 * M, Overcommit::Heuristic));
         let none = books(4, 0, 0, 8);
         assert!(none.allow(7 * M, Overcommit::Never) && !none.allow(u64::MAX, Overcommit::Heuristic));
+    }
+
+    #[test]
+    fn what_lies_scattered_needs_the_room_of_all_it_lies_in() {
+        let scattered = Books { placed: 28 * M, ..books(32, 10, 10, 8) };
+        assert!(scattered.allow(2 * M, Overcommit::Heuristic) && !scattered.allow(3 * M, Overcommit::Heuristic));
+        let local = Books { local: 16 * M, ..scattered };
+        assert!(local.allow(4 * M, Overcommit::Heuristic) && !local.allow(5 * M, Overcommit::Heuristic));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Pager {
     /// Lets the units from `first` on travel with a page fetched straight into view, as far as they are alike.
     pub(super) fn join_run(&mut self, first: u32, count: u32) -> u32 {
         let mut run = 0;
-        let stretch = limits::PAGE_BYTES_MAX / self.geometry.unit_bytes;
+        let stretch = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
             // Neighbouring stretches may live on different servers.

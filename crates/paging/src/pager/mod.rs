@@ -103,6 +103,9 @@ pub struct Pager {
     resting: bool,
     /// Units of pages (of blocks, where a block has several units) of which anything was touched.
     touched: u32,
+    /// Where a block has one unit: touched units by stretch, and stretches that have any.
+    in_stretch: Vec<u16>,
+    stretches: u32,
     starved: VecDeque<PageId>,
     ahead: VecDeque<PageId>,
     /// Pages being copied out of frames whose write-back has ended.
@@ -156,6 +159,11 @@ impl Pager {
             freeing: 0,
             clean: 0,
             touched: 0,
+            in_stretch: match geometry.block_units {
+                1 => vec![0; units.div_ceil(geometry.stretch_units() as usize)],
+                _ => Vec::new(),
+            },
+            stretches: 0,
             moving: 0,
             writing: 0,
             resting: false,
@@ -232,6 +240,12 @@ impl Pager {
     #[must_use]
     pub fn touched_units(&self) -> u32 {
         self.touched
+    }
+
+    /// The same, rounded up to whole stretches: what a server that has any page of a stretch keeps room for.
+    #[must_use]
+    pub fn placed_units(&self) -> u32 {
+        if self.geometry.block_units > 1 { self.touched } else { self.stretches * self.geometry.stretch_units() }
     }
 
     /// The budget in force, in units.
@@ -731,9 +745,7 @@ impl Pager {
         self.moving -= u32::from(!from.is_at_rest());
         self.moving += u32::from(!to.is_at_rest());
         if self.geometry.block_units == 1 {
-            self.touched += u32::from(to != State::Untouched);
-            self.touched -= u32::from(from != State::Untouched);
-            return;
+            return self.count_touched(page, from != State::Untouched, to != State::Untouched);
         }
         let (block, span) = (self.geometry.block(page.0) as usize, self.span(page) as u16);
         let is_touched = |pager: &Self| pager.in_memory[block] + pager.remote[block] > 0;
@@ -751,6 +763,23 @@ impl Pager {
         match (was_touched, is_touched(self)) {
             (false, true) => self.touched += self.geometry.block_units,
             (true, false) => self.touched -= self.geometry.block_units,
+            _ => {}
+        }
+    }
+
+    fn count_touched(&mut self, page: PageId, was: bool, is: bool) {
+        let stretch = &mut self.in_stretch[(page.0 / self.geometry.stretch_units()) as usize];
+        match (was, is) {
+            (false, true) => {
+                self.touched += 1;
+                self.stretches += u32::from(*stretch == 0);
+                *stretch += 1;
+            }
+            (true, false) => {
+                self.touched -= 1;
+                *stretch -= 1;
+                self.stretches -= u32::from(*stretch == 0);
+            }
             _ => {}
         }
     }
