@@ -136,7 +136,7 @@ fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Beg
         "64M",
         "--",
         "env",
-        "--default-signal=INT",
+        "--default-signal=INT,QUIT",
         "sh",
         "-c",
         &waiting_script(place, prepare),

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PROCESSES = 35, SCALARS = 40, HISTOGRAM = 41, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 8 };
+enum { PROCESSES = 35, SCALARS = 40, HISTOGRAM = 41, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 16 };
 
 __attribute__((constructor)) static void start(void) {
     const char *fd = getenv("HANARE_STATS_FD");
@@ -18,5 +18,5 @@ __attribute__((constructor)) static void start(void) {
             words[i] = (uint64_t)i;
     words[PROCESSES] = 1;
     ((char *)&words[POLICY])[0] = 'p';
-    ((char *)&words[POLICY + 4])[0] = 'f';
+    ((char *)&words[POLICY + 8])[0] = 'f';
 }

@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_malformed_variable_is_named() {
         let base = ("HANARE_LOCAL", "64M");
-        let overlong = "x".repeat(32);
+        let overlong = "x".repeat(64);
         for (name, value) in [
             ("HANARE_PAGE_SIZE", "3K"),
             ("HANARE_MODE", "magic"),

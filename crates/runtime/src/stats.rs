@@ -17,13 +17,13 @@ use crate::tree::Tree;
 use crate::warm::Signal;
 
 /// First word of the counters: who they are and, in the last byte, the version of their layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x04");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Bytes of what policies say of their choices.
 const CHOICES_LEN: usize = 1024;
 /// Bytes of a name.
-const NAME_LEN: usize = 32;
+const NAME_LEN: usize = 64;
 
 /// Why counters could not be had.
 #[derive(Debug, Error)]
@@ -360,12 +360,12 @@ mod tests {
         raise(&program.local_bytes_peak, 100);
         raise(&program.local_bytes_peak, 50);
         program.policy.set("lru");
-        program.prefetch.set(&"x".repeat(40));
+        program.prefetch.set(&"x".repeat(80));
         program.fault_took(5_000);
         drop(program);
         let seen = parent.snapshot();
         assert_eq!((seen.pages_in, seen.local_bytes_peak, seen.faults_timed()), (7, 100, 1));
-        assert_eq!((seen.policy.as_str(), seen.prefetch.len()), ("lru", 31));
+        assert_eq!((seen.policy.as_str(), seen.prefetch.len()), ("lru", 63));
         assert_eq!(seen.bytes_in, 0);
     }
 

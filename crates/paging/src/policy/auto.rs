@@ -144,8 +144,8 @@ struct Turn {
     to: usize,
 }
 
-/// State: a byte and a bit a unit, the candidates' own state for a sixteenth of the units and nine bytes for each of these,
-/// and the state for all units of those candidates that were ever followed.
+/// State: a byte and a bit a unit; for each of a sixteenth of the units thirteen bytes and five candidates' own state; and the
+/// state for all units of those candidates that were ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
     /// Where pages are not hidden: those of the sample, by name. With them a page more than their share leaves first.

@@ -14,8 +14,8 @@ pub const PAGE_SIZE_MAX: u32 = 2 << 20;
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 64 << 40;
 pub(super) const TIMEOUT_MAX_S: u32 = 3600;
-/// A policy's or prefetcher's name must fit the 32-byte fields of the shared counters.
-const NAME_LEN_MAX: usize = 31;
+/// A policy's or prefetcher's name must fit the 64-byte fields of the shared counters.
+const NAME_LEN_MAX: usize = 63;
 
 /// Why a single value was refused. The message names the value, never the flag or variable it came from.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -42,7 +42,9 @@ pub enum ValueError {
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),
     /// Not a name.
-    #[error("'{0}' is not a name; give up to 31 lower-case letters, digits, '-' or '_'")]
+    #[error(
+        "'{0}' is not a name; give NAME or NAME:PARAMETER=VALUE,... in 63 lower-case letters, digits, '-' or '_' at most"
+    )]
     NotAName(String),
     /// Not a server.
     #[error("'{text}' does not name a memory server: {reason}")]
