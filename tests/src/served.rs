@@ -1,9 +1,10 @@
 //! Memory servers as a site runs them: `hanare serve` on TCP or on a Unix socket.
 
+use std::io::ErrorKind;
 use std::process::Command;
 use std::time::Duration;
 
-use hanare_wire::{Endpoint, Status, fetch_status};
+use hanare_wire::{Endpoint, LinkError, Status, fetch_status};
 use rustix::process::Signal;
 
 use crate::{Place, Running, until};
@@ -56,5 +57,14 @@ impl Served {
 /// What the server at `address` holds.
 pub fn status(address: &str) -> Status {
     let endpoint: Endpoint = address.parse().expect("an address");
-    fetch_status(&endpoint, None, Duration::from_secs(10)).expect("a server that answers")
+    let mut answer = None;
+    until("a server that answers", || {
+        answer = match fetch_status(&endpoint, None, Duration::from_secs(10)) {
+            // A socket is there a moment before it listens.
+            Err(LinkError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => None,
+            other => Some(other.expect("a server that answers")),
+        };
+        answer.is_some()
+    });
+    answer.expect("a server that answers")
 }

@@ -37,9 +37,13 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // Nearly all of it, but for what whole pages of small blocks waste, and never more than there is.
-            // A block of 1 MiB has pages of its own.
-            let least = if page_size == "2M" { 10 * M } else { 20 * M };
+            // Most of it, but for what whole pages of small blocks waste and for the stretches that scattered ones leave
+            // partly empty, and never more than there is. A block of 1 MiB has pages of its own.
+            let least = match (page_size, args) {
+                ("2M", _) => 10 * M,
+                (_, ["200K"]) => 16 * M,
+                _ => 20 * M,
+            };
             assert!((least..=32 * M).contains(&bytes), "{bytes} bytes with {page_size} pages, {args:?}");
             until("its slots are free", || status(&server.address).slots == 0);
         }
