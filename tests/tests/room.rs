@@ -111,6 +111,7 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
     // Twice what there is, none of it touched before the last block was had.
     let at_once = ["1M", "--at-once", "64", "--most", "64"];
     fill_with(&place, &flags, &at_once, "heuristic").assert_ended_by_us(121, "full");
+    until("its slots are free", || status(&server.address).slots == 0);
     let bytes = refused_after(fill_with(&place, &flags, &at_once, "never"), &server.address);
     assert!((20 * M..=32 * M).contains(&bytes), "{bytes} bytes");
     // A single allocation that cannot fit at all is refused either way.
