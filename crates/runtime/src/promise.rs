@@ -20,9 +20,7 @@ use crate::store::remote::STRETCH_BYTES;
 
 /// What the servers said of their room is believed for so long.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Before an allocation is refused they are asked once more, unless they were just now.
-const JUST_NOW: Duration = Duration::from_millis(20);
-/// And pages on their way are waited for, so long at most and in such steps.
+/// Before an allocation is refused pages on their way are waited for, so long at most and in such steps.
 const SETTLING: Duration = Duration::from_millis(200);
 const SETTLING_STEP: Duration = Duration::from_millis(2);
 /// Of the room, one part in so many is left for what was allocated and is touched later.
@@ -91,19 +89,14 @@ impl Engine {
         if refusal == Refusal::Silent {
             return false;
         }
-        if age > JUST_NOW.as_nanos() as u64 {
-            self.ask_for_room();
-        }
-        // What was freed a moment ago may still be on its way to a server.
+        // What was freed a moment ago may still be on its way to a server, and the server's room of before it be known.
         let mut waits = SETTLING.as_millis() / SETTLING_STEP.as_millis();
-        while !self.books(allocated).allow(request, overcommit) {
-            if waits == 0 || !self.is_moving() {
-                return self.refuses(request);
-            }
+        while waits > 0 && self.is_moving() && !self.books(allocated).allow(request, overcommit) {
             waits -= 1;
             std::thread::sleep(SETTLING_STEP);
         }
-        true
+        self.ask_for_room();
+        self.books(allocated).allow(request, overcommit) || self.refuses(request)
     }
 
     fn refuses(&self, request: u64) -> bool {
