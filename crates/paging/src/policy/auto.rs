@@ -250,8 +250,7 @@ impl Auto {
     }
 
     /// Counts a page that came in, for the first time or again.
-    fn count(&mut self, page: PageId, cause: Cause) {
-        let name = self.name_of(page);
+    fn count(&mut self, page: PageId, name: Option<PageId>, cause: Cause) {
         let again = self.is_known(page);
         if !again {
             self.known[page.0 as usize / 64] |= 1 << (page.0 % 64);
@@ -395,11 +394,12 @@ impl Auto {
 impl Policy for Auto {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.grow_older();
-        match self.name_of(page).filter(|_| !self.hides) {
+        let name = self.name_of(page);
+        match name.filter(|_| !self.hides) {
             Some(name) => self.join_sample(page, name, cause),
             None => self.join(self.followed, page, cause),
         }
-        self.count(page, cause);
+        self.count(page, name, cause);
     }
 
     /// Most touches of pages in view that are seen are first writes, soon after the read that brought the page: those tell
