@@ -128,19 +128,17 @@ const WAIT: &str = "while [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done";
 
 /// A run whose program has done `prepare` and waits.
 fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Begun {
-    let mut command = place.hanare();
-    // A shell cannot trap what was ignored when it was started, as Ctrl-C is in the background of a script.
-    command.args([
-        "run",
-        "--local",
-        "64M",
-        "--",
-        "env",
-        "--default-signal=INT,QUIT",
-        "sh",
-        "-c",
-        &waiting_script(place, prepare),
-    ]);
+    // Neither the command nor a shell minds what was ignored when it was started, as Ctrl-C is in the background of a script.
+    let hanare = place.hanare();
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,QUIT").arg(hanare.get_program()).stdin(Stdio::null());
+    command.args(["run", "--local", "64M", "--", "sh", "-c", &waiting_script(place, prepare)]);
+    for (name, value) in hanare.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command.stdout(Stdio::null()).stderr(Stdio::null());
     adjust(&mut command);
     let run = Begun(command.spawn().unwrap());
