@@ -11,16 +11,13 @@ use std::cell::Cell;
 use std::fmt::Write;
 
 use super::fifo::Fifo;
+use super::sample::Sample;
 use super::shadows::Shadows;
 use super::swap_in_history::SwapInHistory;
 use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Which units are sampled where pages are hidden: two of 32, apart from each other.
-const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// And where they are not: as many in rows, since what returns by itself among pages that stay cannot be fetched ahead.
-const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 /// With fewer pages than this in view a sample says nothing: all follow the floor. With more they follow the second
 /// candidate until it says something.
 const PAGES_MIN: u32 = 128;
@@ -59,6 +56,12 @@ const GUARD: usize = CANDIDATES.len();
 /// more than one of so many of them did, the floor is followed at once.
 const WATCH_MIN: u64 = 48;
 const WATCH_FEW: u64 = 8;
+/// Accounts err. When all pages known have returned once since a candidate was followed, and in proportion so many of a
+/// sample, but in the floor's account fewer by so many standard deviations, the floor is followed.
+const RETURNS_MIN: f64 = 192.0;
+const WORSE: f64 = 1.0;
+/// Returns of all pages known after which what is counted of that is halved.
+const ROUNDS_KEPT: f64 = 8.0;
 /// Returns, in times of all local memory, for which it is followed then the first time; each time twice as many.
 const STAY: u64 = 8;
 /// After the followers: the sample's pages, where they are a team.
@@ -80,62 +83,20 @@ pub(super) const INFO: Info = Info {
     },
 };
 
-/// How units are sampled.
-#[derive(Clone, Copy, Debug)]
-struct Sampling {
-    /// Of so many neighbouring units,
-    run: u32,
-    /// so many are sampled,
-    units: u32,
-    /// so far from each other,
-    step: u32,
-    /// the first at a multiple of this.
-    grain: u32,
-}
-
-impl Sampling {
-    /// Where in a run the first sampled unit is: a draw.
-    fn start(self, run: u32, salt: u64) -> u32 {
-        let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        x ^= x >> 32;
-        x as u32 % (self.run / self.grain) * self.grain
-    }
-}
-
-/// The sampled units and their names, which lie close together.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    how: Sampling,
-    /// Runs of units, hence names of the first sampled units of each.
-    runs: u32,
-    salt: u64,
-}
-
-impl Sample {
-    fn names(self) -> u32 {
-        self.runs * self.how.units
-    }
-
-    fn name_of(self, page: PageId) -> Option<PageId> {
-        let Sampling { run: len, units, step, .. } = self.how;
-        let (run, at) = (page.0 / len, page.0 % len);
-        let behind = (at + len - self.how.start(run, self.salt)) % len;
-        let which = behind / step;
-        (behind.is_multiple_of(step) && which < units).then(|| PageId(which * self.runs + run))
-    }
-
-    fn page_of(self, name: PageId) -> PageId {
-        let (which, run) = (name.0 / self.runs, name.0 % self.runs);
-        let len = self.how.run;
-        PageId(run * len + (self.how.start(run, self.salt) + which * self.how.step) % len)
-    }
-}
-
 /// Pages that one policy orders.
 struct Team {
     policy: Box<dyn Policy>,
     /// Pages in view.
     present: u32,
+}
+
+/// What returned since the last turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Of the pages that are not sampled.
+    real: u32,
+    /// In the account of the floor.
+    floor: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,6 +131,11 @@ pub(super) struct Auto {
     watched: u32,
     watched_guard: u32,
     followed: usize,
+    /// Kept from so many returns on: before, pages leave that another candidate chose to keep.
+    record: Record,
+    settled_at: u64,
+    /// How often a page returned under the floor for each time that one did in its account, when it was followed last.
+    floor_error: f64,
     /// There are enough pages for a sample.
     samples: bool,
     full: bool,
@@ -187,8 +153,7 @@ impl Auto {
         let build = |name: &str, units| -> Box<dyn Policy> {
             super::build(name, Space { units, ..space }).unwrap_or_else(|_| Box::new(Fifo::new(units)))
         };
-        let how = if space.hides { HIDDEN } else { IN_ROWS };
-        let which = Sample { how, runs: space.units.div_ceil(how.run), salt: space.seed };
+        let which = Sample::of(space);
         let names = which.names();
         let accounts = CANDIDATES.iter().chain([&CANDIDATES[FLOOR]]).map(|name| build(name, names)).collect();
         let team = |policy| Team { policy, present: 0 };
@@ -209,6 +174,9 @@ impl Auto {
             watched: 0,
             watched_guard: 0,
             followed: FIRST,
+            record: Record::default(),
+            settled_at: 0,
+            floor_error: 1.0,
             samples: true,
             full: false,
             returns: 0,
@@ -264,6 +232,7 @@ impl Auto {
         }
         if again && cause != Cause::Ahead {
             self.returns += 1;
+            self.record.real += u32::from(name.is_none() && self.returns > self.settled_at);
             self.watch();
         }
     }
@@ -272,14 +241,18 @@ impl Auto {
     fn touched(&mut self, name: PageId, cause: Cause, again: bool) {
         let share = self.share();
         let more = self.known_sample.saturating_sub(share) / 4;
-        let before = self.shadows.returns(GUARD);
+        let before = [GUARD, FLOOR].map(|k| self.shadows.returns(k));
         let share = |k| if k == GUARD { share + more } else { share };
         self.shadows.touched(name, cause, self.arrivals, again, share);
-        self.watched_guard += self.shadows.returns(GUARD) - before;
+        self.watched_guard += self.shadows.returns(GUARD) - before[0];
+        if self.returns > self.settled_at {
+            self.record.floor += self.shadows.returns(FLOOR) - before[1];
+        }
         self.judge_in -= u32::from(again);
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
             self.judge();
+            self.compare();
         }
     }
 
@@ -310,8 +283,28 @@ impl Auto {
 
     fn turn_to(&mut self, k: usize) {
         self.follow(k);
+        self.record = Record::default();
+        self.settled_at = self.returns + u64::from(self.present());
         self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: k };
         self.turned += 1;
+    }
+
+    /// Looks whether more returns than would under the floor.
+    fn compare(&mut self) {
+        let sampled = f64::from(self.known_sample);
+        let all = f64::from(self.known_all - self.known_sample).max(1.0);
+        let (real, floor) = (f64::from(self.record.real) * sampled / all, f64::from(self.record.floor));
+        if real < sampled.max(RETURNS_MIN) || self.record.floor == 0 {
+            return;
+        }
+        if self.followed == FLOOR {
+            self.floor_error = real / floor;
+        } else if real - floor * self.floor_error > WORSE * (real + floor).sqrt() {
+            return self.flee();
+        }
+        if real > ROUNDS_KEPT * sampled {
+            self.record = Record { real: self.record.real / 2, floor: self.record.floor / 2 };
+        }
     }
 
     /// Follows another candidate when it would have done better by more than chance explains.
@@ -499,18 +492,6 @@ mod tests {
 
     fn space(units: u32, hides: bool) -> Space {
         Space { units, block_units: 1, seed: 7, hides }
-    }
-
-    #[test]
-    fn sampled_units_have_names_of_their_own_and_come_back_from_them() {
-        for hides in [true, false] {
-            let which = Auto::new(space(5120, hides)).which;
-            let mut names: Vec<_> = (0..5120).filter_map(|unit| Some((which.name_of(PageId(unit))?, unit))).collect();
-            assert!(names.iter().all(|&(name, unit)| which.page_of(name) == PageId(unit)));
-            names.sort_unstable();
-            names.dedup_by_key(|&mut (name, _)| name);
-            assert_eq!((names.len() as u32, which.names()), (5120 / 16, 5120 / 16));
-        }
     }
 
     /// Misses of a policy in memory of this size, whose hits are seen only where it hides pages; and how many it hid.

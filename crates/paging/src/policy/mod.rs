@@ -16,6 +16,7 @@ mod opt;
 mod plru;
 mod random;
 mod s3_fifo;
+mod sample;
 mod shadows;
 mod simple;
 mod sketch;

@@ -1,0 +1,83 @@
+//! Which units a sample holds: one of 16, drawn at random.
+
+use super::Space;
+use crate::units::PageId;
+
+/// Which units are sampled where pages are hidden: two of 32, apart from each other.
+const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
+/// And where they are not: as many in rows, since what returns by itself among pages that stay cannot be fetched ahead.
+const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
+
+/// How units are sampled.
+#[derive(Clone, Copy, Debug)]
+struct Sampling {
+    /// Of so many neighbouring units,
+    run: u32,
+    /// so many are sampled,
+    units: u32,
+    /// so far from each other,
+    step: u32,
+    /// the first at a multiple of this.
+    grain: u32,
+}
+
+impl Sampling {
+    /// Where in a run the first sampled unit is: a draw.
+    fn start(self, run: u32, salt: u64) -> u32 {
+        let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x ^= x >> 32;
+        x as u32 % (self.run / self.grain) * self.grain
+    }
+}
+
+/// The sampled units and their names, which lie close together in the order of the units: some policies walk over the pages
+/// in their order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    how: Sampling,
+    /// Runs of units.
+    runs: u32,
+    salt: u64,
+}
+
+impl Sample {
+    pub(super) fn of(space: Space) -> Self {
+        let how = if space.hides { HIDDEN } else { IN_ROWS };
+        Self { how, runs: space.units.div_ceil(how.run), salt: space.seed }
+    }
+
+    pub(super) fn names(self) -> u32 {
+        self.runs * self.how.units
+    }
+
+    pub(super) fn name_of(self, page: PageId) -> Option<PageId> {
+        let Sampling { run: len, units, step, .. } = self.how;
+        let (run, at) = (page.0 / len, page.0 % len);
+        let behind = (at + len - self.how.start(run, self.salt)) % len;
+        let which = behind / step;
+        (behind.is_multiple_of(step) && which < units).then(|| PageId(run * units + which))
+    }
+
+    pub(super) fn page_of(self, name: PageId) -> PageId {
+        let (run, which) = (name.0 / self.how.units, name.0 % self.how.units);
+        let len = self.how.run;
+        PageId(run * len + (self.how.start(run, self.salt) + which * self.how.step) % len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampled_units_have_names_of_their_own_and_come_back_from_them() {
+        for hides in [true, false] {
+            let which = Sample::of(Space { units: 5120, block_units: 1, seed: 7, hides });
+            let mut names: Vec<_> = (0..5120).filter_map(|unit| Some((which.name_of(PageId(unit))?, unit))).collect();
+            assert!(names.iter().all(|&(name, unit)| which.page_of(name) == PageId(unit)));
+            names.sort_unstable();
+            names.dedup_by_key(|&mut (name, _)| name);
+            assert_eq!((names.len() as u32, which.names()), (5120 / 16, 5120 / 16));
+        }
+    }
+}
