@@ -12,6 +12,11 @@ const HUGE_BYTES: usize = 2 << 20;
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages on their way to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
+/// Least bytes of a slot that this process copies itself: with a slot for every 4 KiB the table of slots would cost more near
+/// memory than the pager's own books.
+const DIRECT_SLOT_MIN: usize = 64 << 10;
+// A slot is copied by way of a buffer of that size.
+const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
 /// The shapes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +106,8 @@ pub(crate) fn plan(
         hides_in_place: in_place,
         ahead_units: ahead(direct, unit, block),
     };
-    Ok(Plan { config, reserve, slot_bytes: block, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
+    let slot_bytes = if direct { block.max(DIRECT_SLOT_MIN) } else { block };
+    Ok(Plan { config, reserve, slot_bytes, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
 }
 
 /// How far ahead whole frames are fetched: over a link, enough to keep it busy; on one host, where the copy is made by
