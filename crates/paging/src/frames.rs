@@ -1,4 +1,7 @@
-//! Free frames of one class, the filled ones (memory behind them) apart from the empty ones (address space only).
+//! Free frames of one class, the filled ones (memory behind them) apart from the empty ones (address space only); and which
+//! frame a page has.
+
+use crate::units::{Geometry, PageId};
 
 /// Which frames of a pool are free.
 #[derive(Debug)]
@@ -48,5 +51,69 @@ impl Frames {
 
     pub(crate) fn has_empty(&self) -> bool {
         !self.empty.is_empty() || self.fresh < self.count
+    }
+}
+
+/// The frame of each page that has one, by its number.
+///
+/// State: a word a page. Where small pages have no frames, that is a word a block, or nothing at all.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The number plus one: memory of pages that never had a frame stays untouched.
+    of: Vec<u32>,
+    /// Units that share a word: 1, or those of a block.
+    units: u32,
+}
+
+impl Places {
+    pub(crate) fn new(geometry: &Geometry, small_have_frames: bool) -> Self {
+        let (words, units) = match (small_have_frames, geometry.block_units) {
+            (true, _) => (geometry.units, 1),
+            (false, 1) => (0, 1),
+            (false, units) => (geometry.blocks(), units),
+        };
+        Self { of: vec![0; words as usize], units }
+    }
+
+    /// Where the word of a page is; none for one that can have no frame.
+    fn at(&self, page: PageId, wide: bool) -> Option<usize> {
+        (wide || self.units == 1).then_some((page.0 / self.units) as usize).filter(|&at| at < self.of.len())
+    }
+
+    pub(crate) fn get(&self, page: PageId, wide: bool) -> Option<u32> {
+        self.of[self.at(page, wide)?].checked_sub(1)
+    }
+
+    pub(crate) fn set(&mut self, page: PageId, wide: bool, frame: Option<u32>) {
+        let word = frame.map_or(0, |frame| frame + 1);
+        if let Some(at) = self.at(page, wide)
+            && self.of[at] != word
+        {
+            self.of[at] = word;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_keep_the_frames_they_are_given_and_take_a_word_where_they_can_have_one() {
+        let plain = Geometry { units: 64, unit_bytes: 4096, block_units: 1 };
+        let mixed = Geometry { block_units: 16, ..plain };
+        for (geometry, small, words) in [(plain, true, 64), (mixed, true, 64), (mixed, false, 4), (plain, false, 0)] {
+            let mut places = Places::new(&geometry, small);
+            assert_eq!(places.of.len(), words);
+            let wide: Vec<bool> = if geometry.block_units > 1 { vec![false, true] } else { vec![false] };
+            for wide in wide {
+                let has = wide || small;
+                places.set(PageId(32), wide, Some(0));
+                assert_eq!(places.get(PageId(32), wide), has.then_some(0));
+                assert_eq!(places.get(PageId(16), wide), None);
+                places.set(PageId(32), wide, None);
+                assert_eq!(places.get(PageId(32), wide), None);
+            }
+        }
     }
 }

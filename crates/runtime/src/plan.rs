@@ -12,6 +12,11 @@ const HUGE_BYTES: usize = 2 << 20;
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages on their way to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
+/// Least bytes of a slot that this process copies itself: with a slot for every 4 KiB the table of slots would cost more near
+/// memory than the pager's own books.
+const DIRECT_SLOT_MIN: usize = 64 << 10;
+// A slot is copied by way of a buffer of that size.
+const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
 /// The shapes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,13 @@ impl Plan {
     /// Whether pages in view can be hidden.
     pub(crate) fn hides(&self) -> bool {
         self.config.small.moves || self.config.hides_in_place
+    }
+
+    /// Places for pages that are lifted: dirty pages are where they are copied to their slots at once, by a thread beside the
+    /// program's.
+    pub(crate) fn lift_frames(&self, mode: Mode, features: &Features) -> usize {
+        let lifts = self.config.direct && !self.config.small.moves && features.move_ && mode == Mode::Thread;
+        if lifts { limits::VICTIMS_MAX } else { 0 }
     }
 }
 
@@ -101,7 +113,8 @@ pub(crate) fn plan(
         hides_in_place: in_place,
         ahead_units: ahead(direct, unit, block),
     };
-    Ok(Plan { config, reserve, slot_bytes: block, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
+    let slot_bytes = if direct { block.max(DIRECT_SLOT_MIN) } else { block };
+    Ok(Plan { config, reserve, slot_bytes, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
 }
 
 /// How far ahead whole frames are fetched: over a link, enough to keep it busy; on one host, where the copy is made by
@@ -109,4 +122,77 @@ pub(crate) fn plan(
 fn ahead(direct: bool, unit: usize, block: usize) -> u32 {
     const AHEAD_BYTES: usize = 4 << 20;
     if direct { 0 } else { (AHEAD_BYTES / unit).max(2 * block / unit) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_sys::features::{Disabled, Thp};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A machine that can move pages, with huge ones.
+    fn machine() -> Features {
+        let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
+        let mut features = Features::probe(&nothing);
+        (features.move_, features.thp) = (true, Thp::Always);
+        features
+    }
+
+    /// Settings with nothing but a budget.
+    fn a_mebibyte(name: &str) -> Option<std::ffi::OsString> {
+        (name == "HANARE_LOCAL").then(|| "1M".into())
+    }
+
+    fn planned(local: Local, page_size: PageSize, direct: bool) -> Plan {
+        let mut settings = Settings::from_lookup(a_mebibyte).unwrap();
+        (settings.local, settings.page_size) = (local, page_size);
+        plan(&settings, Mode::Thread, &machine(), direct, false).unwrap()
+    }
+
+    /// With few huge pages of budget none would ever be chosen: on this host pages are small from the start, and the books of
+    /// blocks and the room for huge frames are spared. A server's slots stay huge, for its sake.
+    #[test]
+    fn pages_are_small_where_the_budget_is_and_on_this_host_only() {
+        let (small, mixed) = ((4 << 10, 1), (4 << 10, 512));
+        for (local, direct, want) in [
+            (Local::Bytes(MIB), true, small),
+            (Local::Bytes(16 * MIB - 1), true, small),
+            (Local::Bytes(16 * MIB), true, mixed),
+            (Local::Bytes(1 << 30), true, mixed),
+            (Local::Bytes(8 * MIB), false, mixed),
+            (Local::Percent(25), true, mixed),
+        ] {
+            let plan = planned(local, PageSize::Auto, direct);
+            let Geometry { unit_bytes, block_units, .. } = plan.config.geometry;
+            assert_eq!((unit_bytes, block_units), want, "{local:?}, direct: {direct}");
+            assert_eq!(plan.huge, want == mixed, "{local:?}, direct: {direct}");
+            assert_eq!(plan.config.wide.frames > 0, want == mixed, "{local:?}, direct: {direct}");
+        }
+    }
+
+    #[test]
+    fn slots_of_this_host_are_not_smaller_than_what_their_table_is_worth() {
+        let slots =
+            |page: u32, direct| planned(Local::Bytes(64 * MIB), PageSize::Fixed(page), direct).slot_bytes as u32;
+        for page in [4 << 10, 64 << 10, 2 << 20] {
+            assert_eq!(slots(page, true), page.max(64 << 10));
+            assert_eq!(slots(page, false), page);
+        }
+        assert_eq!(planned(Local::Bytes(64 * MIB), PageSize::Auto, true).slot_bytes, 2 << 20);
+    }
+
+    #[test]
+    fn dirty_pages_are_lifted_where_they_are_copied_on_this_host_beside_the_program() {
+        let lifts = |page, direct, mode, features: &Features| {
+            let settings = Settings { page_size: page, ..Settings::from_lookup(a_mebibyte).unwrap() };
+            plan(&settings, mode, features, direct, false).unwrap().lift_frames(mode, features) > 0
+        };
+        let (auto, features) = (PageSize::Auto, machine());
+        assert!(lifts(auto, true, Mode::Thread, &features));
+        assert!(!lifts(auto, true, Mode::Sigbus, &features), "there the program's own thread is in the engine");
+        assert!(!lifts(PageSize::Fixed(64 << 10), true, Mode::Thread, &features), "whole frames move by themselves");
+        assert!(!lifts(PageSize::Fixed(4 << 10), false, Mode::Thread, &features), "they are copied to a frame");
+        assert!(!lifts(auto, true, Mode::Thread, &Features { move_: false, ..features }));
+    }
 }

@@ -6,6 +6,7 @@
 //! anything or knows what a server is.
 
 mod fork;
+mod lift;
 
 use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
@@ -363,36 +364,6 @@ impl View {
         unsafe { self.read(span, self.frame(frame)) };
         // SAFETY: the bytes are in the frame now.
         self.windows.runs(span, |addr, part| _ = unsafe { map::advise(addr, part.len, Advice::DontNeed) });
-    }
-
-    /// How many small pages can be lifted at once.
-    pub(crate) fn lift_frames(&self) -> usize {
-        self.sizes.lift_frames
-    }
-
-    /// Where the page lifted to the place of this number lies.
-    pub(crate) fn lifted(&self, place: usize) -> *const u8 {
-        debug_assert!(place < self.sizes.lift_frames);
-        (self.lift_pool + place * self.sizes.unit) as *const u8
-    }
-
-    /// Moves small pages out of view, in one step that no write can fall into, to the places from this number on; false,
-    /// and they are as they were, when they cannot be moved. Cheaper than to freeze and drop them: it is one change of
-    /// the page table instead of two.
-    ///
-    /// # Safety
-    /// The pages are in transit and the places empty, all this call's to handle.
-    pub(crate) unsafe fn lift(&self, span: Span, place: usize) -> bool {
-        let (Some(uffd), Some(from)) = (&self.uffd, self.windows.whole(span)) else { return false };
-        let mode = MoveMode { dontwake: true, allow_src_holes: true };
-        // SAFETY: passed on from the caller.
-        unsafe { move_all(uffd, self.lifted(place) as usize, from, span.len, mode) }
-    }
-
-    /// Empties the first `count` places of lifted pages.
-    pub(crate) fn drop_lifted(&self, count: usize) {
-        // SAFETY: memory of our own whose bytes nobody needs any more.
-        let _ = unsafe { map::advise(self.lift_pool, count * self.sizes.unit, Advice::DontNeed) };
     }
 
     /// Stops writes to pages in view: later ones trap and wait.

@@ -1,6 +1,6 @@
 //! Ahead: what is fetched before it is touched.
 
-use super::{NO_FRAME, PREFETCHED, Pager, WANTED, WRITE};
+use super::{PREFETCHED, Pager, WANTED, WRITE};
 use crate::config::State;
 use crate::event::Actions;
 use crate::limits;
@@ -37,7 +37,7 @@ impl Pager {
         }
         let (mut run, mut pages_left) = (0, limits::PREFETCH_UNITS_MAX);
         for &(mut first, mut count) in proposals.as_slice() {
-            if copied && span == 1 && first == page.0 + span && self.frame[page.0 as usize] == NO_FRAME && run == 0 {
+            if copied && span == 1 && first == page.0 + span && self.its_frame(page).is_none() && run == 0 {
                 run = self.join_run(first, count.min(run_max - 1));
                 (first, count) = (first + run, count - run);
             }
@@ -65,7 +65,7 @@ impl Pager {
             self.counters.pages_small += 1;
             self.move_to(page, State::Fetching);
             self.clear(page, WANTED | WRITE);
-            self.frame[page.0 as usize] = NO_FRAME;
+            self.set_frame(page, None);
             self.set(page, PREFETCHED);
             run += 1;
         }

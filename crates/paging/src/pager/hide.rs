@@ -3,7 +3,7 @@
 //! A hidden page keeps its memory. Where pages move, its bytes wait in a frame; where they are protected instead, they stay
 //! in place. To the policy it is in view all the while, and it may be replaced like any other page in view.
 
-use super::{DIRTY, HIDDEN, NO_FRAME, Pager, WANTED, WRITE, WRITING};
+use super::{DIRTY, HIDDEN, Pager, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions};
 use crate::limits;
@@ -33,7 +33,7 @@ impl Pager {
         if frame.is_none() && !self.hides_in_place {
             return;
         }
-        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |frame| frame.index);
+        self.set_frame(page, frame);
         self.set(page, HIDDEN);
         self.move_to(page, State::Hiding);
         self.counters.hidden += u64::from(self.span(page));
@@ -121,6 +121,6 @@ impl Pager {
 
     /// The frame a hidden page's bytes wait in; none where they stay in place.
     pub(super) fn hiding_frame(&self, page: PageId) -> Option<FrameId> {
-        (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page))
+        self.its_frame(page)
     }
 }

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use crate::config::{Class, Config, ConfigError, Counters, Progress, STATES, State};
 use crate::event::{Action, Actions, Bytes, Event, Source};
-use crate::frames::Frames;
+use crate::frames::{Frames, Places};
 use crate::grain::Grain;
 use crate::limits;
 use crate::policy::{Cause, Policy};
@@ -57,8 +57,6 @@ const WRITTEN_SHIFT: u32 = 9;
 /// It is out of sight, or going there, so that its next touch is seen.
 const HIDDEN: u16 = 2048;
 
-const NO_FRAME: u32 = u32::MAX;
-
 struct Pool {
     class: Class,
     frames: Frames,
@@ -74,7 +72,7 @@ pub struct Pager {
     ahead_units: u32,
     state: Vec<u8>,
     flags: Vec<u16>,
-    frame: Vec<u32>,
+    frame: Places,
     is_wide: Vec<u8>,
     in_memory: Vec<u16>,
     remote: Vec<u16>,
@@ -142,7 +140,7 @@ impl Pager {
             ahead_units: config.ahead_units,
             state: vec![0; units],
             flags: vec![0; units],
-            frame: vec![0; units],
+            frame: Places::new(&geometry, config.small.frames > 0),
             is_wide: vec![0; blocks],
             in_memory: vec![0; blocks],
             remote: vec![0; blocks],
@@ -395,7 +393,7 @@ impl Pager {
             // A page fetched straight into view arrives writable; one in a frame is told when it is installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
-        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+        self.set_frame(page, frame);
         actions.push(Action::Fetch { page, count: 1, source, frame, writable: write, demand });
     }
 
@@ -415,7 +413,7 @@ impl Pager {
             self.used += self.span(page);
             self.move_to(page, State::Fetching);
             self.set(page, WANTED | DIRTY | WRITE);
-            self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+            self.set_frame(page, frame);
             let source = Source::Frame(from);
             return actions.push(Action::Fetch { page, count: 1, source, frame, writable: true, demand: true });
         }
@@ -462,7 +460,7 @@ impl Pager {
 
     /// A fetch brought nothing: asked again while someone waits for it, given up otherwise.
     fn refetch(&mut self, page: PageId, actions: &mut Actions) {
-        let frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        let frame = self.its_frame(page);
         let wanted = self.has(page, WANTED);
         let write = self.has(page, WRITE) || frame.is_none() && self.has(page, DIRTY);
         self.used -= self.span(page);
@@ -490,8 +488,7 @@ impl Pager {
             return self.refetch(page, actions);
         }
         self.copy_done(page);
-        if installing && self.frame[page.0 as usize] != NO_FRAME {
-            let frame = self.frame_of(page);
+        if installing && let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
         }
         self.move_to(page, State::Resident);
@@ -526,7 +523,7 @@ impl Pager {
             return self.still_in_view(page, actions);
         }
         self.clear(page, HIDDEN);
-        let pool_frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        let pool_frame = self.its_frame(page);
         if self.has(page, DISCARDED) {
             self.leave_done(page);
             self.forget_frame(page, pool_frame);
@@ -559,13 +556,13 @@ impl Pager {
 
     /// The page could not be taken out: it is as before, and at the end of its policy's order.
     fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
-        let frame = (self.frame[page.0 as usize] != NO_FRAME).then(|| self.frame_of(page));
+        let frame = self.its_frame(page);
         if self.has(page, DISCARDED) {
             return actions.push(Action::TakeOut { page, frame, bytes: Bytes::Clean });
         }
         if let Some(frame) = frame {
             self.pool(frame.wide).frames.put_empty(frame.index);
-            self.frame[page.0 as usize] = NO_FRAME;
+            self.set_frame(page, None);
         }
         self.leave_done(page);
         let hidden = self.has(page, HIDDEN);
@@ -723,8 +720,18 @@ impl Pager {
         if self.span(page) > 1 { &self.wide } else { &self.small }
     }
 
+    /// The frame of a page that has one.
     fn frame_of(&self, page: PageId) -> FrameId {
-        FrameId { wide: self.span(page) > 1, index: self.frame[page.0 as usize] }
+        self.its_frame(page).unwrap_or(FrameId { wide: self.span(page) > 1, index: u32::MAX })
+    }
+
+    fn its_frame(&self, page: PageId) -> Option<FrameId> {
+        let wide = self.span(page) > 1;
+        self.frame.get(page, wide).map(|index| FrameId { wide, index })
+    }
+
+    fn set_frame(&mut self, page: PageId, frame: Option<FrameId>) {
+        self.frame.set(page, self.span(page) > 1, frame.map(|frame| frame.index));
     }
 
     /// Units of free frames that keep their memory.

@@ -1,6 +1,6 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
-use super::{DIRTY, DISCARDED, GUESSED, HIDDEN, NO_FRAME, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use super::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
@@ -228,7 +228,7 @@ impl Pager {
     }
 
     pub(super) fn leave(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
-        self.frame[page.0 as usize] = frame.map_or(NO_FRAME, |f| f.index);
+        self.set_frame(page, frame);
         self.move_to(page, State::TakingOut);
         self.leaving += self.span(page);
         self.leaving_clean += if self.frees_at_once(page) { self.span(page) } else { 0 };

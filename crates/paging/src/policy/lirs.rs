@@ -168,7 +168,8 @@ impl Policy for Lirs {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        if self.rest.of(page) == Some(GHOST) {
+        // Where nothing is remembered, no memory is touched to find that out.
+        if self.rest.len(GHOST) > 0 && self.rest.of(page) == Some(GHOST) {
             self.rest.remove(page);
             self.stack.remove(page);
         }

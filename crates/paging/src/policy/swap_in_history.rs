@@ -102,6 +102,10 @@ impl Chain {
     }
 
     fn forget(&mut self, page: PageId) {
+        // Where no page ever came, no memory is touched to find that nothing is known.
+        if self.tip == 0 {
+            return;
+        }
         self.follower[page.0 as usize] = 0;
         match self.mark.get_mut(page.0 as usize) {
             Some(mark) => *mark = self.passed,

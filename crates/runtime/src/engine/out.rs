@@ -11,6 +11,9 @@ use crate::stats::add;
 use crate::store::direct::Direct;
 use crate::view::Span;
 
+// Which pages of a batch were lifted is kept in a bit for each.
+const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
+
 impl Engine {
     /// Takes a page out of view, and with it all that leave by the same way, in one batch.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
@@ -198,5 +201,24 @@ impl Lift {
             self.pause = Self::PAUSE;
         }
         ok
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_lift_that_failed_so_many_runs_are_not_tried_and_then_again() {
+        let mut lift = Lift::default();
+        for _ in 0..10 {
+            assert!(lift.is_due() && lift.went(true), "what works is gone on with");
+        }
+        for _ in 0..3 {
+            assert!(lift.is_due() && !lift.went(false));
+            let passed_over = (0..2 * Lift::PAUSE).take_while(|_| !lift.is_due()).count();
+            assert_eq!(passed_over, Lift::PAUSE as usize);
+            assert!(lift.went(true) && lift.is_due(), "one that works ends the pause");
+        }
     }
 }

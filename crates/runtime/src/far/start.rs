@@ -231,15 +231,9 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
         block: unit * config.geometry.block_units as usize,
         small_frames: config.small.frames as usize,
         wide_frames: config.wide.frames as usize,
-        lift_frames: lift_frames(plan, mode, features),
+        lift_frames: plan.lift_frames(mode, features),
     };
     Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, still })?)
-}
-
-/// Dirty pages are lifted out of view where they are copied to their slots at once, by a thread beside the program's.
-fn lift_frames(plan: &Plan, mode: Mode, features: &Features) -> usize {
-    let lifts = plan.config.direct && !plan.config.small.moves && features.move_ && mode == Mode::Thread;
-    if lifts { paging::limits::VICTIMS_MAX } else { 0 }
 }
 
 pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {

@@ -18,9 +18,6 @@ use super::blocks::CHUNK;
 use super::{HeapError, classes, with_heap};
 use crate::far;
 
-/// As many as `narenas` in jemalloc.c says.
-const ARENAS: c_uint = 4;
-
 /// The most address space an arena takes at a time, in bytes.
 const GROW_MAX: usize = 16 << 20;
 
@@ -144,6 +141,9 @@ unsafe extern "C" fn merge(
 unsafe extern "C" {
     fn hanare_heap_is_used();
     fn hanare_heap_is_locked() -> c_int;
+    /// Set before `main`, and not written to afterwards.
+    #[link_name = "hanare_heap_arenas"]
+    safe static ARENAS: c_uint;
 }
 
 /// In a fork, between jemalloc's handlers: whether its locks are held, so that the child finds them free.
@@ -165,7 +165,7 @@ pub(super) fn open() -> Result<(), HeapError> {
         return Err(HeapError::Options);
     }
     check_classes()?;
-    for arena in (0..ARENAS).rev() {
+    for arena in (0..arenas).rev() {
         // Binding this thread to it makes the arena; this thread stays with the first.
         write(c"thread.arena", arena)?;
         write_of(c"arena.0.extent_hooks", arena, (&raw const HOOKS.0).cast_mut())?;

@@ -1,6 +1,7 @@
 /* What jemalloc is linked with: its options, and near memory for itself. All symbols are hidden, so that none is
  * mixed up with those of a program that brings its own jemalloc. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -9,16 +10,30 @@
 #include <unistd.h>
 
 /* Read once, when the library is loaded.
- * - narenas: as many as src/heap/arena.rs gives extent hooks to; without a far extent of its own no arena may be used.
+ * - narenas: as many as src/heap/arena.rs gives extent hooks to; without far extents no arena may be used.
  * - oversize_threshold: no further arena for large blocks, for the same reason.
  * - metadata_thp: with it the caches of threads lie with the metadata, which is near, and not in arena 0, which is far.
  * - dirty_decay_ms: freed pages are discarded within this time of the calls that follow; muzzy ones are not ours to have.
  * - cache_oblivious: blocks of whole pages start at a page, and cost none beyond.
  * - slab_sizes: longer slabs than the default, since each costs 128 bytes near; at most 512 blocks. */
-__attribute__((visibility("hidden"))) const char *_rjem_malloc_conf =
-    "narenas:4,oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:1000,muzzy_decay_ms:0,cache_oblivious:false,"
-    "slab_sizes:16-16:2|32-32:4|48-48:6|64-64:8|96-96:6|128-128:8|192-192:6|256-256:8|384-384:6|512-512:8|768-768:6|"
-    "1024-1024:8|1536-1536:6|2048-2048:8|3072-3072:6|4096-4096:8|6144-6144:6|8192-8192:8|12288-12288:6";
+#define OPTIONS \
+    "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:1000,muzzy_decay_ms:0,cache_oblivious:false," \
+    "slab_sizes:16-16:2|32-32:4|48-48:6|64-64:8|96-96:6|128-128:8|192-192:6|256-256:8|384-384:6|512-512:8|768-768:6|" \
+    "1024-1024:8|1536-1536:6|2048-2048:8|3072-3072:6|4096-4096:8|6144-6144:6|8192-8192:8|12288-12288:6"
+__attribute__((visibility("hidden"))) const char *_rjem_malloc_conf = "narenas:4," OPTIONS;
+
+/* How many arenas there are. Each takes 90 KB of near memory before its first block, and two are as good as four where no
+ * more than two threads can allocate at the same time. */
+__attribute__((visibility("hidden"))) unsigned hanare_heap_arenas = 4;
+
+/* Before jemalloc's own constructor, which has no priority. */
+__attribute__((constructor(101))) static void count_arenas(void) {
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) <= 2) {
+        hanare_heap_arenas = 2;
+        _rjem_malloc_conf = "narenas:2," OPTIONS;
+    }
+}
 
 /* What jemalloc mapped for itself, so that it can be counted. It maps a few megabytes at a time, each time more than the
  * last, and gives nothing back. */
