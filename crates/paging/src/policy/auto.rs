@@ -53,17 +53,20 @@ const FIRST: usize = 1;
 /// seen in a sample with its bare share, where the loop does not always fit.
 const GUARD: usize = CANDIDATES.len();
 /// The guard is looked at when so many of its pages are expected to have returned, had they fared as the others. When no
-/// more than one of so many of them did, the floor is followed at once.
+/// more than one of so many of them did, the floor is followed at once, and the candidate that was is barred.
 const WATCH_MIN: u64 = 48;
 const WATCH_FEW: u64 = 8;
-/// Accounts err. When all pages known have returned once since a candidate was followed, and in proportion so many of a
-/// sample, but in the floor's account fewer by so many standard deviations, the floor is followed.
+/// Accounts err. Once all pages known have returned since the floor was left, and in proportion so many of a sample, the
+/// floor is followed again, and all others are barred, if fewer returned in its account.
 const RETURNS_MIN: f64 = 192.0;
-const WORSE: f64 = 1.0;
+/// The next times that is done as soon as they are fewer by so many standard deviations.
+const CLEAR: f64 = 2.0;
 /// Returns of all pages known after which what is counted of that is halved.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Returns, in times of all local memory, for which it is followed then the first time; each time twice as many.
-const STAY: u64 = 8;
+/// Returns, in times of all local memory, for which one candidate and all are barred the first time; each time for twice as
+/// many.
+const BAR_ONE: u64 = 32;
+const BAR_ALL: u64 = 8;
 /// After the followers: the sample's pages, where they are a team.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < TEAM as usize);
@@ -90,13 +93,29 @@ struct Team {
     present: u32,
 }
 
-/// What returned since the last turn.
+/// What returned since the floor was left or followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Of the pages that are not sampled.
     real: u32,
     /// In the account of the floor.
     floor: u32,
+}
+
+/// Who is not to be followed for a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bar {
+    /// Until so many returns of all pages.
+    until: u64,
+    /// How often it was put up.
+    times: u32,
+}
+
+impl Bar {
+    fn put_up(&mut self, now: u64, returns: u64) {
+        self.until = now + (returns << self.times.min(16));
+        self.times += 1;
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,7 +150,7 @@ pub(super) struct Auto {
     watched: u32,
     watched_guard: u32,
     followed: usize,
-    /// Kept from so many returns on: before, pages leave that another candidate chose to keep.
+    /// Kept from so many returns on: before, pages leave that the floor chose to keep, or another.
     record: Record,
     settled_at: u64,
     /// How often a page returned under the floor for each time that one did in its account, when it was followed last.
@@ -143,9 +162,9 @@ pub(super) struct Auto {
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
-    /// Until so many returns the floor is followed whatever the accounts show, and how often that was so.
-    stay_until: u64,
-    flights: u32,
+    /// For each candidate, and for all but the floor.
+    bars: [Bar; CANDIDATES.len()],
+    bar_all: Bar,
 }
 
 impl Auto {
@@ -183,8 +202,8 @@ impl Auto {
             judge_in: JUDGE_EVERY,
             turns: [Turn::default(); TURNS],
             turned: 0,
-            stay_until: 0,
-            flights: 0,
+            bars: [Bar::default(); CANDIDATES.len()],
+            bar_all: Bar::default(),
         }
     }
 
@@ -264,16 +283,10 @@ impl Auto {
             return;
         }
         if self.followed != FLOOR && u64::from(self.watched_guard) * WATCH_FEW <= expected {
-            self.flee();
+            self.bars[self.followed].put_up(self.returns, BAR_ONE * u64::from(self.present()));
+            self.turn_to(FLOOR);
         }
         (self.watched, self.watched_guard) = (0, 0);
-    }
-
-    /// Follows the floor, and stays there for a while.
-    fn flee(&mut self) {
-        self.stay_until = self.returns + ((STAY * u64::from(self.present())) << self.flights.min(16));
-        self.flights += 1;
-        self.turn_to(FLOOR);
     }
 
     fn follow(&mut self, k: usize) {
@@ -282,9 +295,11 @@ impl Auto {
     }
 
     fn turn_to(&mut self, k: usize) {
+        if k == FLOOR || self.followed == FLOOR {
+            self.record = Record::default();
+            self.settled_at = self.returns + u64::from(self.present());
+        }
         self.follow(k);
-        self.record = Record::default();
-        self.settled_at = self.returns + u64::from(self.present());
         self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: k };
         self.turned += 1;
     }
@@ -294,26 +309,36 @@ impl Auto {
         let sampled = f64::from(self.known_sample);
         let all = f64::from(self.known_all - self.known_sample).max(1.0);
         let (real, floor) = (f64::from(self.record.real) * sampled / all, f64::from(self.record.floor));
-        if real < sampled.max(RETURNS_MIN) || self.record.floor == 0 {
-            return;
-        }
+        let would = floor * self.floor_error;
+        let enough = real >= sampled.max(RETURNS_MIN);
         if self.followed == FLOOR {
-            self.floor_error = real / floor;
-        } else if real - floor * self.floor_error > WORSE * (real + floor).sqrt() {
-            return self.flee();
+            if enough {
+                self.floor_error = real / floor.max(1.0);
+            }
+        } else {
+            let clear = self.bar_all.times > 0 && real - would > CLEAR * (real + would).sqrt();
+            if clear || enough && real > would {
+                self.bar_all.put_up(self.returns, BAR_ALL * u64::from(self.present()));
+                return self.turn_to(FLOOR);
+            }
         }
         if real > ROUNDS_KEPT * sampled {
             self.record = Record { real: self.record.real / 2, floor: self.record.floor / 2 };
         }
     }
 
+    /// Whether a candidate may be followed now.
+    fn is_free(&self, k: usize) -> bool {
+        k == FLOOR || self.returns >= self.bars[k].until.max(self.bar_all.until)
+    }
+
     /// Follows another candidate when it would have done better by more than chance explains.
     fn judge(&mut self) {
         let cost = |k: usize| self.shadows.returns(k);
-        let best = (0..CANDIDATES.len()).min_by_key(|&k| cost(k)).unwrap_or(FLOOR);
+        let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(FLOOR);
         let (now, then) = (f64::from(cost(self.followed)), f64::from(cost(best)));
         let chance = CERTAIN * f64::from(self.shadows.differences(best)).sqrt();
-        if self.returns >= self.stay_until && now - then > chance && now > MARGIN * then {
+        if now - then > chance && now > MARGIN * then {
             self.turn_to(best);
         }
         if (0..CANDIDATES.len()).any(|k| self.shadows.returns(k) > (MEMORY * self.shadows.held()).max(MEMORY_MIN)) {
@@ -526,6 +551,31 @@ mod tests {
             assert!(followed > 4 * floor, "the trap is one: {followed} misses against {floor}");
             // It has most of what the first loops have to give, and pays little for finding out about the second.
             assert!(auto < floor / 2 + CAPACITY, "hides {hides}: {auto} misses against {floor}");
+        }
+    }
+
+    #[test]
+    fn it_falls_back_where_more_pages_return_than_in_the_floors_account() {
+        // The sampled pages are touched in a loop, and while all are, half of the others return so often.
+        for (often, falls_back) in [(1, false), (4, true)] {
+            let mut auto = Auto::new(space(4096, true));
+            let (sampled, others): (Vec<_>, Vec<_>) =
+                (0..4096).map(PageId).partition(|&page| auto.name_of(page).is_some());
+            let (_, returning) = others.split_at(others.len() / 2);
+            others.iter().for_each(|&page| auto.inserted(page, Cause::Read));
+            returning.iter().for_each(|&page| auto.removed(page, Leave::Evicted));
+            sampled.iter().for_each(|&page| auto.inserted(page, Cause::Read));
+            let mut sampled = sampled.iter().cycle();
+            for (step, &page) in (0..4 * often).flat_map(|_| returning).enumerate() {
+                auto.inserted(page, Cause::Read);
+                auto.removed(page, Leave::Evicted);
+                if step % (7 * often) == 0
+                    && let Some(&page) = sampled.next()
+                {
+                    auto.referenced(page, false);
+                }
+            }
+            assert_eq!(auto.bar_all.times > 0, falls_back, "{:?}", auto.record);
         }
     }
 
