@@ -17,7 +17,7 @@ impl Steps {
 
     /// Where all writes are told by traps.
     fn without_watch(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
-        let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false };
+        let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false, one_sided: false };
         Self::of(Cluster::with(config, 1), pages, placement)
     }
 

@@ -3,11 +3,11 @@
 mod act;
 
 use std::fs::OpenOptions;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hanare_sys::map::Mapping;
+use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
 
 use super::engine::Counts;
@@ -18,20 +18,67 @@ use super::job::{Job, Transfer};
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
 use super::meet::Join;
+use super::offers::Offers;
 use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, State};
 use crate::diff::Differ;
+use crate::limits::FETCH_AHEAD;
 
 /// Traps whose wait is timed at once; further ones are answered all the same.
 const TIMED_MAX: usize = 64;
 
-/// Bytes behind a region of so many bytes in a rank's memory: its post with zero copy, and its gates where it is limited.
-pub(super) fn bytes_behind(job: &Job) -> (u64, u64) {
-    let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
-    let post = if is_zero_copy { Post::len_for(job.ranks) } else { 0 };
-    (post, if job.local_bytes.is_some() { Gates::len_for(pages_of(job)) } else { 0 })
+/// What lies behind the region in a rank's memory, in bytes and in this order: its post with zero copy; then its gates where it
+/// is limited; or what it offers, and its twins, where it is not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    region: u64,
+    post: u64,
+    gates: u64,
+    offers: u64,
+    twins: u64,
+}
+
+impl Behind {
+    pub(super) fn of(job: &Job) -> Self {
+        let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
+        let is_limited = job.local_bytes.is_some();
+        let when = |is: bool, bytes: u64| if is { bytes } else { 0 };
+        let is_offered = is_zero_copy && !is_limited;
+        Self {
+            region: job.region_bytes,
+            post: when(is_zero_copy, Post::len_for(job.ranks)),
+            gates: when(is_limited, Gates::len_for(pages_of(job))),
+            offers: when(is_offered, Offers::len_for(pages_of(job))),
+            twins: when(is_offered, job.region_bytes),
+        }
+    }
+
+    /// All of it.
+    pub(super) fn bytes(self) -> u64 {
+        self.post + self.gates + self.offers + self.twins
+    }
+
+    /// Where the gates begin, or what is offered instead.
+    pub(super) fn gates_at(self) -> u64 {
+        self.region + self.post
+    }
+
+    /// Where the twins begin, if peers may read them.
+    pub(super) fn twins_at(self) -> Option<u64> {
+        (self.twins > 0).then_some(self.gates_at() + self.gates + self.offers)
+    }
+
+    /// The post, if there is one.
+    pub(super) fn map_post(self, memory: impl AsFd, ranks: u16) -> Result<Option<Post>, MapError> {
+        (self.post > 0).then(|| Post::map(memory, self.region, ranks)).transpose()
+    }
+
+    /// What is offered, where pages may be.
+    pub(super) fn map_offers(self, memory: impl AsFd, pages: u32) -> Result<Option<Offers>, MapError> {
+        (self.offers > 0).then(|| Offers::map(memory, self.gates_at(), pages)).transpose()
+    }
 }
 
 /// Pages of the region.
@@ -45,6 +92,13 @@ pub(super) struct Reach {
     post: Post,
     /// Which pages may be read and written there at a time. None when all may.
     gates: Option<Gates>,
+    shelf: Option<Shelf>,
+}
+
+/// What another rank offers to be read without being asked, and its twins, which are what it offers of some pages.
+pub(super) struct Shelf {
+    offers: Offers,
+    twins: Mapping,
 }
 
 /// Maps the memory of another rank on this host.
@@ -56,15 +110,21 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
     // A shorter one would end this process at a touch beyond its end.
-    let (bytes, (post, gates)) = (job.region_bytes, bytes_behind(job));
-    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + post + gates {
+    let (bytes, behind, pages) = (job.region_bytes, Behind::of(job), pages_of(job));
+    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + behind.bytes() {
         return Err(failed(&"it has another size"));
     }
-    let region = Mapping::shared(&file, 0, bytes as usize).map_err(|error| failed(&error))?;
-    let at = bytes + post;
-    let post = Post::map(&file, bytes, join.ranks).map_err(|error| failed(&error))?;
-    let gates = (gates > 0).then(|| Gates::map(&file, at, pages_of(job))).transpose();
-    Ok(Reach { region, post, gates: gates.map_err(|error| failed(&error))? })
+    let map = || {
+        let region = Mapping::shared(&file, 0, bytes as usize)?;
+        let post = Post::map(&file, bytes, join.ranks)?;
+        let gates = (behind.gates > 0).then(|| Gates::map(&file, behind.gates_at(), pages)).transpose()?;
+        let shelf = match (behind.map_offers(&file, pages)?, behind.twins_at()) {
+            (Some(offers), Some(at)) => Some(Shelf { offers, twins: Mapping::shared(&file, at, bytes as usize)? }),
+            _ => None,
+        };
+        Ok::<_, MapError>(Reach { region, post, gates, shelf })
+    };
+    map().map_err(|error| failed(&error))
 }
 
 /// The connection to another rank, and its memory where pages are not carried in messages.
@@ -72,23 +132,35 @@ pub(super) struct Peer {
     link: Link,
     memory: Option<Mapping>,
     gates: Option<Gates>,
+    shelf: Option<Shelf>,
     /// The events tell also when there is room to send.
     wants_room: bool,
 }
 
 impl Peer {
     /// By a link alone, or with what was mapped of a rank of this host, whose post is the link's.
-    pub(super) fn new(link: Link, memory: Option<(Mapping, Option<Gates>)>) -> Self {
-        let (memory, gates) = memory.map_or((None, None), |(memory, gates)| (Some(memory), gates));
-        Self { link, memory, gates, wants_room: false }
+    pub(super) fn new(link: Link, memory: Option<Pages>) -> Self {
+        let (memory, gates, shelf) = match memory {
+            Some(Pages { region, gates, shelf }) => (Some(region), gates, shelf),
+            None => (None, None, None),
+        };
+        Self { link, memory, gates, shelf, wants_room: false }
     }
 }
 
 impl Reach {
     /// The post, for the link, and the rest.
-    pub(super) fn split(self) -> (Post, (Mapping, Option<Gates>)) {
-        (self.post, (self.region, self.gates))
+    pub(super) fn split(self) -> (Post, Pages) {
+        let Self { region, post, gates, shelf } = self;
+        (post, Pages { region, gates, shelf })
     }
+}
+
+/// What is at hand of another rank on this host but its post.
+pub(super) struct Pages {
+    region: Mapping,
+    gates: Option<Gates>,
+    shelf: Option<Shelf>,
 }
 
 /// The memory of another rank, where pages are not carried in messages.
@@ -107,10 +179,11 @@ struct Source<'a> {
     from: Rank,
     pages: &'a [u32],
     bodies: &'a [&'a [u8]],
-    is_update: bool,
+    /// The bytes that are not among them are in their pages already.
+    is_in_place: bool,
 }
 
-const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_update: false };
+const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
 /// How often this rank's post is looked into before the kernel is asked what is ready, where every rank has a CPU.
 const LOOKS: u32 = 50;
@@ -118,6 +191,8 @@ const LOOKS: u32 = 50;
 const TAKES_MAX: u32 = 8;
 /// Most pages whose diffs go home early at once.
 const SHED_MAX: usize = 64;
+/// Most pages that one event makes this rank read, for which there is room in a list.
+const READS_MAX: usize = FETCH_AHEAD as usize + 1;
 
 pub(super) struct Engine {
     machine: Machine,
@@ -129,6 +204,10 @@ pub(super) struct Engine {
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
+    /// What peers may read without asking.
+    offers: Option<Offers>,
+    /// Pages that this rank tried to read without asking, and whether it did; the machine has to be told.
+    reads: Vec<(u32, bool)>,
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
@@ -158,6 +237,7 @@ impl Engine {
         region: Region,
         peers: Vec<Option<Peer>>,
         post: Option<Arc<Post>>,
+        offers: Option<Offers>,
         has_cpu: bool,
         is_guarded: bool,
         limit: Option<Limit>,
@@ -171,6 +251,8 @@ impl Engine {
             region,
             is_zero_copy: peers.iter().flatten().any(|peer| peer.memory.is_some()),
             peers,
+            offers,
+            reads: Vec::with_capacity(READS_MAX),
             differ: Differ::new(),
             bodies: Bodies::new(),
             actions: Vec::with_capacity(64),
@@ -210,7 +292,7 @@ impl Engine {
     }
 
     /// Finds out which of the pages that are written without traps were written, ahead of a call that tells of them.
-    pub(super) fn find_written(&mut self) {
+    fn find_written(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let (machine, region) = (&self.machine, &self.region);
@@ -225,12 +307,45 @@ impl Engine {
     /// Begins a call.
     pub(super) fn call(&mut self, event: Event<'_>, events: &Events) -> Result<(), Misuse> {
         self.is_ending |= matches!(event, Event::Shutdown);
-        self.step(event, NOWHERE)?;
+        if !matches!(event, Event::Barrier | Event::Release { .. }) {
+            self.step(event, NOWHERE)?;
+            self.watch_room(events);
+            return Ok(());
+        }
+        // Until all that is to be protected is, nobody may read what this rank then writes unseen.
+        self.offers.iter().for_each(Offers::begin_flush);
+        self.find_written();
+        self.hear_readers(None, events);
+        let begun = self.step(event, NOWHERE);
+        self.offers.iter().for_each(Offers::end_flush);
         self.watch_room(events);
-        Ok(())
+        begun
     }
 
+    /// Takes in what ranks of this host have written, such as that they read pages of this one: ahead of all that makes it tell
+    /// what was written to them.
+    fn hear_readers(&mut self, but: Option<Rank>, events: &Events) {
+        if self.offers.is_none() {
+            return;
+        }
+        for rank in (0..self.peers.len()).filter(|&rank| but != Some(Rank(rank as u16))) {
+            if self.peers[rank].as_ref().is_some_and(|peer| peer.link.has_post()) {
+                self.take_messages(Rank(rank as u16), false, events);
+            }
+        }
+    }
+
+    /// Has the machine take an event, and carries out what it answers.
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
+        let stepped = self.step_once(event, source);
+        while let Some((page, is_here)) = self.reads.pop() {
+            // Never the program's misuse.
+            let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
+        }
+        stepped
+    }
+
+    fn step_once(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
         self.region.take_last_shown();
@@ -435,6 +550,10 @@ impl Engine {
                     match codec::decode(&header, payload, Sizes { page: PAGE, carried }) {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
+                            if from == Rank(0) && matches!(arrived.message, Message::Go { .. }) {
+                                // It lets this rank flush, or forget pages. This link's inbox is empty meanwhile.
+                                self.hear_readers(Some(from), events);
+                            }
                             self.receive(from, arrived, payload);
                         }
                         Err(_) => break Some(LinkError::Garbage),
@@ -472,7 +591,7 @@ impl Engine {
             Message::PageReply { page } => vec![*page],
             _ => Vec::new(),
         };
-        let is_update = matches!(arrived.message, Message::Updates { .. });
+        let is_in_place = self.is_zero_copy && matches!(arrived.message, Message::Updates { .. });
         let pinned = match arrived.message {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
@@ -480,7 +599,7 @@ impl Engine {
         // A message is never this rank's misuse.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
-            Source { from, pages: &pages, bodies: &bodies, is_update },
+            Source { from, pages: &pages, bodies: &bodies, is_in_place },
         );
         // Its home has pinned the page for this rank, whether it was still wanted or not.
         if let (Some(page), Some(gates)) = (pinned, gates_of(&self.peers, from)) {

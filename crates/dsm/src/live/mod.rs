@@ -14,6 +14,7 @@ mod job;
 mod limit;
 mod links;
 mod meet;
+mod offers;
 mod post;
 mod region;
 mod room;
