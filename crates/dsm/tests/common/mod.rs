@@ -69,7 +69,7 @@ pub struct Cluster {
     pub random: Random,
     /// Frames sent, by kind of message.
     pub sent: HashMap<&'static str, u64>,
-    /// Whether diffs and updates go in more frames than needed.
+    /// Whether diffs and updates go in more frames than needed, and pages are at times read in vain.
     pub chop: bool,
     /// Reads without a request that came to something.
     pub reads: u64,
@@ -153,7 +153,7 @@ impl Cluster {
         assert!(node.machine.is_home(page), "page {page} is offered by its home");
         let bytes = node.for_others(page);
         self.send(rank, home, &Message::Joined { page }, &Bodies::new());
-        let is_good = !self.random.chance(100);
+        let is_good = !self.chop || !self.random.chance(100);
         self.reads += u64::from(is_good);
         is_good.then_some(bytes)
     }
