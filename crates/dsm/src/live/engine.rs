@@ -11,7 +11,8 @@ use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
 
 use super::away::Away;
-use super::carry::{Behind, Engine, Peer, pages_of, peer_memory};
+use super::behind::{Behind, pages_of, peer_memory};
+use super::carry::{Engine, Peer};
 use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, die};
 use super::gates::Gates;
@@ -132,7 +133,7 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers, post, offers, has_cpu, by_tcp, limit)),
+            engine: LockCell::new(Engine::new(machine, region, peers, (post, offers), has_cpu, by_tcp, limit)),
             events,
             is_over: AtomicBool::new(false),
             job,
