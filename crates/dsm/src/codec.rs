@@ -105,6 +105,7 @@ fn number(message: &Message) -> u32 {
         Message::Notice { .. } => 15,
         Message::Release { .. } => 16,
         Message::Failed { .. } => 17,
+        Message::Joined { .. } => 18,
     }
 }
 
@@ -141,6 +142,7 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
         }
         Message::HomeRequest { page: number }
         | Message::Leave { page: number }
+        | Message::Joined { page: number }
         | Message::Acquire { lock: number }
         | Message::Grant { lock: number }
         | Message::Release { lock: number } => u32_to(*number, out),
@@ -389,6 +391,7 @@ fn decode_fields(number: u32, fields: &mut Fields<'_>, sizes: Sizes) -> Field<Ar
         15 => Message::Notice { runs: fields.runs()? },
         16 => Message::Release { lock: fields.u32()? },
         17 => Message::Failed { failure: decode_failure(fields)? },
+        18 => Message::Joined { page: fields.u32()? },
         _ => return Err(BadMessage),
     };
     Ok(Arrived { message, bodies })

@@ -15,9 +15,23 @@ impl Steps {
         Self::of(Cluster::new(ranks, pages, protocol, migrate, 1), pages, placement)
     }
 
+    /// Where readers read what homes offer.
+    fn one_sided(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
+        let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: true, one_sided: true };
+        Self::of(Cluster::with(config, 1), pages, placement)
+    }
+
+    /// Either.
+    fn either(one_sided: bool, ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
+        match one_sided {
+            true => Self::one_sided(ranks, pages, protocol, placement),
+            false => Self::new(ranks, pages, protocol, false, placement),
+        }
+    }
+
     /// Where all writes are told by traps.
     fn without_watch(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
-        let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false };
+        let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false, one_sided: false };
         Self::of(Cluster::with(config, 1), pages, placement)
     }
 
@@ -126,6 +140,24 @@ fn laplace_costs_the_edge_rows_of_each_rank_and_nothing_else() {
 }
 
 #[test]
+fn a_home_is_asked_for_a_page_once_and_read_from_then_on() {
+    for protocol in PROTOCOLS {
+        let (ranks, rows, iterations) = (4u16, 16u32, 12u64);
+        let edges = 2 * (u64::from(ranks) - 1);
+        let mut steps = Steps::one_sided(ranks, 2 * rows, protocol, &by_rows(ranks, rows));
+        laplace(&mut steps, rows, iterations as u32);
+        let (shares, updates) = (steps.sum(|c| c.pages_fetched), steps.sum(|c| c.pages_updated));
+        assert_eq!((steps.sent("PageRequest"), steps.sent("PageReply")), (2 * edges, 2 * edges), "{protocol:?}");
+        assert_eq!((steps.sent("Joined"), steps.0.reads), (shares - 2 * edges, shares - 2 * edges), "{protocol:?}");
+        match protocol {
+            Protocol::Invalidate => assert_eq!((shares, updates), (edges * iterations, 0)),
+            Protocol::Update => assert_eq!((shares, updates), (2 * edges, edges * (iterations - 1))),
+            Protocol::Adaptive => assert!(shares + updates <= edges * (iterations + 1)),
+        }
+    }
+}
+
+#[test]
 fn homes_follow_the_writers_of_a_badly_placed_laplace() {
     let (ranks, rows) = (4u16, 16u32);
     let mut steps = Steps::new(ranks, 2 * rows, Protocol::Invalidate, true, &Placement::One(Rank(0)));
@@ -215,8 +247,8 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
 
 #[test]
 fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_written() {
-    for protocol in PROTOCOLS {
-        let mut steps = Steps::new(2, 1, protocol, false, &Placement::One(Rank(0)));
+    for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
+        let mut steps = Steps::either(one_sided, 2, 1, protocol, &Placement::One(Rank(0)));
         steps.touch(1, 0, false);
         let rounds = 60;
         for round in 0..rounds {
@@ -242,8 +274,8 @@ fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_wr
 /// find the page as it was, and the reader would keep a value that was overwritten.
 #[test]
 fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() {
-    for protocol in PROTOCOLS {
-        let mut steps = Steps::new(3, 1, protocol, false, &Placement::One(Rank(0)));
+    for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
+        let mut steps = Steps::either(one_sided, 3, 1, protocol, &Placement::One(Rank(0)));
         steps.touch(1, 0, false);
         for _ in 0..3 {
             steps.touch(0, 0, true);
@@ -264,8 +296,8 @@ fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() 
 /// What another rank writes to a watched page is not in its twin: it must not be lost to the readers.
 #[test]
 fn a_watched_page_that_another_rank_writes_is_told_whole() {
-    for protocol in PROTOCOLS {
-        let mut steps = Steps::new(3, 1, protocol, false, &Placement::One(Rank(0)));
+    for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
+        let mut steps = Steps::either(one_sided, 3, 1, protocol, &Placement::One(Rank(0)));
         steps.touch(1, 0, false);
         for round in 0..12 {
             steps.touch(0, 0, true);

@@ -51,6 +51,7 @@ fn messages() -> impl Strategy<Value = Message> {
         }),
         (pages(), any::<bool>()).prop_map(|(pages, last)| Message::Updates { pages, last }),
         number().prop_map(|page| Message::Leave { page }),
+        number().prop_map(|page| Message::Joined { page }),
         (together(), 0u64..3, 0u8..4, set(), values()).prop_map(|(what, detail, meeting, targets, values)| {
             Message::Arrive { what, detail, meeting, targets, values }
         }),
@@ -111,7 +112,7 @@ proptest! {
         protocol in prop_oneof![Just(Protocol::Invalidate), Just(Protocol::Update), Just(Protocol::Adaptive)],
         steps in proptest::collection::vec(prop_oneof![calls().prop_map(Ok), (rank(), messages()).prop_map(Err)], 1..30),
     ) {
-        let config = Config { rank: Rank(me), ranks: 3, pages: 8, protocol, migrate: true, watch: true };
+        let config = Config { rank: Rank(me), ranks: 3, pages: 8, protocol, migrate: true, watch: true, one_sided: true };
         let mut machine = Machine::new(config).expect("valid");
         let mut actions = Vec::new();
         for step in steps {

@@ -3,11 +3,15 @@
 mod common;
 
 use common::{Access, Cluster, News, WORDS};
-use hanare_dsm::coherence::{Event, Placement, Protocol, Rank};
+use hanare_dsm::codec::Bodies;
+use hanare_dsm::coherence::{Config, Event, Message, Placement, Protocol, Rank, State};
 
 /// Three ranks, one page whose home is rank 2; rank 0 keeps the locks and counts who has arrived.
 fn three(protocol: Protocol, migrate: bool) -> Cluster {
-    let mut cluster = Cluster::new(3, 1, protocol, migrate, 1);
+    laid_out(Cluster::new(3, 1, protocol, migrate, 1))
+}
+
+fn laid_out(mut cluster: Cluster) -> Cluster {
     let placement = Placement::One(Rank(2));
     together(&mut cluster, || Event::Alloc { pages: 1, placement: &placement }, (0, 0));
     cluster
@@ -158,4 +162,72 @@ fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
         heard.extend(news);
     }
     assert_eq!(heard.iter().filter(|one| matches!(one, News::Finished(_))).count(), 3, "{heard:?}");
+}
+
+/// Such three, where readers read what the home offers; it offers its page, of which nobody has a copy.
+fn three_that_read(protocol: Protocol) -> Cluster {
+    let config = Config { rank: Rank(0), ranks: 3, pages: 1, protocol, migrate: false, watch: true, one_sided: true };
+    let mut cluster = Cluster::with(config, 1);
+    cluster.chop = false;
+    let mut cluster = laid_out(cluster);
+    assert_eq!(read(&mut cluster, 1), 0);
+    write(&mut cluster, 2, 1, NONE);
+    together(&mut cluster, || Event::Barrier, NONE);
+    cluster
+}
+
+/// Rank 1 reads the page, which its home does not hear of; then the home writes it.
+fn read_and_written(cluster: &mut Cluster) {
+    let reads = cluster.reads;
+    cluster.step(1, Event::Touch { page: 0, write: false }).expect("an allocated page");
+    assert_eq!((cluster.reads, cluster.nodes[1].word(WORDS - 1)[0]), (reads + 1, 1), "without a message of the home");
+    if cluster.nodes[2].access[0] != Access::Write {
+        cluster.step(2, Event::Touch { page: 0, write: true }).expect("an allocated page");
+    }
+    cluster.nodes[2].word(WORDS - 1)[0] = 2;
+}
+
+/// Otherwise the home would take its page for one that nobody shares, and tell nobody of the write.
+#[test]
+fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
+    for protocol in [Protocol::Invalidate, Protocol::Adaptive] {
+        let mut cluster = three_that_read(protocol);
+        call(&mut cluster, 2, Event::Acquire { lock: 0 }, NONE);
+        read_and_written(&mut cluster);
+        call(&mut cluster, 2, Event::Release { lock: 0 }, NONE);
+        call(&mut cluster, 1, Event::Acquire { lock: 0 }, NONE);
+        assert_eq!(read(&mut cluster, 1), 2, "{protocol:?}");
+    }
+}
+
+/// Otherwise the home would settle what rank 0 wrote with those it knows.
+#[test]
+fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
+    for protocol in [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive] {
+        let mut cluster = three_that_read(protocol);
+        write(&mut cluster, 0, 2, NONE);
+        cluster.step(2, Event::Barrier).expect("a right call");
+        cluster.step(1, Event::Touch { page: 0, write: false }).expect("an allocated page");
+        assert_eq!(cluster.nodes[1].word(WORDS - 1)[0], 1, "{protocol:?}: its home goes on without a message");
+        (0..2).for_each(|rank| _ = cluster.step(rank, Event::Barrier).expect("a right call"));
+        (1..3).for_each(|rank| _ = cluster.deliver_from(rank, 0).expect("it arrives"));
+        // The home goes on and gets the diff before anything of rank 1 has come.
+        (0..2).for_each(|_| _ = cluster.deliver_from(0, 2).expect("on its way"));
+        while cluster.deliver().is_some() {}
+        assert_eq!(read(&mut cluster, 1), 2, "{protocol:?}");
+    }
+}
+
+#[test]
+fn what_a_home_wrote_unseen_is_told_to_a_reader_of_whom_it_heard_late() {
+    let mut cluster = three_that_read(Protocol::Invalidate);
+    write(&mut cluster, 2, 2, NONE);
+    together(&mut cluster, || Event::Barrier, NONE);
+    assert_eq!(cluster.nodes[2].machine.state(0), State::Open, "nobody shares it");
+    cluster.nodes[2].word(WORDS - 1)[0] = 3;
+    cluster.send(1, Rank(2), &Message::Joined { page: 0 }, &Bodies::new());
+    while cluster.deliver().is_some() {}
+    together(&mut cluster, || Event::Barrier, NONE);
+    assert_eq!(cluster.nodes[2].machine.counters().pages_updated, 0);
+    assert_eq!(cluster.sent.get("Settle").copied(), Some(2), "it is told at the next barrier");
 }

@@ -20,6 +20,7 @@ struct Shape {
     protocol: Protocol,
     migrate: bool,
     watch: bool,
+    one_sided: bool,
     placement: Placement,
     /// Threads of a rank that touch; only the first makes calls.
     threads: usize,
@@ -112,8 +113,8 @@ fn mix(a: u64, b: u64, c: u64) -> u64 {
 impl World {
     fn new(seed: u64, shape: Shape) -> Self {
         let n = usize::from(shape.ranks);
-        let Shape { ranks, pages, protocol, migrate, watch, .. } = shape;
-        let cluster = Cluster::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch }, seed);
+        let Shape { ranks, pages, protocol, migrate, watch, one_sided, .. } = shape;
+        let cluster = Cluster::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch, one_sided }, seed);
         let program = || Program {
             threads: vec![Thread::Ready; shape.threads],
             clock: vec![1; n],
@@ -451,9 +452,16 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let protocols = prop_oneof![Just(Protocol::Invalidate), Just(Protocol::Update), Just(Protocol::Adaptive)];
     (1u16..6).prop_flat_map(move |ranks| {
         let program = (1usize..3, 0u64..4, any::<(bool, bool)>(), prop_oneof![Just(1u64), Just(6)], 3usize..40);
-        let policies = (any::<bool>(), prop_oneof![3 => Just(true), 1 => Just(false)]);
+        let often = || prop_oneof![3 => Just(true), 1 => Just(false)];
+        let policies = (any::<bool>(), often(), often());
         (2u32..14, protocols.clone(), policies, placements(ranks), program).prop_map(
-            move |(pages, protocol, (migrate, watch), placement, (threads, locks, (racy, scarce), sticky, calls))| {
+            move |(
+                pages,
+                protocol,
+                (migrate, watch, one_sided),
+                placement,
+                (threads, locks, (racy, scarce), sticky, calls),
+            )| {
                 Shape {
                     ranks,
                     pages,
@@ -461,6 +469,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                     migrate,
                     // What is watched stays in memory.
                     watch: watch && !scarce,
+                    one_sided,
                     placement,
                     threads,
                     locks,

@@ -169,7 +169,7 @@ impl Bench {
                 (0..PAGES).rev().for_each(touched);
                 let after = self.live.counts();
                 shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);
-                check(base, round as u32)?;
+                check(base, PAGES, round as u32)?;
                 if round % 3 < 2 {
                     (0..PAGES).for_each(|page| writes.extend(time_store(base + page * PAGE, round as u32 + 1)));
                 }
@@ -191,32 +191,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Barriers that update one page and many pages of rank 1, by rank 0.
+    /// Barriers that update one page and many pages of rank 1, by rank 0. The one page first, while no others are shared.
     fn updates(&mut self) -> Result<(), RankError> {
-        let base = self.alloc(PAGES, Rank(0))?;
         let empty_us = self.empty_barrier_us(BARRIERS)?;
-        let (mut one, mut many, mut parts) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..2 * ROUNDS as u32 + 1 {
-            let before = self.live.counts().update_ns;
-            if self.is_first {
-                let pages = if round % 2 == 1 { 1 } else { PAGES };
-                (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
-            }
-            let us = self.barrier_us()?;
-            match round {
-                0 => {}
-                _ if round % 2 == 1 => one.push(us - empty_us),
-                _ => {
-                    many.push((us - empty_us) / PAGES as f64);
-                    parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / PAGES as f64);
-                }
-            }
-            // The first time it fetches them, and is sent them from then on.
-            if !self.is_first && (round % 2 == 0) {
-                check(base, round)?;
-            }
-            self.barrier()?;
-        }
+        let (one, _) = self.update_rounds(1, empty_us)?;
+        let (many, parts) = self.update_rounds(PAGES, empty_us)?;
         for (name, times) in
             [("empty_us", vec![empty_us]), ("update_1_us", one), ("update_us", many), ("transfer_us", parts)]
         {
@@ -224,11 +203,35 @@ impl Bench {
         }
         Ok(())
     }
+
+    /// Rounds in which rank 0 writes so many pages that rank 1 has: what each costs a page, and the part of sending and taking it
+    /// in.
+    fn update_rounds(&mut self, pages: usize, empty_us: f64) -> Result<(Vec<f64>, Vec<f64>), RankError> {
+        let base = self.alloc(pages, Rank(0))?;
+        let (mut whole, mut parts) = (Vec::new(), Vec::new());
+        for round in 0..=ROUNDS as u32 {
+            let before = self.live.counts().update_ns;
+            if self.is_first {
+                (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
+            }
+            let us = self.barrier_us()?;
+            // The first time they are fetched, and sent from then on.
+            if round > 0 {
+                whole.push((us - empty_us) / pages as f64);
+                parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / pages as f64);
+            }
+            if !self.is_first {
+                check(base, pages, round)?;
+            }
+            self.barrier()?;
+        }
+        Ok((whole, parts))
+    }
 }
 
 /// Every page holds what its writer wrote in this round.
-fn check(base: usize, expected: u32) -> Result<(), RankError> {
-    let wrong = (0..PAGES).map(|page| (page, load(base + page * PAGE + 8))).find(|(_, found)| *found != expected);
+fn check(base: usize, pages: usize, expected: u32) -> Result<(), RankError> {
+    let wrong = (0..pages).map(|page| (page, load(base + page * PAGE + 8))).find(|(_, found)| *found != expected);
     wrong.map_or(Ok(()), |(page, found)| Err(RankError::Wrong { page, found, expected }))
 }
 

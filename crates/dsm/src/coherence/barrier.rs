@@ -87,6 +87,7 @@ impl Machine {
             } else if self.directory.get(local.entry).is_none_or(|entry| entry.sharers.is_empty()) {
                 self.pages[page as usize].state = State::Open;
                 self.unwatch(page, actions);
+                self.withhold(page, actions);
                 continue;
             } else {
                 let local = &mut self.pages[page as usize];
@@ -278,6 +279,7 @@ impl Machine {
             self.directory.remove(index);
             (local.home, local.state) = (home, State::Clean);
             self.counters.homes_moved += 1;
+            self.withhold(page, actions);
             actions.push(Action::GivenAway { page });
         }
     }
@@ -362,6 +364,8 @@ impl Machine {
         if sharers.is_empty() {
             self.pages[adopt.page as usize].state = State::Open;
             own.push(adopt.page);
+        } else {
+            self.offer(adopt.page, actions);
         }
         if sharers.iter().any(|rank| rank.0 >= ranks) { Err(Violation::Number) } else { Ok(()) }
     }

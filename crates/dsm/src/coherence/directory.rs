@@ -88,6 +88,14 @@ impl Entry {
         }
     }
 
+    /// A rank reads the page by itself, perhaps before it was as it is now.
+    pub(crate) fn joined(&mut self, rank: Rank, is_stale: bool) {
+        self.fetched(rank);
+        if is_stale {
+            self.stale.insert(rank);
+        }
+    }
+
     /// The page has words now that only `writer` had before. `at_barrier`: it still has its copy.
     pub(crate) fn written(&mut self, writer: Rank, at_barrier: bool) {
         let mut others = self.sharers;

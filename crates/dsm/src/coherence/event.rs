@@ -79,6 +79,13 @@ pub enum Event<'a> {
         /// The pages.
         pages: &'a [u32],
     },
+    /// What came of an [`Action::Read`].
+    Read {
+        /// The page.
+        page: u32,
+        /// Whether its bytes are in its place. Otherwise its home is asked.
+        is_here: bool,
+    },
     /// The rank enters a memory barrier.
     Barrier,
     /// The rank wants a lock.
@@ -129,6 +136,27 @@ pub enum Action {
     SendPage {
         /// To whom.
         to: Rank,
+        /// The page.
+        page: u32,
+    },
+    /// Read a page out of its home's memory, if the home offers it: send [`Message::Joined`], then copy what is offered (the twin of a
+    /// watched page) into the page's place, out of view, and see that it is offered as before and that the home did not enter
+    /// [`Event::Release`] or [`Event::Barrier`] in between. [`Event::Read`] has to follow before any other event.
+    ///
+    /// The home must get a `Joined` ahead of the `Release` and the [`Message::Go`] that come after it in time.
+    Read {
+        /// The page.
+        page: u32,
+        /// Its home.
+        home: Rank,
+    },
+    /// From now on others may read this page of which this rank is home: its twin as long as it is watched.
+    Offer {
+        /// The page.
+        page: u32,
+    },
+    /// Others may not any more, nor after [`Action::Discard`].
+    Withhold {
         /// The page.
         page: u32,
     },

@@ -23,6 +23,16 @@ enum At {
     Flushing(RankSet),
 }
 
+impl LockCall {
+    /// Homes that have not yet said that they have this rank's diffs.
+    pub(super) fn flushing(self) -> RankSet {
+        match self.at {
+            At::Wanted => RankSet::EMPTY,
+            At::Granted(homes) | At::Flushing(homes) => homes,
+        }
+    }
+}
+
 impl Machine {
     pub(super) fn acquire(&mut self, lock: u32, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         if lock >= LOCKS_MAX {

@@ -136,6 +136,17 @@ impl std::fmt::Display for Violation {
     }
 }
 
+/// How soon a message is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// At once.
+    Now,
+    /// When its receiver makes a call by itself; at once where it waits in one.
+    AtNextCall,
+    /// When its receiver looks for whatever reason.
+    AtNextLook,
+}
+
 /// A message between two ranks. Those of one pair arrive in the order in which they were sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
@@ -197,6 +208,11 @@ pub enum Message {
         /// The page.
         page: u32,
     },
+    /// To the home: the sender is about to read a page that is offered, and is among its sharers.
+    Joined {
+        /// The page.
+        page: u32,
+    },
     /// To rank 0: the sender has come so far.
     Arrive {
         /// In what.
@@ -254,10 +270,14 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether its receiver does not need it before it makes a call by itself: nobody goes on from a meeting before rank 0 has
-    /// arrived as well, and a copy that is gone is of interest at the next flush.
+    /// How soon its receiver needs it: nobody goes on from a meeting before rank 0 has arrived as well, and who has or leaves a
+    /// copy is of interest at the next flush.
     #[must_use]
-    pub fn can_wait(&self) -> bool {
-        matches!(self, Message::Arrive { .. } | Message::Leave { .. })
+    pub fn urgency(&self) -> Urgency {
+        match self {
+            Message::Arrive { .. } | Message::Leave { .. } => Urgency::AtNextCall,
+            Message::Joined { .. } => Urgency::AtNextLook,
+            _ => Urgency::Now,
+        }
     }
 }

@@ -27,6 +27,10 @@
 //! rank's last grant. That names more pages than must be invalidated, and needs no vector of clocks: whatever happens
 //! before a release is in the log before it. A memory barrier makes all copies true and empties the log.
 //!
+//! **One-sided reads** ([`Action::Read`]). A home offers the pages that others share to be read without being asked. Who reads one
+//! says so first, by a message for which nobody waits ([`Message::Joined`]); it reaches the home before the home next tells
+//! what it wrote. So what a reader may lack is told to it as to any sharer.
+//!
 //! **Twins that there is no room for** go early ([`Event::Shed`]): the diff goes home at once, and nobody waits for it. What
 //! relies on it is a message behind it on the same link: the next request for the page, or the message that every such
 //! home gets at the next memory barrier or release, with diffs or without.
@@ -53,7 +57,7 @@ mod watch;
 use std::collections::{BTreeSet, VecDeque};
 
 pub use event::{Action, Event, Misuse, Outcome, Reduction};
-pub use message::{Adopt, Failure, Message, Move, Purpose, Together, Violation};
+pub use message::{Adopt, Failure, Message, Move, Purpose, Together, Urgency, Violation};
 pub use placement::Placement;
 pub(crate) use units::runs_of;
 pub use units::{Rank, RankSet, Run};
@@ -92,6 +96,8 @@ pub struct Config {
     pub migrate: bool,
     /// Whether writes to shared pages at home may be found by comparison ([`Action::Watch`]). Such a page has to stay in memory.
     pub watch: bool,
+    /// Whether readers may read homes' pages themselves ([`Action::Read`]), where those offer them.
+    pub one_sided: bool,
 }
 
 /// Why a machine cannot be made.
@@ -321,6 +327,7 @@ impl Machine {
             Event::Drop { page } => self.drop_copy(page, actions),
             Event::Shed { pages } => self.shed(pages, actions),
             Event::Wrote { pages } => self.found_written(pages, actions),
+            Event::Read { page, is_here } => self.has_read(page, is_here, actions),
             Event::Received { from, message } => self.receive_checked(from, message, actions),
             call => {
                 if !matches!(self.call, Call::None) {
@@ -406,6 +413,7 @@ impl Machine {
             | Event::Drop { .. }
             | Event::Shed { .. }
             | Event::Wrote { .. }
+            | Event::Read { .. }
             | Event::Received { .. } => Ok(()),
         }
     }
@@ -445,6 +453,7 @@ impl Machine {
                 self.count_settlement(from, last, actions)
             }
             Message::Leave { page } => self.forget_sharer(from, page),
+            Message::Joined { page } => self.joined(from, page, actions),
             Message::Arrive { what, detail, meeting, targets, values } => {
                 self.arrived(from, meeting::Arrival { what, detail, meeting, targets, values }, actions)
             }

@@ -3,7 +3,7 @@
 use super::event::{Action, Misuse};
 use super::message::{Message, Violation};
 use super::placement::Placement;
-use super::units::{Rank, Run};
+use super::units::{Rank, RankSet, Run};
 use super::{
     CHANGED, Call, Checked, FETCH_AGAIN, FREE, JOINED, LEFT, Local, Machine, Protocol, State, UNKNOWN, WANTS_WRITE,
     WATCHED, directory,
@@ -117,7 +117,55 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        self.send(home, Message::PageRequest { page, reader: me }, actions);
+        // In a barrier homes flush without looking for readers.
+        if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
+            actions.push(Action::Read { page, home });
+        } else {
+            self.send(home, Message::PageRequest { page, reader: me }, actions);
+        }
+    }
+
+    /// Whether diffs of this rank are on their way to a home: a request comes behind them, and a read perhaps before.
+    fn is_owed_word(&self, home: Rank) -> bool {
+        let homes = match self.call {
+            Call::Freeing { homes, .. } => homes,
+            Call::Lock(call) => call.flushing(),
+            _ => RankSet::EMPTY,
+        };
+        homes.contains(home) || self.early_homes.contains(home)
+    }
+
+    /// This rank tried to read a page of another home.
+    pub(super) fn has_read(&mut self, page: u32, is_here: bool, actions: &mut Vec<Action>) {
+        match self.home(page) {
+            Some(home) if self.state(page) == State::Fetching => {
+                if is_here {
+                    // No message, so nobody is to blame.
+                    let _ = self.fetched(page, actions);
+                } else {
+                    let reader = self.config.rank;
+                    self.send(home, Message::PageRequest { page, reader }, actions);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A rank has read a page of which this one is the home, or is reading it, or has tried to.
+    pub(super) fn joined(&mut self, from: Rank, page: u32, actions: &mut Vec<Action>) -> Checked {
+        let local = *self.local(page)?;
+        if !self.is_home(page) || from == self.config.rank {
+            return Err(Violation::NotHome);
+        }
+        // What another rank wrote at this barrier may have come after the page was read.
+        self.entry(page).joined(from, local.flags & CHANGED != 0);
+        if local.state == State::Open {
+            // Perhaps written since it was read: told at the next flush.
+            self.pages[page as usize].state = State::HomeDirty;
+            self.dirty.push(page);
+            self.offer(page, actions);
+        }
+        Ok(())
     }
 
     /// Who decides on the home of a page that waits for its first touch.
@@ -189,6 +237,7 @@ impl Machine {
         if self.state(page) == State::Open {
             self.local(page)?.state = State::HomeClean;
             actions.push(Action::Protect { run: Run { first: page, count: 1 } });
+            self.offer(page, actions);
         }
         let is_carried = self.is_carried(page);
         let entry = self.entry(page);
@@ -232,6 +281,20 @@ impl Machine {
             self.diffs_arrived(actions);
         }
         Ok(())
+    }
+
+    /// Lets others read a page at home that is shared.
+    pub(super) fn offer(&self, page: u32, actions: &mut Vec<Action>) {
+        if self.config.one_sided {
+            actions.push(Action::Offer { page });
+        }
+    }
+
+    /// They may not any more.
+    pub(super) fn withhold(&self, page: u32, actions: &mut Vec<Action>) {
+        if self.config.one_sided {
+            actions.push(Action::Withhold { page });
+        }
     }
 
     /// Gives a copy up, when it is one that is only read.

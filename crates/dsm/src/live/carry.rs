@@ -2,7 +2,6 @@
 
 mod act;
 
-use std::fs::OpenOptions;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,84 +9,42 @@ use std::time::{Duration, Instant};
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
 
+use super::behind::{Pages, Shelf};
 use super::engine::Counts;
 use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::gates::Gates;
-use super::job::{Job, Transfer};
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
-use super::meet::Join;
+use super::offers::Offers;
 use super::post::{Post, Rest};
 use super::region::{PAGE, Region};
 use crate::codec::{self, Bodies, Sizes};
 use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, State};
 use crate::diff::Differ;
+use crate::limits::FETCH_AHEAD;
 
 /// Traps whose wait is timed at once; further ones are answered all the same.
 const TIMED_MAX: usize = 64;
-
-/// Bytes behind a region of so many bytes in a rank's memory: its post with zero copy, and its gates where it is limited.
-pub(super) fn bytes_behind(job: &Job) -> (u64, u64) {
-    let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
-    let post = if is_zero_copy { Post::len_for(job.ranks) } else { 0 };
-    (post, if job.local_bytes.is_some() { Gates::len_for(pages_of(job)) } else { 0 })
-}
-
-/// Pages of the region.
-pub(super) fn pages_of(job: &Job) -> u32 {
-    u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX)
-}
-
-/// What is at hand of another rank on this host.
-pub(super) struct Reach {
-    region: Mapping,
-    post: Post,
-    /// Which pages may be read and written there at a time. None when all may.
-    gates: Option<Gates>,
-}
-
-/// Maps the memory of another rank on this host.
-pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
-    let path = format!("/proc/{}/fd/{}", join.process, join.memory);
-    let advice = "set HANARE_TRANSFER=message (hanare launch --transfer message)";
-    let failed = |error: &dyn std::fmt::Display| {
-        format!("cannot reach the memory of rank {} by {path}: {error}; {advice}", join.rank)
-    };
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
-    // A shorter one would end this process at a touch beyond its end.
-    let (bytes, (post, gates)) = (job.region_bytes, bytes_behind(job));
-    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + post + gates {
-        return Err(failed(&"it has another size"));
-    }
-    let region = Mapping::shared(&file, 0, bytes as usize).map_err(|error| failed(&error))?;
-    let at = bytes + post;
-    let post = Post::map(&file, bytes, join.ranks).map_err(|error| failed(&error))?;
-    let gates = (gates > 0).then(|| Gates::map(&file, at, pages_of(job))).transpose();
-    Ok(Reach { region, post, gates: gates.map_err(|error| failed(&error))? })
-}
 
 /// The connection to another rank, and its memory where pages are not carried in messages.
 pub(super) struct Peer {
     link: Link,
     memory: Option<Mapping>,
     gates: Option<Gates>,
+    shelf: Option<Shelf>,
     /// The events tell also when there is room to send.
     wants_room: bool,
 }
 
 impl Peer {
     /// By a link alone, or with what was mapped of a rank of this host, whose post is the link's.
-    pub(super) fn new(link: Link, memory: Option<(Mapping, Option<Gates>)>) -> Self {
-        let (memory, gates) = memory.map_or((None, None), |(memory, gates)| (Some(memory), gates));
-        Self { link, memory, gates, wants_room: false }
-    }
-}
-
-impl Reach {
-    /// The post, for the link, and the rest.
-    pub(super) fn split(self) -> (Post, (Mapping, Option<Gates>)) {
-        (self.post, (self.region, self.gates))
+    pub(super) fn new(link: Link, memory: Option<Pages>) -> Self {
+        let (memory, gates, shelf) = match memory {
+            Some(Pages { region, gates, shelf }) => (Some(region), gates, shelf),
+            None => (None, None, None),
+        };
+        Self { link, memory, gates, shelf, wants_room: false }
     }
 }
 
@@ -107,10 +64,11 @@ struct Source<'a> {
     from: Rank,
     pages: &'a [u32],
     bodies: &'a [&'a [u8]],
-    is_update: bool,
+    /// The bytes that are not among them are in their pages already.
+    is_in_place: bool,
 }
 
-const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_update: false };
+const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
 /// How often this rank's post is looked into before the kernel is asked what is ready, where every rank has a CPU.
 const LOOKS: u32 = 50;
@@ -118,6 +76,8 @@ const LOOKS: u32 = 50;
 const TAKES_MAX: u32 = 8;
 /// Most pages whose diffs go home early at once.
 const SHED_MAX: usize = 64;
+/// Most pages that one event makes this rank read, for which there is room in a list.
+const READS_MAX: usize = FETCH_AHEAD as usize + 1;
 
 pub(super) struct Engine {
     machine: Machine,
@@ -129,6 +89,10 @@ pub(super) struct Engine {
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
+    /// What peers may read without asking.
+    offers: Option<Offers>,
+    /// Pages that this rank tried to read without asking, and whether it did; the machine has to be told.
+    reads: Vec<(u32, bool)>,
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
@@ -157,7 +121,7 @@ impl Engine {
         machine: Machine,
         region: Region,
         peers: Vec<Option<Peer>>,
-        post: Option<Arc<Post>>,
+        (post, offers): (Option<Arc<Post>>, Option<Offers>),
         has_cpu: bool,
         is_guarded: bool,
         limit: Option<Limit>,
@@ -171,6 +135,8 @@ impl Engine {
             region,
             is_zero_copy: peers.iter().flatten().any(|peer| peer.memory.is_some()),
             peers,
+            offers,
+            reads: Vec::with_capacity(READS_MAX),
             differ: Differ::new(),
             bodies: Bodies::new(),
             actions: Vec::with_capacity(64),
@@ -210,7 +176,7 @@ impl Engine {
     }
 
     /// Finds out which of the pages that are written without traps were written, ahead of a call that tells of them.
-    pub(super) fn find_written(&mut self) {
+    fn find_written(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let (machine, region) = (&self.machine, &self.region);
@@ -225,12 +191,45 @@ impl Engine {
     /// Begins a call.
     pub(super) fn call(&mut self, event: Event<'_>, events: &Events) -> Result<(), Misuse> {
         self.is_ending |= matches!(event, Event::Shutdown);
-        self.step(event, NOWHERE)?;
+        if !matches!(event, Event::Barrier | Event::Release { .. }) {
+            self.step(event, NOWHERE)?;
+            self.watch_room(events);
+            return Ok(());
+        }
+        // Until all that is to be protected is, nobody may read what this rank then writes unseen.
+        self.offers.iter().for_each(Offers::begin_flush);
+        self.find_written();
+        self.hear_readers(None, events);
+        let begun = self.step(event, NOWHERE);
+        self.offers.iter().for_each(Offers::end_flush);
         self.watch_room(events);
-        Ok(())
+        begun
     }
 
+    /// Takes in what ranks of this host have written, such as that they read pages of this one: ahead of all that makes it tell
+    /// what was written to them.
+    fn hear_readers(&mut self, but: Option<Rank>, events: &Events) {
+        if self.offers.is_none() {
+            return;
+        }
+        for rank in (0..self.peers.len()).filter(|&rank| but != Some(Rank(rank as u16))) {
+            if self.peers[rank].as_ref().is_some_and(|peer| peer.link.has_post()) {
+                self.take_messages(Rank(rank as u16), false, events);
+            }
+        }
+    }
+
+    /// Has the machine take an event, and carries out what it answers.
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
+        let stepped = self.step_once(event, source);
+        while let Some((page, is_here)) = self.reads.pop() {
+            // Never the program's misuse.
+            let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
+        }
+        stepped
+    }
+
+    fn step_once(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
         self.region.take_last_shown();
@@ -435,6 +434,10 @@ impl Engine {
                     match codec::decode(&header, payload, Sizes { page: PAGE, carried }) {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
+                            if from == Rank(0) && matches!(arrived.message, Message::Go { .. }) {
+                                // It lets this rank flush, or forget pages. This link's inbox is empty meanwhile.
+                                self.hear_readers(Some(from), events);
+                            }
                             self.receive(from, arrived, payload);
                         }
                         Err(_) => break Some(LinkError::Garbage),
@@ -472,7 +475,7 @@ impl Engine {
             Message::PageReply { page } => vec![*page],
             _ => Vec::new(),
         };
-        let is_update = matches!(arrived.message, Message::Updates { .. });
+        let is_in_place = self.is_zero_copy && matches!(arrived.message, Message::Updates { .. });
         let pinned = match arrived.message {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
@@ -480,7 +483,7 @@ impl Engine {
         // A message is never this rank's misuse.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
-            Source { from, pages: &pages, bodies: &bodies, is_update },
+            Source { from, pages: &pages, bodies: &bodies, is_in_place },
         );
         // Its home has pinned the page for this rank, whether it was still wanted or not.
         if let (Some(page), Some(gates)) = (pinned, gates_of(&self.peers, from)) {

@@ -11,7 +11,8 @@ use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
 
 use super::away::Away;
-use super::carry::{Engine, Peer, bytes_behind, pages_of, peer_memory};
+use super::behind::{Behind, pages_of, peer_memory};
+use super::carry::{Engine, Peer};
 use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, die};
 use super::gates::Gates;
@@ -19,7 +20,7 @@ use super::job::{Job, Meet};
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
 use super::meet::{Join, meet};
-use super::post::{Post, Rest};
+use super::post::Rest;
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
@@ -91,18 +92,17 @@ impl Live {
     /// # Errors
     /// One line that says what is wrong.
     pub fn start(job: Job) -> Result<&'static Self, String> {
-        let (post_bytes, gate_bytes) = bytes_behind(&job);
-        let region = Region::new(job.region_bytes, post_bytes + gate_bytes, job.rank.0);
+        let (behind, pages) = (Behind::of(&job), pages_of(&job));
+        let region = Region::new(job.region_bytes, behind.bytes(), behind.twins_at(), job.rank.0);
         let region = region.map_err(|error| error.to_string())?;
-        let post = (post_bytes > 0).then(|| Post::map(region.memory(), job.region_bytes, job.ranks)).transpose();
-        let post = post.map_err(|error| error.to_string())?.map(Arc::new);
-        let pages = pages_of(&job);
+        let post = behind.map_post(region.memory(), job.ranks).map_err(|error| error.to_string())?.map(Arc::new);
+        let offers = behind.map_offers(region.memory(), pages).map_err(|error| error.to_string())?;
         let Job { rank, ranks, protocol, migrate, .. } = job;
         // A page at home that is watched is always in memory.
         let watch = job.local_bytes.is_none();
-        let config = Config { rank, ranks, pages, protocol, migrate, watch };
+        let config = Config { rank, ranks, pages, protocol, migrate, watch, one_sided: offers.is_some() };
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
-        let limit = open_limit(&job, &region, job.region_bytes + post_bytes)?;
+        let limit = open_limit(&job, &region, behind.gates_at())?;
         let join = Join::of(&job, region.memory_number());
         let met = meet(&job, &join, PATIENCE).map_err(|error| error.to_string())?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot watch the other ranks: {error}; free descriptors");
@@ -133,7 +133,7 @@ impl Live {
         }
         let live: &'static Self = Box::leak(Box::new(Self {
             base: region.address_of(0),
-            engine: LockCell::new(Engine::new(machine, region, peers, post, has_cpu, by_tcp, limit)),
+            engine: LockCell::new(Engine::new(machine, region, peers, (post, offers), has_cpu, by_tcp, limit)),
             events,
             is_over: AtomicBool::new(false),
             job,
@@ -181,9 +181,6 @@ impl Live {
         let mut engine = self.engine.lock();
         self.events.take_over();
         engine.get_up();
-        if matches!(event, Event::Barrier | Event::Release { .. }) {
-            engine.find_written();
-        }
         let begun = engine.call(event, &self.events);
         let outcome = begun.map(|()| {
             let mut quiet_since = Instant::now();

@@ -392,7 +392,7 @@ mod tests {
         let stop = server.stop_handle();
         let server = std::thread::spawn(move || server.run());
         let bytes = u64::from(PAGES) * PAGE as u64;
-        let mut region = Region::new(bytes, Gates::len_for(PAGES), 0).expect("a region");
+        let mut region = Region::new(bytes, Gates::len_for(PAGES), None, 0).expect("a region");
         let gates = Gates::map(region.memory(), bytes, PAGES).expect("gates");
         let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
         let away = Away::open(&Elsewhere::Private(socket), PAGES, 1).expect("a link");

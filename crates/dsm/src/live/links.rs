@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::post::Post;
-use crate::coherence::Rank;
+use crate::coherence::{Rank, Urgency};
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
 /// Bytes taken from a connection at a time.
@@ -68,16 +68,21 @@ impl Link {
         self.sequence
     }
 
-    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once. One that can wait does
-    /// not wake a peer that computes.
-    pub(super) fn send(&mut self, frame: Vec<u8>, can_wait: bool) -> Result<Option<Vec<u8>>, LinkError> {
+    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once. Whom it wakes
+    /// depends on its urgency.
+    pub(super) fn send(&mut self, frame: Vec<u8>, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
-        if self.posts.is_some() { self.flush_by_post(can_wait) } else { self.flush() }
+        if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }
     }
 
     /// Whether something has come that no event tells of.
     pub(super) fn has_post(&self) -> bool {
         self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
+    }
+
+    /// Whether a frame of so many bytes, sent now, is where the peer finds it at once.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.outbox.is_empty() && self.posts.as_ref().is_some_and(|posts| posts.theirs.has_room(posts.me, bytes))
     }
 
     /// Whether the socket tells when there is room for what waits to be sent. Otherwise the peer rings.
@@ -99,7 +104,7 @@ impl Link {
         }
     }
 
-    fn flush_by_post(&mut self, can_wait: bool) -> Result<Option<Vec<u8>>, LinkError> {
+    fn flush_by_post(&mut self, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         let Some(posts) = &self.posts else { return Ok(None) };
         let mut emptied = None;
         let mut has_put = false;
@@ -117,8 +122,8 @@ impl Link {
             emptied = self.outbox.pop_front();
         }
         // Without room it has to be taken, whatever it is.
-        let can_wait = can_wait && self.outbox.is_empty();
-        if has_put && posts.theirs.is_to_be_rung(can_wait) {
+        let urgency = if self.outbox.is_empty() { urgency } else { Urgency::Now };
+        if has_put && posts.theirs.is_to_be_rung(urgency) {
             Self::ring(&self.stream)?;
         }
         Ok(emptied)
@@ -127,7 +132,7 @@ impl Link {
     /// Sends what there is room for; gives back the last buffer that was emptied.
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         if self.posts.is_some() {
-            return self.flush_by_post(false);
+            return self.flush_by_post(Urgency::Now);
         }
         let mut emptied = None;
         while let Some(frame) = self.outbox.front() {
@@ -262,7 +267,7 @@ mod tests {
         let (mut sender, mut receiver) =
             (Link::new(near.into(), None).expect("a link"), Link::new(far.into(), None).expect("a link"));
         for tag in 0..20 {
-            sender.send(frame(tag, &[tag as u8; 100_000]), false).expect("open");
+            sender.send(frame(tag, &[tag as u8; 100_000]), Urgency::Now).expect("open");
         }
         assert!(sender.is_behind(), "two megabytes do not fit a socket");
         let mut next = 0;

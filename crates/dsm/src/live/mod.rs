@@ -4,6 +4,7 @@
 //! a call, that thread does so itself, and nobody is woken just to be told that the call is over.
 
 mod away;
+mod behind;
 mod carry;
 mod elsewhere;
 mod engine;
@@ -14,6 +15,7 @@ mod job;
 mod limit;
 mod links;
 mod meet;
+mod offers;
 mod post;
 mod region;
 mod room;

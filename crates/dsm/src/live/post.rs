@@ -2,7 +2,7 @@
 //!
 //! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank looks, and a ring of bytes for
 //! each rank that may write to it. A writer that finds the rank asleep rings, with one byte on the socket between the two;
-//! where the rank computes, only when what it wrote cannot wait until it comes to look by itself. So does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
+//! where the rank computes, only when what it wrote cannot wait until it comes to look by itself ([`Urgency`]). So does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
 #![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hanare_sys::map::{MapError, Mapping};
 
-use crate::coherence::Rank;
+use crate::coherence::{Rank, Urgency};
 
 /// Bytes in front of the rings; the first word says whether the rank sleeps.
 const HEAD_BYTES: usize = 4096;
@@ -81,12 +81,15 @@ impl Post {
     }
 
     /// For a writer, after it wrote: whether it has to ring.
-    pub(super) fn is_to_be_rung(&self, can_wait: bool) -> bool {
+    pub(super) fn is_to_be_rung(&self, urgency: Urgency) -> bool {
+        if urgency == Urgency::AtNextLook {
+            return false;
+        }
         // Only read, as a rule: the word lies in the caches of all who write.
         std::sync::atomic::fence(Ordering::SeqCst);
         let bell = self.word(0);
         let mut now = bell.load(Ordering::Relaxed);
-        while now != LOOKS && !(can_wait && now == Rest::Computes as u32) {
+        while now != LOOKS && !(urgency == Urgency::AtNextCall && now == Rest::Computes as u32) {
             match bell.compare_exchange_weak(now, LOOKS, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(other) => now = other,
@@ -121,6 +124,12 @@ impl Post {
         }
         self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
         count
+    }
+
+    /// Whether so many bytes can be written at once.
+    pub(super) fn has_room(&self, from: Rank, bytes: usize) -> bool {
+        let ring = self.ring(from);
+        self.room(ring, self.word(ring + PUT).load(Ordering::Relaxed)) >= bytes
     }
 
     fn room(&self, ring: usize, put: u32) -> usize {
@@ -206,16 +215,21 @@ mod tests {
         assert_eq!(writer.put(Rank(1), &[9; 5]), 0);
         assert_eq!(reader.take(Rank(1), &mut out), Ok(true));
         assert_eq!(out.len(), 2 * RING_BYTES);
-        assert!(!writer.is_to_be_rung(false));
+        assert!(!writer.is_to_be_rung(Urgency::Now));
         for rest in [Rest::Sleeps, Rest::Computes] {
             reader.lie_down(rest);
-            assert!(writer.is_to_be_rung(false) && !writer.is_to_be_rung(false), "once is enough");
+            assert!(!writer.is_to_be_rung(Urgency::AtNextLook), "what is only to be found wakes nobody");
+            assert!(writer.is_to_be_rung(Urgency::Now) && !writer.is_to_be_rung(Urgency::Now), "once is enough");
             reader.lie_down(rest);
-            assert_eq!(writer.is_to_be_rung(true), rest == Rest::Sleeps, "what can wait disturbs nobody that computes");
-            assert_eq!(writer.is_to_be_rung(false), rest == Rest::Computes, "what cannot does");
+            assert_eq!(
+                writer.is_to_be_rung(Urgency::AtNextCall),
+                rest == Rest::Sleeps,
+                "what can wait disturbs nobody that computes"
+            );
+            assert_eq!(writer.is_to_be_rung(Urgency::Now), rest == Rest::Computes, "what cannot does");
             reader.lie_down(rest);
             reader.get_up();
-            assert!(!writer.is_to_be_rung(false));
+            assert!(!writer.is_to_be_rung(Urgency::Now));
         }
     }
 

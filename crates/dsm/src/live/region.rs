@@ -63,6 +63,7 @@ pub(super) struct Region {
     io: Mapping,
     /// The twin of each page at its page's offset; memory only where there was ever one.
     twins: Mapping,
+    twins_at: Option<u64>,
     uffd: Uffd,
     /// Up to the last page ever shown.
     shown: Vec<Shown>,
@@ -74,8 +75,8 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// A region of so many bytes; behind it in its memfd lie `more`.
-    pub(super) fn new(bytes: u64, more: u64, rank: u16) -> Result<Self, RegionError> {
+    /// A region of so many bytes; behind it in its memfd lie `more`, among them at this offset the twins, where peers read them.
+    pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
         let features = Features::probe(&Disabled::from_env().unwrap_or_default());
         if !features.minor_shmem || !features.continue_ || !features.wp {
             return Err(RegionError::Unable("it lacks minor faults, CONTINUE or write protection of shared memory"));
@@ -84,7 +85,10 @@ impl Region {
         let uffd = Uffd::open(features.access, wanted)?;
         let memory = map::memfd("hanare-shared", bytes + more)?;
         let io = Mapping::shared(&memory, 0, bytes as usize)?;
-        let twins = Mapping::reserve(bytes as usize, PAGE)?;
+        let twins = match twins_at {
+            Some(offset) => Mapping::shared(&memory, offset, bytes as usize)?,
+            None => Mapping::reserve(bytes as usize, PAGE)?,
+        };
         let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize)
             .map_err(|source| RegionError::Taken { rank, source })?;
         uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
@@ -99,6 +103,7 @@ impl Region {
             trapped,
             io,
             twins,
+            twins_at,
             uffd,
             shown: Vec::new(),
             last_shown: None,
@@ -276,6 +281,9 @@ impl Region {
             return Ok(());
         }
         let (offset, len) = Self::range(run);
+        if let Some(first) = self.twins_at {
+            return map::punch_hole(self.memory(), first + offset as u64, len as u64);
+        }
         // SAFETY: twins nobody needs any more, and no references to them.
         unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) }
     }
@@ -390,7 +398,7 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(peer.addr() + offset)
     }
 
-    /// Copies a page out of the memory of a peer.
+    /// Copies a page, or its twin, out of what peers have at its offset.
     pub(super) fn take_from(&self, peer: &Mapping, page: u32) {
         // SAFETY: both lie in mappings of one length, and nobody has a reference to either. Words that are being written
         // may be torn, as racing reads of them could be.

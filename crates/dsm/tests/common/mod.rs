@@ -1,7 +1,7 @@
 //! Ranks in one test: machines, plain memory that obeys them, and links that deliver in any order but their own.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use hanare_dsm::codec::{self, Arrived, Bodies, Sizes};
 use hanare_dsm::coherence::{
@@ -55,6 +55,8 @@ pub struct Node {
     pub twins: HashMap<u32, [u8; PAGE]>,
     /// Pages of which the rank is home, and which are not in its memory.
     pub away: HashMap<u32, [u8; PAGE]>,
+    /// Pages that others may read.
+    pub offered: HashSet<u32>,
     differ: Differ,
 }
 
@@ -67,13 +69,15 @@ pub struct Cluster {
     pub random: Random,
     /// Frames sent, by kind of message.
     pub sent: HashMap<&'static str, u64>,
-    /// Whether diffs and updates go in more frames than needed.
+    /// Whether diffs and updates go in more frames than needed, and pages are at times read in vain.
     pub chop: bool,
+    /// Reads without a request that came to something.
+    pub reads: u64,
 }
 
 impl Cluster {
     pub fn new(ranks: u16, pages: u32, protocol: Protocol, migrate: bool, seed: u64) -> Self {
-        Self::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch: true }, seed)
+        Self::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch: true, one_sided: false }, seed)
     }
 
     /// Of as many ranks as one of them is told.
@@ -85,6 +89,7 @@ impl Cluster {
             access: vec![Access::None; pages as usize],
             twins: HashMap::new(),
             away: HashMap::new(),
+            offered: HashSet::new(),
             differ: Differ::new(),
         };
         let mut random = Random(seed);
@@ -96,6 +101,7 @@ impl Cluster {
             random,
             sent: HashMap::new(),
             chop: true,
+            reads: 0,
         }
     }
 
@@ -105,6 +111,7 @@ impl Cluster {
         if matches!(event, Event::Barrier | Event::Release { .. }) {
             let written = self.nodes[rank].find_written();
             news = self.step_with(rank, Event::Wrote { pages: &written }, &[], &[])?;
+            news.extend(self.hear_readers(rank, None));
         }
         news.extend(self.step_with(rank, event, &[], &[])?);
         Ok(news)
@@ -120,11 +127,47 @@ impl Cluster {
         let mut actions = Vec::new();
         self.nodes[rank].machine.step(event, &mut actions)?;
         let mut news = Vec::new();
+        let mut reads = Vec::new();
         for action in actions {
-            self.carry_out(rank, action, pages, bodies, &mut news);
+            if let Action::Read { page, home } = action {
+                reads.push((page, self.read(rank, page, home)));
+            } else {
+                self.carry_out(rank, action, pages, bodies, &mut news);
+            }
+        }
+        for (page, bytes) in reads {
+            let event = Event::Read { page, is_here: bytes.is_some() };
+            let body = bytes.unwrap_or_default();
+            news.extend(self.step_with(rank, event, &[page], &[&body])?);
         }
         self.check_views(rank);
         Ok(news)
+    }
+
+    /// A rank reads a page at its home, if that offers it. Now and then it finds that it cannot rely on what it read.
+    fn read(&mut self, rank: usize, page: u32, home: Rank) -> Option<[u8; PAGE]> {
+        let node = &self.nodes[usize::from(home.0)];
+        if !node.offered.contains(&page) || node.away.contains_key(&page) {
+            return None;
+        }
+        assert!(node.machine.is_home(page), "page {page} is offered by its home");
+        let bytes = node.for_others(page);
+        self.send(rank, home, &Message::Joined { page }, &Bodies::new());
+        let is_good = !self.chop || !self.random.chance(100);
+        self.reads += u64::from(is_good);
+        is_good.then_some(bytes)
+    }
+
+    /// Delivers what says who reads pages of a rank, with what was sent before it on the same links.
+    fn hear_readers(&mut self, rank: usize, but: Option<usize>) -> Vec<News> {
+        let mut news = Vec::new();
+        for from in (0..self.nodes.len()).filter(|from| Some(*from) != but) {
+            let link = from * self.nodes.len() + rank;
+            while self.links[link].iter().any(|frame| matches!(decode(frame).message, Message::Joined { .. })) {
+                news.extend(self.deliver_from(from, rank).map(|(_, news)| news).unwrap_or_default());
+            }
+        }
+        news
     }
 
     fn carry_out(&mut self, rank: usize, action: Action, pages: &[u32], bodies: &[&[u8]], news: &mut Vec<News>) {
@@ -165,6 +208,9 @@ impl Cluster {
                 run.pages().for_each(|page| node.bring_in(page));
                 node.set_access(run, Access::Write);
             }
+            Action::Read { .. } => unreachable!("done by who carries out the others"),
+            Action::Offer { page } => assert!(node.offered.insert(page), "page {page} was offered"),
+            Action::Withhold { page } => assert!(node.offered.remove(&page), "page {page} was not offered"),
             Action::Watch { page } => {
                 assert_eq!(node.access[page as usize], Access::Write, "a page that is watched is written");
                 assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
@@ -197,6 +243,7 @@ impl Cluster {
                     node.memory[page as usize] = [0; PAGE];
                     node.twins.remove(&page);
                     node.away.remove(&page);
+                    node.offered.remove(&page);
                 }
             }
             Action::Wake { page } => {
@@ -290,10 +337,12 @@ impl Cluster {
     /// Delivers the next frame from one rank to another.
     pub fn deliver_from(&mut self, from: usize, to: usize) -> Option<(usize, Vec<News>)> {
         let frame = self.links[from * self.nodes.len() + to].pop_front()?;
-        let (head, payload) = frame.split_at(HEADER_BYTES);
-        let header = Header::decode(head.try_into().expect("a header")).expect("a header of ours");
-        let Arrived { message, bodies } =
-            codec::decode(&header, payload, Sizes { page: PAGE, carried: PAGE }).expect("a message of ours");
+        let payload = &frame[HEADER_BYTES..];
+        let Arrived { message, bodies } = decode(&frame);
+        let mut news = Vec::new();
+        if matches!(message, Message::Go { .. }) {
+            news = self.hear_readers(to, Some(from));
+        }
         let pages = match &message {
             Message::Diffs { pages, .. } | Message::Updates { pages, .. } => pages.clone(),
             Message::PageReply { page } => vec![*page],
@@ -301,7 +350,7 @@ impl Cluster {
         };
         let bodies: Vec<&[u8]> = bodies.into_iter().map(|range| &payload[range]).collect();
         let event = Event::Received { from: Rank(from as u16), message };
-        let news = self.step_with(to, event, &pages, &bodies).expect("a message is no misuse");
+        news.extend(self.step_with(to, event, &pages, &bodies).expect("a message is no misuse"));
         Some((to, news))
     }
 
@@ -316,6 +365,10 @@ impl Cluster {
             }
             assert!(!node.away.contains_key(&(page as u32)), "page {page} of rank {rank} is away and {state:?}");
             let is_watched = node.machine.is_watched(page as u32);
+            assert!(
+                !node.offered.contains(&(page as u32)) || matches!(state, State::HomeClean | State::HomeDirty),
+                "page {page} of rank {rank} is offered and {state:?}"
+            );
             let expected = match state {
                 // Protected again when it was not written for long.
                 State::HomeClean if is_watched => access,
@@ -331,6 +384,12 @@ impl Cluster {
             );
         }
     }
+}
+
+fn decode(frame: &[u8]) -> Arrived {
+    let (head, payload) = frame.split_at(HEADER_BYTES);
+    let header = Header::decode(head.try_into().expect("a header")).expect("a header of ours");
+    codec::decode(&header, payload, Sizes { page: PAGE, carried: PAGE }).expect("a message of ours")
 }
 
 impl Node {

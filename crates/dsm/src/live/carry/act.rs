@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use hanare_paging::policy::Cause;
+use hanare_wire::frame::HEADER_BYTES;
 
 use super::super::fatal::{EXIT_LOST, die};
 use super::super::limit::Trouble;
+use super::super::offers::Offers;
 use super::super::region::PAGE;
 use super::{Engine, Source, gates_of, memory_of};
 use crate::codec;
@@ -18,6 +20,8 @@ const AROUND: u32 = 64;
 const NAMED_MAX: usize = 16_384;
 /// Pages brought in at a time for being sent.
 const FEW: usize = 32;
+/// Room for a message that a page is read, in bytes.
+const JOINED_BYTES: usize = HEADER_BYTES + 4;
 
 impl Engine {
     pub(super) fn carry_out(&mut self, action: Action, source: Source<'_>) {
@@ -32,6 +36,9 @@ impl Engine {
                 self.send(to, &message);
             }
             Action::SendPage { to, page } => self.send_page(to, page)?,
+            Action::Read { page, home } => self.read(home, page),
+            Action::Offer { page } => self.offers.iter().for_each(|offers| offers.offer(page)),
+            Action::Withhold { page } => self.offers.iter().for_each(|offers| offers.withhold(page)),
             Action::SendDiffs { to, pages, purpose } => self.send_diffs(to, pages, purpose)?,
             Action::SendUpdates { to, pages } => self.send_updates(to, &pages)?,
             Action::Install { page, writable } => self.install(page, writable, source)?,
@@ -42,8 +49,14 @@ impl Engine {
                 self.region.show(page, true)?;
                 self.note_peak();
             }
-            Action::Watch { page } => self.region.make_twin(page),
-            Action::Unwatch { page } => self.region.forget_twins(Run { first: page, count: 1 })?,
+            Action::Watch { page } => {
+                self.region.make_twin(page);
+                self.offers.iter().for_each(|offers| offers.offer_twin(page));
+            }
+            Action::Unwatch { page } => {
+                self.offers.iter().for_each(|offers| offers.offer(page));
+                self.region.forget_twins(Run { first: page, count: 1 })?;
+            }
             Action::Open { run } => self.open(run)?,
             Action::Reopen { run } => self.region.unprotect(run)?,
             Action::Protect { run } => self.region.protect(run)?,
@@ -57,6 +70,7 @@ impl Engine {
                 if let Some(limit) = &mut self.limit {
                     limit.discarded(&self.region, run)?;
                 }
+                self.offers.iter().for_each(|offers| run.pages().for_each(|page| offers.withhold(page)));
                 self.region.discard(run)?;
             }
             Action::Wake { page } => self.wake(page)?,
@@ -113,7 +127,7 @@ impl Engine {
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
         // A link that has ended is heard of when it is read.
-        if let Ok(Some(emptied)) = peer.link.send(frame, message.can_wait()) {
+        if let Ok(Some(emptied)) = peer.link.send(frame, message.urgency()) {
             self.spare = emptied;
         }
     }
@@ -220,6 +234,33 @@ impl Engine {
         Ok(())
     }
 
+    /// Tries to read a page of another rank without asking it.
+    fn read(&mut self, home: Rank, page: u32) {
+        let since = Instant::now();
+        let is_here = self.read_offered(home, page).unwrap_or(false);
+        self.reads.push((page, is_here));
+        if is_here {
+            self.counts.share_ns += since.elapsed().as_nanos() as u64;
+        }
+    }
+
+    /// Says whether the page was offered, and is here. None when it cannot even be tried.
+    fn read_offered(&mut self, home: Rank, page: u32) -> Option<bool> {
+        let peer = self.peers.get(usize::from(home.0))?.as_ref()?;
+        let offer = peer.shelf.as_ref()?.offers.look(page)?;
+        if !peer.link.has_room(JOINED_BYTES) {
+            return None;
+        }
+        self.bodies.clear();
+        self.send(home, &Message::Joined { page });
+        Offers::said();
+        let peer = self.peers.get(usize::from(home.0))?.as_ref()?;
+        let shelf = peer.shelf.as_ref()?;
+        let from = if offer.is_twin() { &shelf.twins } else { peer.memory.as_ref()? };
+        self.region.take_from(from, page);
+        Some(shelf.offers.is_still(page, offer))
+    }
+
     // ---- from other ranks -------------------------------------------------------------------------------------------
 
     /// Takes in what a rank wrote to a page of this one's, unless it has put that there itself.
@@ -240,8 +281,8 @@ impl Engine {
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
-            // Its home has written it into this page already.
-            _ if self.is_zero_copy && source.is_update => {}
+            // Its home has written it into this page already, or this rank has read it.
+            _ if source.is_in_place => {}
             _ if self.is_zero_copy => {
                 if let Some(memory) = memory_of(&self.peers, source.from) {
                     self.region.take_from(memory, page);
@@ -249,9 +290,7 @@ impl Engine {
             }
             _ => self.region.clear(page),
         }
-        if !source.is_update {
-            self.came(page);
-        }
+        self.came(page);
         if let Some(limit) = &mut self.limit {
             limit.copies.came(page);
         }

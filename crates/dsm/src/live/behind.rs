@@ -1,0 +1,126 @@
+//! What lies behind the region in a rank's memory, and what is at hand of the memory of other ranks on this host.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+
+use hanare_sys::map::{MapError, Mapping};
+
+use super::gates::Gates;
+use super::job::{Job, Transfer};
+use super::meet::Join;
+use super::offers::Offers;
+use super::post::Post;
+use super::region::PAGE;
+
+/// What lies behind the region in a rank's memory, in bytes and in this order: its post with zero copy; then its gates where it
+/// is limited; or what it offers, and its twins, where it is not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    region: u64,
+    post: u64,
+    gates: u64,
+    offers: u64,
+    twins: u64,
+}
+
+impl Behind {
+    pub(super) fn of(job: &Job) -> Self {
+        let is_zero_copy = job.transfer == Transfer::ZeroCopy && job.ranks > 1;
+        let is_limited = job.local_bytes.is_some();
+        let when = |is: bool, bytes: u64| if is { bytes } else { 0 };
+        let is_offered = is_zero_copy && !is_limited;
+        Self {
+            region: job.region_bytes,
+            post: when(is_zero_copy, Post::len_for(job.ranks)),
+            gates: when(is_limited, Gates::len_for(pages_of(job))),
+            offers: when(is_offered, Offers::len_for(pages_of(job))),
+            twins: when(is_offered, job.region_bytes),
+        }
+    }
+
+    /// All of it.
+    pub(super) fn bytes(self) -> u64 {
+        self.post + self.gates + self.offers + self.twins
+    }
+
+    /// Where the gates begin, or what is offered instead.
+    pub(super) fn gates_at(self) -> u64 {
+        self.region + self.post
+    }
+
+    /// Where the twins begin, if peers may read them.
+    pub(super) fn twins_at(self) -> Option<u64> {
+        (self.twins > 0).then_some(self.gates_at() + self.gates + self.offers)
+    }
+
+    /// The post, if there is one.
+    pub(super) fn map_post(self, memory: impl AsFd, ranks: u16) -> Result<Option<Post>, MapError> {
+        (self.post > 0).then(|| Post::map(memory, self.region, ranks)).transpose()
+    }
+
+    /// What is offered, where pages may be.
+    pub(super) fn map_offers(self, memory: impl AsFd, pages: u32) -> Result<Option<Offers>, MapError> {
+        (self.offers > 0).then(|| Offers::map(memory, self.gates_at(), pages)).transpose()
+    }
+}
+
+/// Pages of the region.
+pub(super) fn pages_of(job: &Job) -> u32 {
+    u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX)
+}
+
+/// What is at hand of another rank on this host.
+pub(super) struct Reach {
+    region: Mapping,
+    post: Post,
+    /// Which pages may be read and written there at a time. None when all may.
+    gates: Option<Gates>,
+    shelf: Option<Shelf>,
+}
+
+/// What another rank offers to be read without being asked, and its twins, which are what it offers of some pages.
+pub(super) struct Shelf {
+    pub(super) offers: Offers,
+    pub(super) twins: Mapping,
+}
+
+/// Maps the memory of another rank on this host.
+pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
+    let path = format!("/proc/{}/fd/{}", join.process, join.memory);
+    let advice = "set HANARE_TRANSFER=message (hanare launch --transfer message)";
+    let failed = |error: &dyn std::fmt::Display| {
+        format!("cannot reach the memory of rank {} by {path}: {error}; {advice}", join.rank)
+    };
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
+    // A shorter one would end this process at a touch beyond its end.
+    let (bytes, behind, pages) = (job.region_bytes, Behind::of(job), pages_of(job));
+    if file.metadata().map_err(|error| failed(&error))?.len() != bytes + behind.bytes() {
+        return Err(failed(&"it has another size"));
+    }
+    let map = || {
+        let region = Mapping::shared(&file, 0, bytes as usize)?;
+        let post = Post::map(&file, bytes, join.ranks)?;
+        let gates = (behind.gates > 0).then(|| Gates::map(&file, behind.gates_at(), pages)).transpose()?;
+        let shelf = match (behind.map_offers(&file, pages)?, behind.twins_at()) {
+            (Some(offers), Some(at)) => Some(Shelf { offers, twins: Mapping::shared(&file, at, bytes as usize)? }),
+            _ => None,
+        };
+        Ok::<_, MapError>(Reach { region, post, gates, shelf })
+    };
+    map().map_err(|error| failed(&error))
+}
+
+impl Reach {
+    /// The post, for the link, and the rest.
+    pub(super) fn split(self) -> (Post, Pages) {
+        let Self { region, post, gates, shelf } = self;
+        (post, Pages { region, gates, shelf })
+    }
+}
+
+/// What is at hand of another rank on this host but its post.
+pub(super) struct Pages {
+    pub(super) region: Mapping,
+    pub(super) gates: Option<Gates>,
+    pub(super) shelf: Option<Shelf>,
+}
