@@ -488,6 +488,10 @@ impl Policy for Auto {
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
+        // Nor is there while only the floor may be followed, until soon before that ends.
+        if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
+            return None;
+        }
         let name = self.shadows.next_to_hide(self.arrivals, self.present() / HIDE_AFTER_PARTS)?;
         self.saved -= ARRIVALS_A_HIDE;
         Some(self.which.page_of(name))
