@@ -228,9 +228,9 @@ fn map_pages(len: usize) -> *mut u8 {
 
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
+    let may_move = libc::MREMAP_MAYMOVE as usize;
     // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
-    let addr =
-        unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, libc::MREMAP_MAYMOVE as usize, 0, 0]) };
+    let addr = unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
     addr.map_or(null_mut(), |addr| addr as *mut u8)
 }
 

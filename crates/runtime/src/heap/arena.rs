@@ -183,9 +183,9 @@ fn check_classes() -> Result<(), HeapError> {
     for (class, &size) in classes::SIZES.iter().enumerate() {
         let (mut mib, mut found, mut len) = (mib::<4>(c"arenas.bin.0.size")?, 0usize, size_of::<usize>());
         mib[2] = class + 1;
+        let place = (&raw mut found).cast();
         // SAFETY: a name of four parts, and a place for the value of this option's type.
-        let code =
-            unsafe { je::mallctlbymib(mib.as_ptr(), mib.len(), (&raw mut found).cast(), &raw mut len, null_mut(), 0) };
+        let code = unsafe { je::mallctlbymib(mib.as_ptr(), mib.len(), place, &raw mut len, null_mut(), 0) };
         if code != 0 || found != size as usize {
             return Err(HeapError::Options);
         }
