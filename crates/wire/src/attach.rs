@@ -11,7 +11,7 @@ use crate::error::{ErrorCode, LinkError};
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::handshake::{Welcomed, Wish, connect, send_control};
 use crate::inbox::Inbox;
-use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_DEFAULT, slot_size_is_valid};
+use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
 use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
@@ -64,7 +64,7 @@ impl Attachment {
             clone: clone_of.is_some(),
             key: None,
             connect_timeout: CONNECT_DEFAULT,
-            silent_timeout: SILENT_DEFAULT,
+            silent_timeout: SILENT_SAME_HOST,
         };
         let Welcomed { socket, inbox, welcome } = connect(&Endpoint::Unix(path.to_owned()), &wish)?;
         send_control(&socket, Kind::Attach, 0, &[])?;

@@ -38,6 +38,9 @@ pub const INBOX_SIP_BYTES: usize = 8192;
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Without one byte of progress for this long, a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
+/// The same, for a server on this host. One that is gone shows at once, for the kernel closes its end; one that only lacks
+/// the processor or memory to answer is better waited for than given up, and the program's pages with it.
+pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
 /// How long a connection may take to be welcomed.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 /// Nonblocking attempts made before a thread in the middle of a transfer goes to sleep.

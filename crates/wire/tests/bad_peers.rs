@@ -2,12 +2,18 @@
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
-use hanare_wire::payload::{HELLO_BYTES, Hello, NO_QUOTA, Welcome};
-use hanare_wire::{Endpoint, ErrorCode, Key, LinkError, Session, SessionOptions, Wait, fetch_status};
+use hanare_wire::limits::SILENT_DEFAULT;
+use hanare_wire::payload::{GRANT_BYTES, HELLO_BYTES, Hello, NO_QUOTA, Welcome};
+use hanare_wire::socket::Socket;
+use hanare_wire::{
+    Attachment, Endpoint, ErrorCode, Grant, Key, LinkError, Place, Session, SessionOptions, Wait, fetch_status,
+};
 
 /// Far longer than any answer takes here, and far shorter than a hang.
 const SOON: Duration = Duration::from_secs(30);
@@ -40,18 +46,18 @@ fn open_error(life: impl Fn(TcpStream, usize) + Send + 'static) -> LinkError {
     error
 }
 
-fn read_hello(stream: &mut TcpStream) -> Hello {
+fn read_hello(stream: &mut impl Read) -> Hello {
     let mut frame = [0; HEADER_BYTES + HELLO_BYTES];
     stream.read_exact(&mut frame).expect("a HELLO");
     Hello::decode(&frame[HEADER_BYTES..]).expect("a HELLO that makes sense")
 }
 
-fn send(stream: &mut TcpStream, header: Header, payload: &[u8]) {
+fn send(stream: &mut impl Write, header: Header, payload: &[u8]) {
     stream.write_all(&header.encode()).expect("header");
     stream.write_all(payload).expect("payload");
 }
 
-fn welcome(stream: &mut TcpStream) {
+fn welcome(stream: &mut (impl Read + Write)) {
     let hello = read_hello(stream);
     let welcome = Welcome {
         session: 5,
@@ -338,6 +344,40 @@ fn a_peer_that_takes_nothing_is_silent() {
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
     drop((requests, replies));
+    thread.join().expect("the server did its part");
+}
+
+/// A machine short of CPU or memory keeps a server from answering for long, and is no reason to give the pages up.
+#[test]
+fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let grant = Grant { place: Place::Memory, first_slot: 7, count: 2 };
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        welcome(&mut stream);
+        let mut request = [0; HEADER_BYTES];
+        stream.read_exact(&mut request).expect("an ATTACH");
+        let file = tempfile::tempfile().expect("a file");
+        let socket = Socket::new(stream.try_clone().expect("a copy").into(), None).expect("a socket");
+        socket.send_files(&Header::bare(Kind::Attached, 0).encode(), &[file.as_fd()]).expect("sent");
+        let mut asked = || {
+            let mut request = [0; HEADER_BYTES + 4];
+            socket.wait(hanare_wire::socket::Direction::Receive, SOON).expect("a GRANT_REQUEST");
+            stream.read_exact(&mut request).expect("a GRANT_REQUEST");
+            Header::decode(request.first_chunk().expect("a header")).expect("a GRANT_REQUEST").tag
+        };
+        let answer = Header { length: GRANT_BYTES as u32, ..Header::bare(Kind::Grant, asked()) };
+        std::thread::sleep(SILENT_DEFAULT + Duration::from_millis(500));
+        socket.send_all(&[IoSlice::new(&answer.encode()), IoSlice::new(&grant.encode())]).expect("sent");
+        asked();
+    });
+    let mut link = Attachment::open(&path, 4096).expect("attached");
+    assert_eq!(link.grant(2).expect("a late grant"), [grant]);
+    let start = Instant::now();
+    let error = link.grant(2).expect_err("the server ends");
+    assert!(matches!(error, LinkError::Closed) && start.elapsed() < SOON, "{error:?}");
     thread.join().expect("the server did its part");
 }
 
