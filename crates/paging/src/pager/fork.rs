@@ -49,13 +49,7 @@ impl Pager {
             }
             State::Staged if self.has(page, WRITING | HIDDEN) => false,
             State::Staged => {
-                self.ahead.retain(|&other| other != page);
-                let frame = self.frame_of(page);
-                self.counters.prefetch_wasted += u64::from(self.span(page));
-                self.forget_frame(page, Some(frame));
-                self.used -= self.span(page);
-                self.clear(page, super::PREFETCHED);
-                self.move_to(page, State::Remote);
+                self.drop_prefetched_page(page);
                 true
             }
             State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => false,

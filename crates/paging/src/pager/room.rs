@@ -217,11 +217,16 @@ impl Pager {
         true
     }
 
+    /// Gives this one up, wherever it is among them.
+    pub(super) fn drop_prefetched_page(&mut self, page: PageId) {
+        self.ahead.retain(|&other| other != page);
+        self.give_up_prefetched(page);
+    }
+
     /// A staged page that was prefetched, and is no longer in the queue of those, is only with the server again.
-    pub(super) fn give_up_prefetched(&mut self, page: PageId) {
-        let frame = self.frame_of(page);
+    fn give_up_prefetched(&mut self, page: PageId) {
         self.counters.prefetch_wasted += u64::from(self.span(page));
-        self.forget_frame(page, Some(frame));
+        self.forget_frame(page, self.its_frame(page));
         self.used -= self.span(page);
         self.clear(page, PREFETCHED);
         self.move_to(page, State::Remote);

@@ -20,8 +20,7 @@ impl Pager {
             let whole = page.0 >= first && page.0 + span <= end;
             // Nothing is under way on a page that was fetched ahead: who waited for it to come to rest would wait for ever.
             if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
-                self.ahead.retain(|&other| other != page);
-                self.give_up_prefetched(page);
+                self.drop_prefetched_page(page);
             }
             if !whole && self.state(page) != State::Untouched && !self.split(page) {
                 if self.is_hidden(page) {
@@ -59,12 +58,8 @@ impl Pager {
             State::Staged if self.has(page, HIDDEN) => self.discard_hidden(page, actions),
             State::Staged if self.has(page, WRITING) => self.set(page, DISCARDED),
             State::Staged => {
-                self.ahead.retain(|&other| other != page);
-                self.counters.prefetch_wasted += u64::from(self.span(page));
-                let frame = self.frame_of(page);
-                self.forget_frame(page, Some(frame));
-                self.used -= self.span(page);
-                self.forget(page, actions);
+                self.drop_prefetched_page(page);
+                return self.discard_page(page, actions);
             }
             State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => {
                 return false;
