@@ -224,8 +224,7 @@ impl Direct {
             let (found, is_shared) = {
                 let mut table = self.table.lock();
                 let found = table.slot_for_write(unit, self.slot_bytes);
-                self.free_slots.store(table.free.len() as u32, Relaxed);
-                self.idle_slots.fetch_min(table.free.len() as u32, Relaxed);
+                self.note_free(&table);
                 let stretch = unit / table.held.stretch_units;
                 // Marked already now: a discard of all else in the stretch must not take the slot away from under this.
                 table.held.mark(unit, (len / self.unit_bytes) as u32);
@@ -272,6 +271,7 @@ impl Direct {
                     table.shared.let_go(slot);
                 } else {
                     table.free.push(slot);
+                    self.note_free(&table);
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Direct {
             let idle = self.idle_slots.load(Relaxed).min(table.free.len() as u32);
             let count = idle.saturating_sub(keep).min(most) as usize;
             let slots = table.free.drain(..count).collect();
-            self.free_slots.store(table.free.len() as u32, Relaxed);
+            self.note_free(&table);
             self.idle_slots.store(table.free.len() as u32, Relaxed);
             slots
         };
@@ -324,7 +324,7 @@ impl Direct {
         }
         let mut table = self.table.lock();
         table.free.extend(later.iter().copied().flatten());
-        self.free_slots.store(table.free.len() as u32, Relaxed);
+        self.note_free(&table);
     }
 
     /// What this process has been granted and what it could still be granted, in bytes, as far as is known.
@@ -348,6 +348,13 @@ impl Direct {
     fn note_room(&self, control: &Attachment) {
         self.left_bytes.store(control.capacity_left_bytes, Relaxed);
         self.left_known_ns.store(now_ns(), Relaxed);
+    }
+
+    /// Tells how many slots are free to those who look without the table.
+    fn note_free(&self, table: &Table) {
+        let free = table.free.len() as u32;
+        self.free_slots.store(free, Relaxed);
+        self.idle_slots.fetch_min(free, Relaxed);
     }
 
     fn grant_slots(&self) -> u32 {
@@ -398,7 +405,7 @@ impl Direct {
         }
         let granted: u32 = runs[..count].iter().map(|run| run.count).sum();
         self.granted_slots.fetch_add(granted, Relaxed);
-        self.free_slots.store(table.free.len() as u32, Relaxed);
+        self.note_free(&table);
         Ok(())
     }
 }
@@ -440,6 +447,7 @@ impl Direct {
                     return;
                 }
                 if let Some(new) = table.free.pop() {
+                    self.note_free(&table);
                     break (stretch, table.slot_of[stretch as usize] - 1, new);
                 }
             }
