@@ -140,8 +140,8 @@ pub enum Action {
         source: Source,
         /// The frame to fill.
         frame: Option<FrameId>,
-        /// Whether the page comes into view writable (only without a frame).
-        writable: bool,
+        /// How many pages of the run come into view writable: those from the first on (only without a frame).
+        writable: u32,
         /// Whether a thread waits for the first page.
         demand: bool,
     },
@@ -239,10 +239,11 @@ impl Actions {
         self.list.push(action);
     }
 
-    /// Lets so many more pages travel with the fetch at this index.
-    pub(crate) fn extend_run(&mut self, index: usize, more: u32) {
-        if let Some(Action::Fetch { count, .. }) = self.list.get_mut(index) {
-            *count += more;
+    /// Lets one more page travel with the fetch at this index; one that comes writable follows others that do.
+    pub(crate) fn extend_run(&mut self, index: usize, is_writable: bool) {
+        if let Some(Action::Fetch { count, writable, .. }) = self.list.get_mut(index) {
+            *count += 1;
+            *writable += u32::from(is_writable);
         }
     }
 

@@ -259,9 +259,9 @@ impl World {
                     }
                     None => {
                         if ok {
-                            self.show(page.0, &bytes[..1.max(self.span(page) as usize)], writable);
-                            let rest = self.span(page) as usize;
-                            self.show(page.0 + rest as u32, &bytes[rest..], false);
+                            let open = writable * self.span(page);
+                            self.show(page.0, &bytes[..open as usize], true);
+                            self.show(page.0 + open, &bytes[open as usize..], false);
                         }
                         self.step(Event::Arrived { page, count, certain: true, ok });
                         (page.0..page.0 + count).for_each(|unit| self.wake(PageId(unit)));

@@ -478,7 +478,7 @@ impl Engine {
         let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
         match (source, &self.store) {
             // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
-            (Source::Frame(from), _) => unsafe { self.view.copy_in(span, self.view.frame(from), read.writable) },
+            (Source::Frame(from), _) => unsafe { self.view.copy_in(span, self.view.frame(from), read.writable > 0) },
             (Source::Server, Store::Direct(direct)) => {
                 direct.visit(read.page.0, span.len, bounce, |done, from, len| {
                     self.show(read, Span { offset: span.offset + done, len }, from);
@@ -488,11 +488,10 @@ impl Engine {
         }
     }
 
-    /// Copies bytes of a run into view: the first page as the fault wants it, those fetched with it protected.
+    /// Copies bytes of a run into view, its first pages writable and the others protected.
     fn show(&self, read: &Read, span: Span, from: *const u8) {
-        let page_bytes = read.bytes as usize / read.count as usize;
         let at = span.offset - self.bytes(read.page.0);
-        let first = if read.writable { page_bytes.saturating_sub(at).min(span.len) } else { 0 };
+        let first = writable_bytes(read).saturating_sub(at).min(span.len);
         let rest = Span { offset: span.offset + first, len: span.len - first };
         // SAFETY: the pages are in transit, and `from` has as many bytes as the span.
         unsafe {
@@ -515,7 +514,7 @@ impl Engine {
         match self.view.receive_place(span.offset) {
             Some(place) => {
                 payload(place);
-                let first = if read.writable { span.len / read.count as usize } else { 0 };
+                let first = writable_bytes(&read);
                 if first > 0 {
                     self.view.show(Span { len: first, ..span }, true);
                 }
@@ -554,6 +553,11 @@ impl Engine {
         let Core { pager, accounts, .. } = &mut *core;
         accounts.publish(pager);
     }
+}
+
+/// Bytes of a run that come into view writable.
+fn writable_bytes(read: &Read) -> usize {
+    read.bytes as usize / read.count as usize * read.writable as usize
 }
 
 /// First unit of the page an action is about.

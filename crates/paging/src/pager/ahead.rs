@@ -1,6 +1,6 @@
 //! Ahead: what is fetched before it is touched.
 
-use super::{PREFETCHED, Pager, WANTED, WRITE};
+use super::{DIRTY, GUESSED, PREFETCHED, Pager, WANTED, WRITE};
 use crate::config::State;
 use crate::event::Actions;
 use crate::limits;
@@ -8,8 +8,9 @@ use crate::prefetch::{Proposals, Touch};
 use crate::units::PageId;
 
 impl Pager {
-    /// Fetches what the prefetcher proposes after a touch; returns how many units directly behind the page come with it.
-    pub(super) fn read_ahead(&mut self, page: PageId, actions: &mut Actions) -> u32 {
+    /// Fetches what the prefetcher proposes after a touch. Units directly behind the page join its fetch, the action at this
+    /// index; returns how many.
+    pub(super) fn read_ahead(&mut self, page: PageId, fetch: Option<usize>, actions: &mut Actions) -> u32 {
         let span = self.span(page);
         let copied = !self.pool_of(page).class.moves;
         if !copied && self.ahead_units == 0 {
@@ -37,8 +38,10 @@ impl Pager {
         }
         let (mut run, mut pages_left) = (0, limits::PREFETCH_UNITS_MAX);
         for &(mut first, mut count) in proposals.as_slice() {
-            if copied && span == 1 && first == page.0 + span && self.its_frame(page).is_none() && run == 0 {
-                run = self.join_run(first, count.min(run_max - 1));
+            if let Some(fetch) = fetch
+                && (copied && span == 1 && first == page.0 + span && self.its_frame(page).is_none() && run == 0)
+            {
+                run = self.join_run(fetch, first, count.min(run_max - 1), actions);
                 (first, count) = (first + run, count - run);
             }
             self.prefetch_some(first, count, &mut pages_left, actions);
@@ -46,9 +49,11 @@ impl Pager {
         run
     }
 
-    /// Lets the units from `first` on travel with a page fetched straight into view, as far as they are alike.
-    pub(super) fn join_run(&mut self, first: u32, count: u32) -> u32 {
+    /// Lets the units from `first` on travel with the page before, which the action at this index fetches straight into
+    /// view, as far as they are alike.
+    fn join_run(&mut self, fetch: usize, first: u32, count: u32, actions: &mut Actions) -> u32 {
         let mut run = 0;
+        let mut writable = self.has(PageId(first - 1), DIRTY);
         let stretch = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
@@ -59,6 +64,11 @@ impl Pager {
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }
+            let will_be_written = self.will_be_written(page);
+            if will_be_written && !writable {
+                break;
+            }
+            writable = will_be_written;
             self.used += 1;
             self.counters.fetched += 1;
             self.counters.prefetched += 1;
@@ -66,7 +76,8 @@ impl Pager {
             self.move_to(page, State::Fetching);
             self.clear(page, WANTED | WRITE);
             self.set_frame(page, None);
-            self.set(page, PREFETCHED);
+            self.set(page, PREFETCHED | if writable { GUESSED | DIRTY } else { 0 });
+            actions.extend_run(fetch, writable);
             run += 1;
         }
         run
@@ -118,8 +129,7 @@ impl Pager {
             self.launch(page, frame, false, false, actions);
             if frame.is_none() && span == 1 {
                 let more = (run_max - 1).min(end - unit).min(*pages_left);
-                let run = self.join_run(unit, more);
-                actions.extend_run(at, run);
+                let run = self.join_run(at, unit, more, actions);
                 (unit, *pages_left) = (unit + run, *pages_left - run);
             }
         }

@@ -307,7 +307,7 @@ impl Pager {
             State::Staged => {
                 self.rescue(page, write, actions);
                 if self.pool_of(page).class.moves {
-                    self.read_ahead(page, actions);
+                    self.read_ahead(page, None, actions);
                 }
             }
             State::Untouched | State::Remote => {
@@ -348,10 +348,7 @@ impl Pager {
         let was_remote = self.state(page) == State::Remote;
         let at = actions.as_slice().len();
         self.launch(page, frame, write, true, actions);
-        let run = if was_remote { self.read_ahead(page, actions) } else { 0 };
-        if run > 0 {
-            actions.extend_run(at, run);
-        }
+        let run = if was_remote { self.read_ahead(page, Some(at), actions) } else { 0 };
         if self.geometry.block_units > 1 && self.span(page) == 1 {
             self.grain.small_fault(self.geometry.block(page.0), 1 + run);
         }
@@ -383,9 +380,7 @@ impl Pager {
         self.move_to(page, State::Fetching);
         self.clear(page, WANTED | WRITE | PREFETCHED | GUESSED);
         self.set(page, if demand { WANTED } else { PREFETCHED });
-        // A page that was written to before is opened at once where a wrong guess costs no more than comparing it.
-        let guess = demand && !write && frame.is_none() && self.direct && self.has(page, WRITTEN_BEFORE);
-        if guess && source == Source::Server {
+        if !write && frame.is_none() && source == Source::Server && self.will_be_written(page) {
             self.set(page, GUESSED);
         }
         let write = write || self.has(page, GUESSED);
@@ -394,7 +389,13 @@ impl Pager {
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
         self.set_frame(page, frame);
-        actions.push(Action::Fetch { page, count: 1, source, frame, writable: write, demand });
+        actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
+    }
+
+    /// Whether a page that is fetched into view is opened at once: it was written to before, and a wrong guess costs no
+    /// more than comparing it.
+    fn will_be_written(&self, page: PageId) -> bool {
+        self.direct && self.has(page, WRITTEN_BEFORE)
     }
 
     /// A touch of a page whose bytes wait in a frame.
@@ -415,7 +416,7 @@ impl Pager {
             self.set(page, WANTED | DIRTY | WRITE);
             self.set_frame(page, frame);
             let source = Source::Frame(from);
-            return actions.push(Action::Fetch { page, count: 1, source, frame, writable: true, demand: true });
+            return actions.push(Action::Fetch { page, count: 1, source, frame, writable: 1, demand: true });
         }
         if self.has(page, PREFETCHED) {
             self.counters.prefetch_used += u64::from(self.span(page));

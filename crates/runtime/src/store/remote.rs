@@ -43,7 +43,8 @@ pub(crate) struct Read {
     pub(crate) count: u32,
     pub(crate) bytes: u32,
     pub(crate) frame: Option<FrameId>,
-    pub(crate) writable: bool,
+    /// Pages of it that come into view writable, from the first on.
+    pub(crate) writable: u32,
 }
 
 /// What came of an attempt to receive.
