@@ -64,11 +64,8 @@ impl Pager {
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }
-            let will_be_written = self.will_be_written(page);
-            if will_be_written && !writable {
-                break;
-            }
-            writable = will_be_written;
+            // Behind one that comes protected all do: a fetch of its own costs more than a trap now and then.
+            writable &= self.will_be_written(page);
             self.used += 1;
             self.counters.fetched += 1;
             self.counters.prefetched += 1;

@@ -244,12 +244,11 @@ impl Auto {
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
         }
-        match name {
-            Some(name) if cause == Cause::Ahead => self.shadows.comes_into_sight(name, self.arrivals),
-            Some(name) => self.touched(name, cause, again),
-            None => {}
+        // A page that was fetched ahead counts as touched: hardly any is fetched for nothing (see the gate).
+        if let Some(name) = name {
+            self.touched(name, cause, again);
         }
-        if again && cause != Cause::Ahead {
+        if again {
             self.returns += 1;
             self.record.real += u32::from(name.is_none() && self.returns > self.settled_at);
             self.watch();
