@@ -542,8 +542,27 @@ unsafe fn copy_in(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) {
 /// MOVE until all of it is there; false, with everything back in place, when the kernel refuses.
 ///
 /// # Safety
-/// The caller owns the contents of both ranges.
+/// The caller owns the contents of both ranges, and the destination is empty.
 unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> bool {
+    // SAFETY: passed on from the caller.
+    let done = unsafe { move_some(uffd, to, from, len, mode) };
+    if done == len {
+        return true;
+    }
+    let back = MoveMode { dontwake: true, allow_src_holes: true };
+    // SAFETY: these are the very pages moved above, and where they came from is empty since.
+    if unsafe { move_some(uffd, from, to, done, back) } < done {
+        // Going on would read what is not there, and wait for it for ever.
+        crate::fatal::die(crate::fatal::EXIT_LOST, format_args!("the kernel does not move a page back; report this"));
+    }
+    false
+}
+
+/// MOVE as much as the kernel will, from the start on; the bytes moved.
+///
+/// # Safety
+/// As [`move_all`].
+unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> usize {
     let mut done = 0;
     let mut tries = 0;
     while done < len {
@@ -552,19 +571,18 @@ unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMo
         done += result.done;
         match result.errno {
             None => {}
+            // Linux 6.18 does not count what it moved after it had to begin anew, as it has to where the processor notes
+            // in that moment that a page is touched. The destination was empty: what is there was moved.
+            Some(libc::EEXIST) => {
+                if !mode.dontwake {
+                    let _ = uffd.wake(to + done, OS_PAGE);
+                }
+                done += OS_PAGE;
+            }
             Some(libc::EAGAIN) if tries < 1000 => tries += 1,
             Some(libc::EBUSY) if tries < 3 => tries += 1,
-            Some(_) => {
-                let back = MoveMode { dontwake: true, allow_src_holes: true };
-                let mut kept = 0;
-                while kept < done && tries < 2000 {
-                    tries += 1;
-                    // SAFETY: these are the very pages moved above.
-                    kept += unsafe { uffd.move_pages(from + kept, to + kept, done - kept, back) }.done;
-                }
-                return false;
-            }
+            Some(_) => break,
         }
     }
-    true
+    done
 }

@@ -46,6 +46,7 @@ mod tests {
     use hanare_sys::uffd::{Uffd, UffdAccess, feature};
 
     const PLACES: usize = 8;
+    const ROUNDS: usize = 10_000;
 
     /// A view with these pages in it, page `n` filled with `n + 1`; none where this machine cannot move pages.
     fn view(pages: usize) -> Option<View> {
@@ -135,5 +136,67 @@ mod tests {
         }
         // SAFETY: as above.
         assert!(unsafe { view.lift(span(0, 2), 0) }, "those that are the parent's own can go");
+    }
+
+    /// The processor notes in the page table that a page is touched, and a MOVE that meets this begins again. Whatever the
+    /// kernel then says of how far it came, pages are here or there and never lost.
+    #[test]
+    fn pages_that_are_touched_while_they_are_lifted_are_lifted_or_stay() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        const RUN: usize = 8;
+        const ALL: u64 = (RUN * OS_PAGE) as u64;
+        let Some(view) = view(0) else { return };
+        let [rounds, touched, wrong] = [const { AtomicUsize::new(0) }; 3];
+        let bytes = [7; RUN * OS_PAGE];
+        let mut lost = None;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1.. {
+                    while rounds.load(SeqCst) < round {
+                        std::thread::yield_now();
+                    }
+                    if rounds.load(SeqCst) == usize::MAX {
+                        return;
+                    }
+                    (0..round % 128).for_each(|_| std::hint::spin_loop());
+                    for page in 0..RUN {
+                        // SAFETY: a page of the test's; where it is absent this waits until it is copied in.
+                        let found = unsafe { ((view.base() + page * OS_PAGE) as *const u8).read_volatile() };
+                        wrong.fetch_add(usize::from(found != 7), SeqCst);
+                    }
+                    touched.store(round, SeqCst);
+                }
+            });
+            for round in 1..ROUNDS {
+                // SAFETY: the pages are absent, and the bytes are this test's.
+                unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
+                // SAFETY: takes the pages' marks of having been touched, and nothing else.
+                unsafe { libc::madvise(view.base() as *mut libc::c_void, RUN * OS_PAGE, libc::MADV_COLD) };
+                rounds.store(round, SeqCst);
+                // SAFETY: pages and places are this test's.
+                let lifted = unsafe { view.lift(span(0, RUN), 0) };
+                let here = resident(view.base(), RUN * OS_PAGE);
+                let there = resident(view.lifted(0) as usize, RUN * OS_PAGE);
+                if (here, there) != if lifted { (0, ALL) } else { (ALL, 0) } {
+                    lost = Some((round, lifted, here, there));
+                    break;
+                }
+                if lifted {
+                    view.drop_lifted(RUN);
+                    // SAFETY: as above; lets the other thread go on.
+                    unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
+                }
+                while touched.load(SeqCst) < round {
+                    std::thread::yield_now();
+                }
+                // SAFETY: the pages are this test's, and nobody touches them now.
+                unsafe { map::advise(view.base(), RUN * OS_PAGE, Advice::DontNeed) }.expect("dropped");
+            }
+            rounds.store(usize::MAX, SeqCst);
+            // SAFETY: fills what is absent, so that the other thread comes to its end.
+            unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
+        });
+        assert_eq!(lost, None, "round, whether it was said to be lifted, and bytes in view and in the places");
+        assert_eq!(wrong.into_inner(), 0, "bytes that were not what was copied in");
     }
 }
