@@ -15,6 +15,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::thread;
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdError};
 
+use crate::near::resident;
 use crate::restrictions::Restrictions;
 use crate::windows::{WINDOWS_MAX, Windows};
 
@@ -572,8 +573,8 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
         match result.errno {
             None => {}
             // Linux 6.18 does not count what it moved after it had to begin anew, as it has to where the processor notes
-            // in that moment that a page is touched. The destination was empty: what is there was moved.
-            Some(libc::EEXIST) => {
+            // in that moment that a page is touched. The destination was empty: what is there, and gone here, was moved.
+            Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 => {
                 if !mode.dontwake {
                     let _ = uffd.wake(to + done, OS_PAGE);
                 }
