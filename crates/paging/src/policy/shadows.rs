@@ -99,7 +99,7 @@ impl Shadows {
     }
 
     /// A sampled page is in view, and a touch of it would not be seen.
-    pub(super) fn comes_into_sight(&mut self, name: PageId, now: u32) {
+    fn comes_into_sight(&mut self, name: PageId, now: u32) {
         self.touched_at[name.0 as usize] = now;
         self.in_sight.move_back(0, name);
     }

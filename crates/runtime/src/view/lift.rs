@@ -46,7 +46,6 @@ mod tests {
     use hanare_sys::uffd::{Uffd, UffdAccess, feature};
 
     const PLACES: usize = 8;
-    const ROUNDS: usize = 10_000;
 
     /// A view with these pages in it, page `n` filled with `n + 1`; none where this machine cannot move pages.
     fn view(pages: usize) -> Option<View> {
@@ -143,6 +142,7 @@ mod tests {
     #[test]
     fn pages_that_are_touched_while_they_are_lifted_are_lifted_or_stay() {
         use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        const ROUNDS: usize = 10_000;
         const RUN: usize = 8;
         const ALL: u64 = (RUN * OS_PAGE) as u64;
         let Some(view) = view(0) else { return };
