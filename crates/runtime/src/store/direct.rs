@@ -375,6 +375,8 @@ impl Direct {
         };
         match granted {
             Ok(()) => {}
+            // The keeper was granted the last ones while this thread waited for the link.
+            Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => {}
             Err(LinkError::Full) => fatal::die(
                 EXIT_FULL,
                 format_args!(
