@@ -83,6 +83,7 @@ const ORDER: [&str; 12] = [
     "faults_waited",
     "faults_hidden",
     "pages_hidden",
+    "pages_held_back",
     "pages_in",
     "bytes_in",
 ];

@@ -100,6 +100,8 @@ pub struct Counters {
     /// Touches of hidden pages.
     pub faults_hidden: u64,
     pub hidden: u64,
+    /// Times a page could not leave because a transfer held it.
+    pub held_back: u64,
     pub fetched: u64,
     pub written_back: u64,
     pub dropped_clean: u64,

@@ -26,6 +26,12 @@ pub const PREFETCH_UNITS_MAX: u32 = 128;
 pub const STARVED_MAX: usize = 1024;
 /// Units handled by one discard step; the caller goes on from where it stopped.
 pub const DISCARD_UNITS_MAX: u32 = 512;
+/// Most free frames whose memory one step gives back.
+pub const FREES_MAX: u32 = 64;
+/// Pages remembered as held by a transfer. Beyond that none leaves until the next tick.
+pub const HELD_MAX: usize = 1 << 16;
+/// Milliseconds after which held pages may be taken out again; at once where a fault waits for room.
+pub const HELD_MS: u64 = 100;
 /// Most actions one step answers with.
 pub const ACTIONS_MAX: usize = 4096;
 /// How far a policy looks for a victim that passes the pager's filter.
@@ -36,6 +42,12 @@ const _: () = assert!(PAGE_BYTES_MAX / UNIT_BYTES_MIN <= DISCARD_UNITS_MAX);
 // A discard step may drop and release every unit and split one block; an eviction adds its victims, a starved queue its
 // fetches: the action buffer holds them all together.
 const _: () = assert!(
-    2 * DISCARD_UNITS_MAX as usize + 2 * VICTIMS_MAX + 2 * STARVED_MAX + PREFETCH_UNITS_MAX as usize + HIDES_MAX + 16
+    2 * DISCARD_UNITS_MAX as usize
+        + 2 * VICTIMS_MAX
+        + 2 * STARVED_MAX
+        + PREFETCH_UNITS_MAX as usize
+        + HIDES_MAX
+        + FREES_MAX as usize
+        + 16
         <= ACTIONS_MAX
 );

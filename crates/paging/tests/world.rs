@@ -47,6 +47,8 @@ struct Shape {
     hides_in_place: bool,
     failures_per_mille: u64,
     sequential: bool,
+    /// Whether transfers hold pages.
+    pins: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -83,6 +85,11 @@ struct World {
     model: HashMap<u32, u64>,
     threads: Vec<Thread>,
     discarding: HashSet<u32>,
+    /// Pages that a transfer holds, by their first unit: they cannot leave, and the transfer writes to them yet.
+    pins: HashSet<u32>,
+    /// Most units of local memory there may be: the budget, or less and less while there are more.
+    most: usize,
+    now_ms: u64,
     fresh: u64,
     cursor: u32,
 }
@@ -127,6 +134,9 @@ impl World {
             model: HashMap::new(),
             threads: vec![Thread::Ready; shape.threads],
             discarding: HashSet::new(),
+            pins: HashSet::new(),
+            most: shape.budget as usize,
+            now_ms: 0,
             fresh: 0,
             cursor: 0,
         }
@@ -187,16 +197,17 @@ impl World {
         (page.0..page.0 + count).map(held).collect()
     }
 
-    fn check_budget(&self) {
+    fn check_budget(&mut self) {
         let moves = |frame: &FrameId| {
             if frame.wide { self.shape.wide_moves } else { self.shape.small_moves }
         };
         let framed: usize = self.frames.iter().filter(|(frame, _)| moves(frame)).map(|(_, bytes)| bytes.len()).sum();
         let physical = self.view.len() + self.hidden.len() + framed;
         let budget = self.pager.budget_units() as usize;
-        assert!(physical <= budget, "{} in view and {framed} in frames over a budget of {budget}", self.view.len());
-        assert!(self.pager.local_units() as usize >= physical, "the pager lost count of local memory");
-        assert!(self.pager.local_units() as usize <= budget, "the pager's own count is over the budget");
+        let counted = self.pager.local_units() as usize;
+        assert!(counted >= physical, "the pager lost count of local memory");
+        assert!(counted <= budget.max(self.most), "{counted} units, {framed} in frames, over a budget of {budget}");
+        self.most = counted;
     }
 
     /// The pager's count of what needs a place, against a count of its pages.
@@ -326,6 +337,7 @@ impl World {
     }
 
     fn complete_hide(&mut self, page: PageId, frame: Option<FrameId>, fails: bool) {
+        let fails = fails || self.is_pinned(page);
         if !fails {
             let take = |unit| self.view.remove(&unit).expect("a page that is hidden was in view").value;
             let bytes: Vec<u64> = (page.0..page.0 + self.pager.page_of(page.0).1).map(take).collect();
@@ -340,7 +352,9 @@ impl World {
 
     fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
-        if fails {
+        // What was discarded is dropped wherever it is; a transfer into it writes to nobody's memory.
+        let dropped = frame.is_none() && known == Bytes::Clean;
+        if fails || !dropped && self.is_pinned(page) {
             self.step(Event::TakenOut { page, ok: false, changed: false });
             return;
         }
@@ -365,6 +379,64 @@ impl World {
             None => {}
         }
         self.step(Event::TakenOut { page, ok: true, changed });
+    }
+
+    /// The budget changes; what is too much is given up step by step.
+    fn change_budget(&mut self) {
+        let units = 2 + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
+        for _ in 0..1000 {
+            if self.step(Event::Budget { units }) == Progress::Done {
+                return;
+            }
+        }
+        panic!("a budget of {units} units is never settled");
+    }
+
+    /// Whether the passing of time brings something under way.
+    fn ticked(&mut self) -> bool {
+        self.tick();
+        !self.pending.is_empty()
+    }
+
+    fn tick(&mut self) {
+        self.now_ms += 10 + self.random.below(200);
+        self.step(Event::Tick { now_ms: self.now_ms });
+    }
+
+    /// A transfer into a page begins: it holds a page that is open for writing.
+    fn pin(&mut self) {
+        let unit = self.random.below(u64::from(self.shape.units)) as u32;
+        let (page, span) = self.pager.page_of(unit);
+        let open = |unit| self.view.get(&unit).is_some_and(|mapped| mapped.writable);
+        let busy = (page.0..page.0 + span).any(|unit| self.discarding.contains(&unit));
+        if self.pager.state_of(unit) == State::Resident && (page.0..page.0 + span).all(open) && !busy {
+            self.pins.insert(page.0);
+        }
+    }
+
+    /// A transfer ends: it has written to its page, which has to be where it was.
+    fn unpin(&mut self) {
+        let Some(&first) = self.pins.iter().min() else { return };
+        self.pins.remove(&first);
+        self.fresh += 1;
+        let mapped = self.view.get_mut(&first).unwrap_or_else(|| panic!("unit {first} left while a transfer held it"));
+        mapped.value = self.fresh;
+        self.model.insert(first, self.fresh);
+    }
+
+    /// What the kernel refuses of a page that is to leave.
+    fn is_pinned(&self, page: PageId) -> bool {
+        (page.0..page.0 + self.span(page)).any(|unit| self.pins.contains(&unit))
+    }
+
+    fn disturb(&mut self) {
+        match self.random.below(1000) {
+            0..5 => self.change_budget(),
+            5..15 => self.tick(),
+            15..35 if self.shape.pins => self.pin(),
+            35..60 => self.unpin(),
+            _ => {}
+        }
     }
 
     fn run_thread(&mut self) {
@@ -417,6 +489,8 @@ impl World {
             return;
         }
         self.discarding.extend(first..end);
+        // A transfer goes on into memory that is nobody's.
+        self.pins.retain(|unit| !(first..end).contains(unit));
         self.threads[index] = Thread::Discarding { next: first, end, first };
     }
 
@@ -474,6 +548,7 @@ impl World {
 
     fn go_on(&mut self, rounds: u64) {
         for _ in 0..rounds {
+            self.disturb();
             if !self.pending.is_empty() && self.random.chance(500) {
                 self.complete();
             } else {
@@ -535,7 +610,7 @@ impl World {
                     Thread::Ready => break,
                     Thread::Doing(op) => self.attempt(0, op),
                     _ if !self.pending.is_empty() => self.complete(),
-                    other => panic!("the last read of unit {unit} waits with nothing under way: {other:?}"),
+                    waiting => assert!(self.ticked(), "the last read of unit {unit} waits for nothing: {waiting:?}"),
                 }
             }
             assert!(matches!(self.threads[0], Thread::Ready), "the last read of unit {unit} does not end");
@@ -543,9 +618,16 @@ impl World {
     }
 
     fn come_to_rest(&mut self) {
+        while !self.pins.is_empty() {
+            self.unpin();
+        }
         for _ in 0..200_000 {
             if !self.pending.is_empty() {
                 self.complete();
+                continue;
+            }
+            // What could not leave is looked at again.
+            if self.ticked() {
                 continue;
             }
             let Some(index) = self.threads.iter().position(|thread| !matches!(thread, Thread::Ready)) else {
@@ -631,8 +713,16 @@ fn shapes() -> impl Strategy<Value = Shape> {
         ],
         any::<bool>(),
     );
-    (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<bool>()).prop_map(
-        |((budget, block_units, small_moves, wide_moves), direct, frames, threads, names, failures, sequential)| {
+    (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<[bool; 2]>()).prop_map(
+        |(
+            (budget, block_units, small_moves, wide_moves),
+            direct,
+            frames,
+            threads,
+            names,
+            failures,
+            [sequential, pins],
+        )| {
             Shape {
                 units: (budget * 3).next_multiple_of(block_units),
                 block_units,
@@ -647,6 +737,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                 hides_in_place: names.2,
                 failures_per_mille: failures,
                 sequential,
+                pins,
             }
         },
     )
@@ -688,6 +779,7 @@ proptest! {
         touch(&mut world, 3, true);
         world.go_on(0);
         world.fork(false);
+        world.most = 32;
         for &unit in &adopted {
             world.pager.adopt(unit);
             world.pager.adopt(unit);
@@ -716,6 +808,7 @@ fn quiet(seed: u64, budget: u32, units: u32) -> World {
             hides_in_place: false,
             failures_per_mille: 0,
             sequential: false,
+            pins: false,
         },
     )
 }
@@ -845,4 +938,33 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
         }
     }
     panic!("the discard waits for a page at rest");
+}
+
+/// Guards against a panic when a program with a share of its memory as budget freed most of it: all frames that were free by
+/// then were given back in one step, more than its list of actions holds.
+#[test]
+fn a_budget_far_below_the_free_frames_is_reached_in_bounded_steps() {
+    const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;
+    let mut world = quiet(5, UNITS, UNITS);
+    for unit in 0..UNITS {
+        touch(&mut world, unit, true);
+    }
+    let mut next = 0;
+    while next < UNITS {
+        next = match world.step(Event::Discard { first: next, end: UNITS }) {
+            Progress::Done => UNITS,
+            Progress::Continue(unit) | Progress::Busy(unit) => unit,
+        };
+        settle_but_writes(&mut world);
+    }
+    let mut steps = 0;
+    while world.step(Event::Budget { units: 2 }) != Progress::Done {
+        steps += 1;
+        assert!(steps < UNITS, "the budget is never reached");
+        settle_but_writes(&mut world);
+    }
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    assert!(world.pager.local_units() <= 2 && world.frames.len() <= 2);
 }

@@ -93,6 +93,7 @@ impl Accounts {
         add(&to.faults_waited, now.faults_waited - old.faults_waited);
         add(&to.faults_hidden, now.faults_hidden - old.faults_hidden);
         add(&to.pages_hidden, now.hidden - old.hidden);
+        add(&to.pages_held_back, now.held_back - old.held_back);
         add(&to.pages_in, now.fetched - old.fetched);
         add(&to.bytes_in, (now.fetched - old.fetched) * unit);
         add(&to.pages_out, now.written_back - old.written_back);

@@ -27,10 +27,9 @@ use crate::store::remote::{Read, Remote};
 use crate::view::{Span, View};
 
 pub(crate) use fork::Kept;
-use out::Lift;
 
 /// Threads that can be in the engine at once without waiting for each other's work space.
-const WORKS: usize = 32;
+pub(crate) const WORKS: usize = 32;
 const BELLS: usize = 256;
 /// Rounds of hiding in a row, each of [`limits::HIDES_MAX`] pages.
 const TICKS_MAX: u32 = 1 << 16;
@@ -52,8 +51,6 @@ pub(crate) struct Engine {
     works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
-    /// Held while pages lie in the places of lifted ones.
-    lift: LockCell<Lift>,
     /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
     bells: [AtomicU32; BELLS],
     waiters: AtomicU32,
@@ -75,6 +72,8 @@ struct Work {
     todo: Vec<Todo>,
     leaving: Vec<Todo>,
     bounce: usize,
+    /// First of its own places for pages that are moved aside.
+    places: usize,
     /// The last fault's page was there and only had to be opened for writing.
     opened: bool,
 }
@@ -106,11 +105,12 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Result<Self, MapError> {
         let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(limits::RUN_BYTES_MAX as usize);
         let mut works = Vec::with_capacity(WORKS);
-        for _ in 0..WORKS {
+        for index in 0..WORKS {
             works.push(Work {
                 todo: Vec::with_capacity(4 * limits::ACTIONS_MAX),
                 leaving: Vec::with_capacity(limits::ACTIONS_MAX),
                 bounce: Mapping::anonymous(bounce_bytes)?.leak(),
+                places: index * limits::VICTIMS_MAX,
                 opened: false,
             });
         }
@@ -122,7 +122,6 @@ impl Engine {
             stacks: parts.traps_by_signal.then(Stacks::new).transpose()?,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
-            lift: LockCell::default(),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
             small_moves: parts.small_moves,
@@ -207,7 +206,7 @@ impl Engine {
 
     fn sleep_on(&self, bell: &AtomicU32, heard: u32, timeout_us: u64) {
         self.waiters.fetch_add(1, SeqCst);
-        let _ = futex::wait(bell, heard, Some(Duration::from_micros(timeout_us)));
+        futex::wait(bell, heard, Some(Duration::from_micros(timeout_us)));
         self.waiters.fetch_sub(1, SeqCst);
     }
 
@@ -296,14 +295,15 @@ impl Engine {
 
     pub(crate) fn set_budget(&self, bytes: u64) {
         let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(u32::MAX)) as u32;
-        self.submit(Event::Budget { units });
+        // Each step gives back a bounded number of frames.
+        while self.submit_asking(Event::Budget { units }) != Progress::Done {}
     }
 
     // ---- events and actions -----------------------------------------------------------------------------------------
 
     /// Takes an event to the pager and carries out all that follows from it.
     pub(crate) fn submit(&self, event: Event) {
-        let _ = self.submit_asking(event);
+        self.submit_asking(event);
     }
 
     fn submit_fault(&self, unit: u32, write: bool) -> bool {
@@ -452,8 +452,8 @@ impl Engine {
                 Event::Fetched { page: read.page, ok: true }
             }
             None => {
-                self.fill_view(&read, source, work.bounce as *mut u8);
-                Event::Arrived { page: read.page, count: read.count, certain: true, ok: true }
+                let certain = self.fill_view(&read, source, work.bounce as *mut u8);
+                Event::Arrived { page: read.page, count: read.count, certain, ok: true }
             }
         };
         self.step(&[event], work);
@@ -474,34 +474,38 @@ impl Engine {
         }
     }
 
-    fn fill_view(&self, read: &Read, source: Source, bounce: *mut u8) {
+    /// Copies a run into view. Returns false when a page was there already: then all of the run is open for writing.
+    fn fill_view(&self, read: &Read, source: Source, bounce: *mut u8) -> bool {
         let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
+        let mut certain = true;
         match (source, &self.store) {
-            // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
-            (Source::Frame(from), _) => unsafe { self.view.copy_in(span, self.view.frame(from), read.writable > 0) },
+            (Source::Frame(from), _) => {
+                // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
+                certain = unsafe { self.view.copy_in(span, self.view.frame(from), read.writable > 0) };
+            }
             (Source::Server, Store::Direct(direct)) => {
                 direct.visit(read.page.0, span.len, bounce, |done, from, len| {
-                    self.show(read, Span { offset: span.offset + done, len }, from);
+                    certain &= self.show(read, Span { offset: span.offset + done, len }, from);
                 })
             }
-            _ => self.show(read, span, self.view.zeroes()),
+            _ => certain = self.show(read, span, self.view.zeroes()),
         }
+        if !certain {
+            self.view.open(span);
+        }
+        certain
     }
 
-    /// Copies bytes of a run into view, its first pages writable and the others protected.
-    fn show(&self, read: &Read, span: Span, from: *const u8) {
+    /// Copies bytes of a run into view, its first pages writable and the others protected. Returns false when a page was
+    /// there already.
+    fn show(&self, read: &Read, span: Span, from: *const u8) -> bool {
         let at = span.offset - self.bytes(read.page.0);
         let first = writable_bytes(read).saturating_sub(at).min(span.len);
         let rest = Span { offset: span.offset + first, len: span.len - first };
         // SAFETY: the pages are in transit, and `from` has as many bytes as the span.
-        unsafe {
-            if first > 0 {
-                self.view.copy_in(Span { len: first, ..span }, from, true);
-            }
-            if rest.len > 0 {
-                self.view.copy_in(rest, from.add(first), false);
-            }
-        }
+        let part = |span: Span, from, writable| span.len == 0 || unsafe { self.view.copy_in(span, from, writable) };
+        let came = part(Span { len: first, ..span }, from, true);
+        part(rest, from.wrapping_add(first), false) && came
     }
 
     /// Receives a page that was asked of a server to where it belongs.
@@ -511,6 +515,7 @@ impl Engine {
             return Event::Fetched { page: read.page, ok: true };
         }
         let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
+        let mut certain = true;
         match self.view.receive_place(span.offset) {
             Some(place) => {
                 payload(place);
@@ -524,10 +529,13 @@ impl Engine {
             }
             None => {
                 payload(bounce);
-                self.show(&read, span, bounce);
+                certain = self.show(&read, span, bounce);
+                if !certain {
+                    self.view.open(span);
+                }
             }
         }
-        Event::Arrived { page: read.page, count: read.count, certain: true, ok: true }
+        Event::Arrived { page: read.page, count: read.count, certain, ok: true }
     }
 
     // ---- upkeep -----------------------------------------------------------------------------------------------------

@@ -376,7 +376,10 @@ pub fn release(addr: usize, len: usize) {
     if !is_reserved(addr) {
         // Of a static array the pages go, and its place stays taken.
         discard(addr, len);
-        let _ = protect(addr, len, libc::PROT_NONE);
+        let _mask = SignalMask::block_all();
+        let _inside = gate::enter();
+        state.engine.view().set_access(Span { offset, len }, Prot::NONE);
+        state.far_changed();
         return;
     }
     state.zero_edges(offset, len);
@@ -545,12 +548,12 @@ impl State {
             let page = Span { offset, len: OS_PAGE };
             let left = view.access(offset);
             if left != Prot::READ_WRITE {
-                let _ = view.restrict(page, Prot::READ_WRITE.0);
+                view.set_access(page, Prot::READ_WRITE);
             }
             // SAFETY: far memory of the caller's, who gives these bytes up.
             view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
-                let _ = view.restrict(page, left.0);
+                view.set_access(page, left);
             }
         }
     }

@@ -8,6 +8,8 @@ use std::sync::atomic::{
 
 /// A memory server was lost, lied or fell silent.
 pub(crate) const EXIT_LOST: i32 = 120;
+/// The kernel refused for good what paging cannot do without, or nothing went on any more.
+pub(crate) const EXIT_KERNEL: i32 = 123;
 /// Far memory could not be had in the first place.
 pub(crate) const EXIT_BEFORE: i32 = 125;
 /// Memory servers and spill are full.

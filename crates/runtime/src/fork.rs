@@ -99,7 +99,7 @@ pub fn in_parent() {
     }
     let Some(Pending { plan, mask, .. }) = PENDING.lock().take() else { return };
     if let Some(state) = far::state() {
-        state.engine.view().let_fork(false);
+        state.engine.view().end_fork();
     }
     // The child has its own copies of these links; the session ends with its last.
     drop(plan);
@@ -162,15 +162,17 @@ fn prepare() -> (Plan, Option<Seat>) {
     let is_bare = bytes == 0 && !engine.has_written_back();
     let seat = state.seat;
     if is_bare && engine.is_settled() {
-        engine.view().let_fork(true);
-        return (Plan::Asleep, None);
+        return (let_fork(engine).map_or_else(Plan::Apart, |()| Plan::Asleep), None);
     }
     let never_away = !engine.has_written_back() && engine.is_settled();
     if never_away && engine.view().is_inherited() && seat.whole().is_some() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
-            engine.view().let_fork(true);
+            if let Err(reason) = let_fork(engine) {
+                promised.withdraw();
+                return (Plan::Apart(reason), None);
+            }
             return (Plan::Asleep, Some(promised));
         }
     }
@@ -204,16 +206,22 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         }
     };
     state.budget_is(state.seat.share());
-    match open_links(engine) {
-        Ok(links) => {
-            engine.view().let_fork(true);
-            Ok((links, promised))
-        }
-        Err(error) => {
+    let opened = open_links(engine)
+        .map_err(|error| format!("its memory server does not share: {error}"))
+        .and_then(|links| let_fork(engine).map(|()| links));
+    match opened {
+        Ok(links) => Ok((links, promised)),
+        Err(reason) => {
             promised.withdraw();
-            Err(format!("its memory server does not share: {error}"))
+            Err(reason)
         }
     }
+}
+
+/// Lets the child inherit what is in view.
+fn let_fork(engine: &Engine) -> Result<(), String> {
+    let answer = engine.view().let_fork(true);
+    answer.map_err(|errno| format!("the kernel does not let it inherit far memory: {errno}"))
 }
 
 fn open_links(engine: &Engine) -> Result<Links, LinkError> {

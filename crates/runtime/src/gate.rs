@@ -33,7 +33,7 @@ fn enter_later() {
         leave();
         let now = GATE.load(Acquire);
         if now & CLOSED != 0 {
-            let _ = futex::wait(&GATE, now, Some(Duration::from_millis(100)));
+            futex::wait(&GATE, now, Some(Duration::from_millis(100)));
         }
         if GATE.fetch_add(1, Acquire) & CLOSED == 0 {
             return;
@@ -57,14 +57,14 @@ impl Drop for Inside {
 /// Closes the gate, one thread at a time, and waits until everybody is outside.
 pub(crate) fn close() {
     while GATE.fetch_or(CLOSED, AcqRel) & CLOSED != 0 {
-        let _ = futex::wait(&GATE, GATE.load(Acquire) | CLOSED, Some(Duration::from_millis(10)));
+        futex::wait(&GATE, GATE.load(Acquire) | CLOSED, Some(Duration::from_millis(10)));
     }
     loop {
         let now = GATE.load(Acquire);
         if now == CLOSED {
             return;
         }
-        let _ = futex::wait(&GATE, now, Some(Duration::from_millis(10)));
+        futex::wait(&GATE, now, Some(Duration::from_millis(10)));
     }
 }
 

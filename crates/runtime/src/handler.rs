@@ -1,9 +1,11 @@
 //! The traps: a handler thread that reads userfaultfd (thread mode), or a signal handler in the faulting thread (sigbus
 //! and sigsegv mode). They only translate what the kernel says into faults of the engine.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
+use hanare_sys::Errno;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
@@ -11,9 +13,10 @@ use hanare_sys::{futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
+use crate::fatal::{self, EXIT_KERNEL};
 use crate::together::Together;
 use crate::view::OS_PAGE;
-use crate::{accounts, far, gate};
+use crate::{accounts, far, gate, kernel};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
 const WAITING_MAX: usize = 256;
@@ -75,7 +78,7 @@ impl Handler {
     /// Brings the faults that have come to the engine; returns how many.
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
-        let count = self.uffd.read_events(&mut events);
+        let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| trap_lost(errno));
         let _inside = (count > 0).then(gate::enter);
         let mut since_ns = now_ns();
         for event in &events[..count] {
@@ -90,7 +93,7 @@ impl Handler {
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
                 // It became a hole after the touch: what is mapped there next answers it.
-                let _ = self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE);
+                kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };
             if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
@@ -124,7 +127,7 @@ impl Handler {
             Store::Direct(_) => None,
         };
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
-        let ready = self.uffd.wait(arriving, Some(timeout));
+        let ready = self.wait(arriving, timeout);
         if let (false, Store::Remote(remote)) = (ready.events, self.engine.store()) {
             remote.pump(self.engine, Wait::Now);
         }
@@ -145,8 +148,17 @@ impl Handler {
             }
             _ => {}
         }
-        let _ = self.uffd.wait(None, Some(Duration::from_micros(200)));
+        self.wait(None, Duration::from_micros(200));
     }
+
+    fn wait(&self, arriving: Option<BorrowedFd<'_>>, timeout: Duration) -> uffd::Ready {
+        self.uffd.wait(arriving, Some(timeout)).unwrap_or_else(|errno| trap_lost(errno))
+    }
+}
+
+/// Without its trap the program would read zeroes.
+fn trap_lost(errno: Errno) -> ! {
+    fatal::die(EXIT_KERNEL, format_args!("the userfaultfd cannot be read: {errno}; {}", kernel::advice(errno)))
 }
 
 /// Rung when the keeper has something to do at once.
@@ -159,7 +171,7 @@ pub(crate) fn keep(engine: &'static Engine) {
     loop {
         let heard = KEEPER_BELL.load(Acquire);
         let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
-        let _ = futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
+        futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         far::keep();
         if now_ns() - published_ns > 100_000_000 {
             let _inside = gate::enter();

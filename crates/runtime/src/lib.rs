@@ -17,6 +17,7 @@ mod gate;
 mod handler;
 pub mod heap;
 pub mod hostfile;
+mod kernel;
 pub mod near;
 mod plan;
 pub mod private;

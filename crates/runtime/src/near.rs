@@ -190,11 +190,20 @@ pub fn resident(addr: usize, len: usize) -> u64 {
     for from in (0..len).step_by(pages.len() * PAGE) {
         let part = (len - from).min(pages.len() * PAGE);
         // SAFETY: mincore touches nothing of the range, and writes a byte for each of its pages, which fit.
-        if unsafe { libc::syscall(libc::SYS_mincore, addr + from, part, pages.as_mut_ptr()) } == 0 {
+        if unsafe { syscall(libc::SYS_mincore, [addr + from, part, pages.as_mut_ptr() as usize, 0, 0, 0]) }.is_ok() {
             bytes += pages[..part.div_ceil(PAGE)].iter().filter(|&&page| page & 1 != 0).count() * PAGE;
         }
     }
     bytes as u64
+}
+
+/// Whether all pages of a page-aligned range are mapped.
+pub fn is_mapped(addr: usize, len: usize) -> bool {
+    (addr..addr + len).step_by(PAGE).all(|page| {
+        let mut there = 0_u8;
+        // SAFETY: mincore touches nothing of the page, and writes one byte.
+        unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
+    })
 }
 
 /// Maps zeroed memory; null when the kernel refuses.

@@ -3,6 +3,7 @@
 use hanare_paging::{Class, Config, Geometry, limits};
 use hanare_sys::features::Features;
 
+use crate::engine::WORKS;
 use crate::settings::{Local, Mode, PageSize, Settings};
 
 /// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
@@ -38,11 +39,11 @@ impl Plan {
         self.config.small.moves || self.config.hides_in_place
     }
 
-    /// Places for pages that are lifted: dirty pages are where they are copied to their slots at once, by a thread beside the
-    /// program's.
-    pub(crate) fn lift_frames(&self, mode: Mode, features: &Features) -> usize {
-        let lifts = self.config.direct && !self.config.small.moves && features.move_ && mode == Mode::Thread;
-        if lifts { limits::VICTIMS_MAX } else { 0 }
+    /// Places where small dirty pages are moved aside on their way out, in units: a batch for each thread that may be in
+    /// the engine at once.
+    pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
+        let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
+        if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 }
 
@@ -183,16 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn dirty_pages_are_lifted_where_they_are_copied_on_this_host_beside_the_program() {
-        let lifts = |page, direct, mode, features: &Features| {
+    fn small_dirty_pages_are_moved_aside_wherever_the_kernel_moves_pages() {
+        let moves = |page, direct, mode, features: &Features| {
             let settings = Settings { page_size: page, ..Settings::from_lookup(a_mebibyte).unwrap() };
-            plan(&settings, mode, features, direct, false).unwrap().lift_frames(mode, features) > 0
+            plan(&settings, mode, features, direct, false).unwrap().aside_units(mode, features) > 0
         };
         let (auto, features) = (PageSize::Auto, machine());
-        assert!(lifts(auto, true, Mode::Thread, &features));
-        assert!(!lifts(auto, true, Mode::Sigbus, &features), "there the program's own thread is in the engine");
-        assert!(!lifts(PageSize::Fixed(64 << 10), true, Mode::Thread, &features), "whole frames move by themselves");
-        assert!(!lifts(PageSize::Fixed(4 << 10), false, Mode::Thread, &features), "they are copied to a frame");
-        assert!(!lifts(auto, true, Mode::Thread, &Features { move_: false, ..features }));
+        for mode in [Mode::Thread, Mode::Sigbus] {
+            assert!(moves(auto, true, mode, &features));
+            assert!(moves(PageSize::Fixed(4 << 10), false, mode, &features));
+            assert!(!moves(PageSize::Fixed(64 << 10), true, mode, &features), "whole frames move by themselves");
+            assert!(!moves(auto, true, mode, &Features { move_: false, ..features.clone() }));
+        }
+        assert!(!moves(auto, true, Mode::Sigsegv, &features), "its memory is shared, which MOVE refuses");
     }
 }

@@ -127,6 +127,8 @@ counters! {
     faults_hidden,
     /// Pages taken out of sight to clear their pseudo reference bits.
     pages_hidden,
+    /// Times a page could not leave because a transfer held it (direct I/O, io_uring, a device).
+    pages_held_back,
     /// Pages fetched.
     pages_in,
     /// Bytes fetched.

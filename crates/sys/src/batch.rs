@@ -5,6 +5,7 @@
 
 use crate::map::{self, Advice};
 use crate::raw::{self, Errno};
+use crate::refuse::{self, Call};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// How many ranges a batch holds at most.
@@ -89,16 +90,12 @@ impl DontNeedBatch {
         self.count = 0;
     }
 
-    /// Drops the pages of all ranges and empties the batch.
-    ///
-    /// # Errors
-    /// The first refusal (`ENOMEM` for a range that is no longer mapped); every other range is
-    /// dropped all the same.
+    /// Drops the pages of all ranges and empties the batch. `refused` is told each range that the kernel did not drop, as
+    /// address, length and errno (`ENOMEM` for one that is no longer mapped); all others are dropped.
     ///
     /// # Safety
     /// The contents of the ranges are destroyed; the caller must own them.
-    pub unsafe fn flush(&mut self) -> Result<(), Errno> {
-        let mut first_error = None;
+    pub unsafe fn flush(&mut self, mut refused: impl FnMut(usize, usize, Errno)) {
         let mut next = 0;
         while next < self.count {
             // SAFETY: the caller owns the contents of every pushed range.
@@ -111,7 +108,7 @@ impl DontNeedBatch {
             // SAFETY: as above.
             match (together, unsafe { map::advise(addr, len, Advice::DontNeed) }) {
                 // The range is at fault.
-                (_, Err(errno)) => first_error = first_error.or(Some(errno)),
+                (_, Err(errno)) => refused(addr, len, errno),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
                 // The call is: unknown, forbidden, or (after a fork) the parent's. Never again.
                 (Err(_), Ok(())) => self.process = None,
@@ -119,7 +116,6 @@ impl DontNeedBatch {
             next += 1;
         }
         self.count = 0;
-        first_error.map_or(Ok(()), Err)
     }
 
     /// Drops ranges from index `next` on in one call, and returns how many bytes of them were done.
@@ -133,6 +129,7 @@ impl DontNeedBatch {
         };
         let ranges = &self.ranges[next..self.count];
         let advice = libc::MADV_DONTNEED as usize;
+        refuse::draw(Call::AdviseMany)?;
         let args = [process.as_raw_fd() as usize, ranges.as_ptr() as usize, ranges.len(), advice, 0, 0];
         // SAFETY: `ranges` are iovecs the kernel reads; the caller owns the contents they name.
         unsafe { raw::syscall(libc::SYS_process_madvise, args) }

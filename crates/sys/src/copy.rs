@@ -6,9 +6,10 @@
 //! others out first.
 
 use crate::raw::Errno;
+use crate::refuse::{self, Call};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Copies `len` bytes. Torn values are possible.
 ///
@@ -46,24 +47,47 @@ pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
     unsafe { libc::memcmp(a.cast::<c_void>(), b.cast::<c_void>(), len) == 0 }
 }
 
-/// Reads this process's own memory at `addr` through `/proc/self/mem`, which works on pages the
-/// process may not read and answers an errno where a load would die. Returns the bytes read: fewer
-/// than asked where the mapping ends.
+/// This process's own memory as a file, `/proc/self/mem`. It shows pages that the process may not read, and answers an
+/// errno where a load would die.
 ///
-/// # Errors
-/// `EIO` for an address that is not mapped.
-pub fn read_foreign(addr: usize, buf: &mut [u8]) -> Result<usize, Errno> {
-    // Opened for each call: a kept descriptor would show the parent's memory in a forked child.
-    let mem: OwnedFd = rustix::fs::open(c"/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut done = 0;
-    while done < buf.len() {
-        match rustix::io::pread(&mem, &mut buf[done..], (addr + done) as u64) {
-            Ok(0) => break,
-            Ok(bytes) => done += bytes,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno.into()),
-        }
+/// It shows the process that opened it, also when used in a forked child: a child opens its own.
+#[derive(Debug)]
+pub struct OwnMemory {
+    fd: OwnedFd,
+}
+
+impl OwnMemory {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `EMFILE` without a free descriptor; `ENOENT` without `/proc`.
+    pub fn open() -> Result<Self, Errno> {
+        refuse::draw(Call::Open)?;
+        let fd = rustix::fs::open(c"/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd })
     }
-    Ok(done)
+
+    /// Fills `buf` from `addr` on.
+    ///
+    /// # Errors
+    /// `EIO` for an address that is not mapped, or not there. What was read before it may be in `buf`.
+    pub fn read(&self, addr: usize, buf: &mut [u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < buf.len() {
+            refuse::draw(Call::Read)?;
+            match rustix::io::pread(&self.fd, &mut buf[done..], (addr + done) as u64) {
+                Ok(0) => return Err(Errno(libc::EIO)),
+                Ok(bytes) => done += bytes,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for OwnMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }

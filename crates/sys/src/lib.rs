@@ -24,9 +24,11 @@ pub mod memory;
 pub mod pagemap;
 mod probe;
 mod raw;
+mod refuse;
 pub mod signal;
 pub mod stack;
 pub mod thread;
 pub mod uffd;
 
 pub use raw::{Errno, syscall};
+pub use refuse::arm_from_environment as refuse_on_purpose;

@@ -4,6 +4,7 @@
 //! interposable `mmap`.
 
 use crate::raw::Errno;
+use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
@@ -264,6 +265,7 @@ fn pointer(addr: usize) -> *mut c_void {
 /// # Errors
 /// [`MapError::Memfd`].
 pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
+    refuse::draw(Call::Memfd).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;
@@ -278,6 +280,7 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
 /// # Safety
 /// Nobody may hold a Rust reference into the range that the new access would break.
 pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+    refuse::draw(Call::Protect)?;
     let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
     // SAFETY: passed on to the caller.
     unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
@@ -292,6 +295,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> 
 /// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, which the caller must own.
 pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     use rustix::mm::Advice as Kernel;
+    refuse::draw(Call::Advise)?;
     let advice = match advice {
         Advice::HugePage => Kernel::LinuxHugepage,
         Advice::NoHugePage => Kernel::LinuxNoHugepage,
@@ -316,6 +320,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
 /// # Safety
 /// The caller must own the range and its contents.
 pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
+    refuse::draw(Call::Map)?;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the caller owns the range that MAP_FIXED replaces.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
@@ -342,6 +347,7 @@ pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
 /// # Safety
 /// The caller must own the range and its contents.
 pub unsafe fn replace_with_anonymous(addr: usize, len: usize) -> Result<(), Errno> {
+    refuse::draw(Call::Map)?;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the caller owns the range that MAP_FIXED replaces.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
@@ -362,6 +368,7 @@ pub unsafe fn replace_with_shared(
     offset: u64,
     prot: Prot,
 ) -> Result<(), Errno> {
+    refuse::draw(Call::Map)?;
     let prot = ProtFlags::from_bits_retain(prot.0 as u32);
     // SAFETY: the caller owns the range that MAP_FIXED replaces.
     unsafe { rustix::mm::mmap(pointer(addr), len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset) }?;
@@ -377,6 +384,7 @@ pub unsafe fn replace_with_shared(
 /// # Safety
 /// The caller must own both ranges, which do not overlap.
 pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    refuse::draw(Call::Map)?;
     let flags = rustix::mm::MremapFlags::MAYMOVE;
     // SAFETY: the caller owns both ranges.
     unsafe { rustix::mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }?;
@@ -388,6 +396,7 @@ pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
 /// # Errors
 /// `EOPNOTSUPP` on a file system without holes.
 pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    refuse::draw(Call::Punch)?;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
 }

@@ -132,8 +132,9 @@ pub(crate) fn process_madvise() -> bool {
         let pages = Mapping::anonymous(2 * page_size()).ok()?;
         mark(&pages);
         let mut batch = DontNeedBatch::new(true);
+        let mut flushed = batch.push(pages.addr(), page_size());
         // SAFETY: the mapping is this experiment's own.
-        let flushed = batch.push(pages.addr(), page_size()) && unsafe { batch.flush() }.is_ok();
+        unsafe { batch.flush(|_, _, _| flushed = false) };
         Some(flushed && batch.uses_process_madvise() && present_pages(pages.addr(), 1) == Ok(0))
     };
     attempt().unwrap_or(false)

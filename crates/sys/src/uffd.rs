@@ -13,6 +13,7 @@
 //! - MOVE drops write protection and works on private anonymous memory only.
 
 use crate::raw::{self, Errno};
+use crate::refuse::{self, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -350,12 +351,10 @@ impl Uffd {
     pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
         let bits = flag(mode.missing, REGISTER_MISSING) | flag(mode.wp, REGISTER_WP) | flag(mode.minor, REGISTER_MINOR);
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
+        let refused = |errno| UffdError::Register { addr, len, errno };
+        refuse::draw(Call::Register).map_err(refused)?;
         // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
-        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop).map_err(|errno| UffdError::Register {
-            addr,
-            len,
-            errno,
-        })
+        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop).map_err(refused)
     }
 
     /// Ends the trapping of a range and wakes all who wait in it; missing pages then read as
@@ -382,7 +381,11 @@ impl Uffd {
     /// bytes at `src` must be mapped memory.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, mode: CopyMode) -> IoctlResult {
         let bits = flag(mode.wp, COPY_MODE_WP) | flag(mode.dontwake, MODE_DONTWAKE);
-        let mut words = Words5([dst as u64, src as u64, len as u64, bits, 0]);
+        if let Err(Errno(errno)) = refuse::draw(Call::Copy) {
+            return IoctlResult { done: 0, errno: Some(errno) };
+        }
+        let part = refuse::shorten(Call::Copy, len);
+        let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
         // SAFETY: `words` is a struct uffdio_copy; the caller owns the destination's contents.
         let answer = unsafe { self.ioctl(UFFDIO_COPY, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
@@ -408,7 +411,11 @@ impl Uffd {
     /// The contents of both ranges change, so the caller must own both.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, mode: MoveMode) -> IoctlResult {
         let bits = flag(mode.dontwake, MODE_DONTWAKE) | flag(mode.allow_src_holes, MOVE_MODE_ALLOW_SRC_HOLES);
-        let mut words = Words5([dst as u64, src as u64, len as u64, bits, 0]);
+        if let Err(Errno(errno)) = refuse::draw(Call::Move) {
+            return IoctlResult { done: 0, errno: Some(errno) };
+        }
+        let part = refuse::shorten(Call::Move, len);
+        let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
         // SAFETY: `words` is a struct uffdio_move; the caller owns the contents of both ranges.
         let answer = unsafe { self.ioctl(UFFDIO_MOVE, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
@@ -451,6 +458,7 @@ impl Uffd {
     /// `EAGAIN` while an event waits to be read (nothing done), `ENOENT` for a range that is not
     /// registered so.
     pub fn write_protect(&self, addr: usize, len: usize, on: bool, dontwake: bool) -> Result<(), Errno> {
+        refuse::draw(Call::WriteProtect)?;
         // The kernel refuses DONTWAKE together with WP.
         let bits = flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
         let mut words = Words3([addr as u64, len as u64, bits]);
@@ -464,6 +472,7 @@ impl Uffd {
     /// # Errors
     /// `EINVAL` for a range that is not page-aligned or empty.
     pub fn wake(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        refuse::draw(Call::Wake)?;
         let mut words = [addr as u64, len as u64];
         // SAFETY: `words` is a struct uffdio_range; a spurious wake-up is harmless.
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
@@ -471,15 +480,20 @@ impl Uffd {
 
     /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; 0 when
     /// none waits. Never blocks.
-    pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> usize {
+    ///
+    /// # Errors
+    /// `EBADF` or another when the descriptor is no userfaultfd any more.
+    pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> Result<usize, Errno> {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {
             let args = [self.fd.as_raw_fd() as usize, messages.as_mut_ptr() as usize, size_of_val(&messages), 0, 0, 0];
             // SAFETY: the kernel writes at most the size of `messages` into `messages`.
-            match unsafe { raw::syscall(libc::SYS_read, args) } {
+            let read = || unsafe { raw::syscall(libc::SYS_read, args) };
+            match refuse::draw(Call::ReadEvents).and_then(|()| read()) {
                 Ok(bytes) => break bytes,
                 Err(Errno(libc::EINTR)) => {}
-                Err(_) => return 0,
+                Err(Errno(libc::EAGAIN)) => return Ok(0),
+                Err(errno) => return Err(errno),
             }
         };
         let mut count = 0;
@@ -489,23 +503,32 @@ impl Uffd {
                 count += 1;
             }
         }
-        count
+        Ok(count)
     }
 
     /// Sleeps until an event waits, `other` is readable, or the time is over. A signal may end it
     /// early with nothing ready.
-    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Ready {
+    ///
+    /// # Errors
+    /// `EBADF` when the descriptor is open no more; `ENOMEM`.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<Ready, Errno> {
         let limit = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(other.unwrap_or(self.fd.as_fd()), PollFlags::IN),
         ];
         let used = if other.is_some() { 2 } else { 1 };
-        if rustix::event::poll(&mut fds[..used], limit.as_ref()).is_err() {
-            return Ready::default();
+        let mut poll = || rustix::event::poll(&mut fds[..used], limit.as_ref()).map_err(Errno::from);
+        match refuse::draw(Call::Poll).and_then(|()| poll()) {
+            Ok(_) => {}
+            Err(Errno(libc::EINTR | libc::EAGAIN)) => return Ok(Ready::default()),
+            Err(errno) => return Err(errno),
+        }
+        if fds[0].revents().contains(PollFlags::NVAL) {
+            return Err(Errno(libc::EBADF));
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ready { events: ready(&fds[0]), other: used == 2 && ready(&fds[1]) }
+        Ok(Ready { events: ready(&fds[0]), other: used == 2 && ready(&fds[1]) })
     }
 
     /// # Safety

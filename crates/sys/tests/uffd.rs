@@ -72,7 +72,7 @@ fn a_page_copied_write_protected_traps_the_first_write_only() {
     uffd.wake(addr, page).unwrap();
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), 77);
     write(addr, 5);
-    assert_eq!(uffd.read_events(&mut [Event::EMPTY; 16]), 0);
+    assert_eq!(uffd.read_events(&mut [Event::EMPTY; 16]), Ok(0));
 }
 
 #[test]
@@ -313,15 +313,15 @@ fn wait_tells_events_from_the_other_descriptor() {
     let (far, near) = (far(&uffd, page, MISSING), near(page, 12));
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let other = Some(std::os::fd::AsFd::as_fd(&reader));
-    let nothing = uffd.wait(other, Some(Duration::from_millis(1)));
+    let nothing = uffd.wait(other, Some(Duration::from_millis(1))).unwrap();
     assert!(!nothing.events && !nothing.other);
     drop(writer);
-    let hung_up = uffd.wait(other, Some(PATIENCE));
+    let hung_up = uffd.wait(other, Some(PATIENCE)).unwrap();
     assert!(!hung_up.events && hung_up.other);
     let addr = far.addr();
     let reply = toucher(move || read(addr));
     reply.recv_timeout(PATIENCE).unwrap();
-    assert!(uffd.wait(None, Some(PATIENCE)).events);
+    assert!(uffd.wait(None, Some(PATIENCE)).unwrap().events);
     next_events(&uffd);
     // SAFETY: both mappings are the test's own.
     assert!(unsafe { uffd.copy(addr, near.addr(), page, CopyMode::default()) }.is_ok());

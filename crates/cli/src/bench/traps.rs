@@ -179,7 +179,8 @@ fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapErr
         thread::set_affinity(&[cpu]).map_err(|errno| TrapError::Refused { what: "touches on one CPU", errno });
     let mut events = [Event::EMPTY; EVENTS_PER_READ];
     while !stop.load(Acquire) {
-        let count = trapped.uffd.read_events(&mut events);
+        let refused = |errno| TrapError::Refused { what: "its own traps", errno };
+        let count = trapped.uffd.read_events(&mut events).map_err(refused)?;
         for event in &events[..count] {
             if let Event::Fault { addr, .. } = *event {
                 let copied = done("COPY", trapped.copy_to(addr));
@@ -191,7 +192,7 @@ fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapErr
             }
         }
         if count == 0 {
-            trapped.uffd.wait(None, Some(Duration::from_millis(5)));
+            trapped.uffd.wait(None, Some(Duration::from_millis(5))).map_err(refused)?;
         }
     }
     outcome
@@ -244,8 +245,10 @@ fn drops(features: &Features) -> Result<f64, TrapError> {
                 break;
             }
         }
+        let mut refusal = None;
         // SAFETY: nobody needs the contents.
-        unsafe { batch.flush() }.map_err(|errno| TrapError::Refused { what: "dropped pages", errno })
+        unsafe { batch.flush(|_, _, errno| refusal = Some(errno)) };
+        refusal.map_or(Ok(()), |errno| Err(TrapError::Refused { what: "dropped pages", errno }))
     })?;
     Ok(call_us / DROPPED_TOGETHER as f64)
 }

@@ -56,6 +56,8 @@ const WRITTEN_SHIFT: u32 = 9;
 
 /// It is out of sight, or going there, so that its next touch is seen.
 const HIDDEN: u16 = 2048;
+/// A transfer held it when it was to leave. It is no victim until it is looked at again.
+const HELD_BACK: u16 = 4096;
 
 struct Pool {
     class: Class,
@@ -109,6 +111,11 @@ pub struct Pager {
     /// Pages being copied out of frames whose write-back has ended.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
+    /// Pages that could not leave, and when they were looked at last, in milliseconds.
+    held_back: Vec<PageId>,
+    held_back_ms: u64,
+    /// Free frames whose memory this step may still give back.
+    frees_left: u32,
     counters: Counters,
 }
 
@@ -169,6 +176,9 @@ impl Pager {
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
             guarded: [PageId(u32::MAX); 2],
+            held_back: Vec::with_capacity(limits::HELD_MAX),
+            held_back_ms: 0,
+            frees_left: 0,
             counters: Counters::default(),
         };
         pager.set_budget(config.budget_units);
@@ -178,6 +188,7 @@ impl Pager {
     /// Takes an event and answers with what is to be done, appended to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
         let mut progress = Progress::Done;
+        self.frees_left = limits::FREES_MAX;
         match event {
             Event::Settle { .. } => self.resting = true,
             Event::Fault { .. } | Event::Discard { .. } | Event::WillNeed { .. } | Event::Tick { .. } => {
@@ -196,7 +207,10 @@ impl Pager {
             Event::Opened { page } => self.opened(page),
             Event::TakenOut { page, ok, changed } => self.taken_out(page, ok, changed, actions),
             Event::Hidden { page, ok } => self.hiding_done(page, ok, actions),
-            Event::Tick { now_ms } => self.policy.tick(now_ms),
+            Event::Tick { now_ms } => {
+                self.policy.tick(now_ms);
+                self.look_again(now_ms);
+            }
             Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
             Event::FrameFreed { frame } => {
                 self.freeing -= self.span_of(frame.wide);
@@ -210,8 +224,7 @@ impl Pager {
             Event::Settle { first, end, leave } => progress = self.settle_range(first, end, leave, actions),
             Event::Budget { units } => {
                 self.set_budget(units);
-                // Free frames that keep their memory are given up first.
-                let _ = self.has_room(0, actions);
+                progress = self.shrink(actions);
             }
         }
         self.balance(actions);
@@ -555,15 +568,20 @@ impl Pager {
         }
     }
 
-    /// The page could not be taken out: it is as before, and at the end of its policy's order.
+    /// The page could not be taken out: it is as before, and at the end of its policy's order. One that was discarded is
+    /// dropped where it is, since nobody needs its bytes.
     fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
-        let frame = self.its_frame(page);
-        if self.has(page, DISCARDED) {
-            return actions.push(Action::TakeOut { page, frame, bytes: Bytes::Clean });
-        }
-        if let Some(frame) = frame {
+        if let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
             self.set_frame(page, None);
+        }
+        if self.has(page, DISCARDED) {
+            return actions.push(Action::TakeOut { page, frame: None, bytes: Bytes::Clean });
+        }
+        self.counters.held_back += 1;
+        if self.held_back.len() < limits::HELD_MAX {
+            self.set(page, HELD_BACK);
+            self.held_back.push(page);
         }
         self.leave_done(page);
         let hidden = self.has(page, HIDDEN);
@@ -580,6 +598,18 @@ impl Pager {
         self.clear(page, WANTED | WRITE);
         if write {
             self.open(page, actions);
+        }
+    }
+
+    /// Lets pages that could not leave be victims again: now and then, or at once where a fault waits for room.
+    fn look_again(&mut self, now_ms: u64) {
+        let is_due = now_ms.saturating_sub(self.held_back_ms) >= limits::HELD_MS || !self.starved.is_empty();
+        if self.held_back.is_empty() || !is_due {
+            return;
+        }
+        self.held_back_ms = now_ms;
+        while let Some(page) = self.held_back.pop() {
+            self.clear(page, HELD_BACK);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
-use super::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
-use crate::config::State;
+use super::{DIRTY, DISCARDED, GUESSED, HELD_BACK, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use crate::config::{Progress, State};
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
 use crate::policy::Leave;
@@ -61,6 +61,13 @@ impl Pager {
         self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
     }
 
+    /// Gives up free frames that keep their memory, as far as the budget asks for it. A step gives back a bounded number.
+    pub(super) fn shrink(&mut self, actions: &mut Actions) -> Progress {
+        let fits = self.has_room(0, actions);
+        let has_more = self.local_units() - self.freeing > self.budget && self.spare() > 0;
+        if fits || !has_more { Progress::Done } else { Progress::Continue(0) }
+    }
+
     /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, and
     /// the room is there once that is done.
     pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
@@ -71,10 +78,11 @@ impl Pager {
         over = over.saturating_sub(self.freeing);
         for wide in [true, false] {
             let size = self.span_of(wide);
-            while over > 0 && self.pool(wide).class.moves {
+            while over > 0 && self.frees_left > 0 && self.pool(wide).class.moves {
                 let Some(index) = self.pool(wide).frames.take_filled() else {
                     break;
                 };
+                self.frees_left -= 1;
                 self.freeing += size;
                 over = over.saturating_sub(size);
                 actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
@@ -165,6 +173,9 @@ impl Pager {
 
     /// Takes the policy's next victim out of view; false when there is none.
     pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions) -> bool {
+        if self.held_back.len() == limits::HELD_MAX {
+            return false;
+        }
         let guard = self.budget / self.span_of(self.geometry.block_units > 1).max(1) > 4;
         let dirty_small = self.may_take_dirty(false) && !clean_only;
         let dirty_wide = self.may_take_dirty(true) && !clean_only;
@@ -175,7 +186,7 @@ impl Pager {
             let state = state[page.0 as usize];
             let in_view = state == State::Resident as u8 || state == State::Staged as u8 && flags & HIDDEN != 0;
             in_view
-                && flags & (WRITING | WANTED) == 0
+                && flags & (WRITING | WANTED | HELD_BACK) == 0
                 && !(guard && guarded.contains(&page))
                 && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
         };

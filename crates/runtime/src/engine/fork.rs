@@ -103,7 +103,7 @@ impl Engine {
         };
         if !received {
             let nobody = AtomicU32::new(0);
-            let _ = futex::wait(&nobody, 0, Some(Duration::from_micros(50)));
+            futex::wait(&nobody, 0, Some(Duration::from_micros(50)));
         }
     }
 
@@ -134,7 +134,6 @@ impl Engine {
             stacks: kept.stacks,
             works: LockCell::new(kept.works),
             batch: LockCell::new(DontNeedBatch::new(kept.process_madvise)),
-            lift: LockCell::default(),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
             small_moves: kept.small_moves,

@@ -9,21 +9,21 @@ use hanare_sys::copy;
 use super::{Engine, Store, Todo, Work, now_ns, page_of};
 use crate::stats::add;
 use crate::store::direct::Direct;
-use crate::view::Span;
+use crate::view::{Moved, Span};
 
-// Which pages of a batch were lifted is kept in a bit for each.
+// What became of the pages of a batch is kept in a bit for each.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl Engine {
     /// Takes a page out of view, and with it all that leave by the same way, in one batch.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
-        let Action::TakeOut { page, frame, .. } = first.action else { return };
+        let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
             let started = now_ns();
             // SAFETY: the pager gave page and (empty) frame to this action.
-            unsafe { self.view.move_out(self.span(page, first.units), frame) };
+            let ok = unsafe { self.view.move_out(self.span(page, first.units), frame, bytes == Bytes::Clean) };
             add(&self.counters.evict_ns, now_ns() - started);
-            self.step(&[Event::TakenOut { page, ok: true, changed: true }], work);
+            self.step(&[Event::TakenOut { page, ok, changed: true }], work);
             return self.ring(page);
         }
         work.leaving.clear();
@@ -37,70 +37,83 @@ impl Engine {
         }
         let started = now_ns();
         let mut leaving = std::mem::take(&mut work.leaving);
-        self.take_out_together(&mut leaving, work.bounce as *mut u8);
+        let fates = self.take_out_together(&mut leaving, work);
         add(&self.counters.evict_ns, now_ns() - started);
-        self.tell_taken_out(&leaving, work);
+        self.tell_taken_out(&leaving, fates, work);
         work.leaving = leaving;
     }
 
-    fn take_out_together(&self, leaving: &mut [Todo], bounce: *mut u8) {
-        let mut lift = (self.view.lift_frames() > 0).then(|| self.lift.lock());
-        let lifted = self.stop_writes(leaving, lift.as_deref_mut());
-        self.save_dirty(leaving, lifted, bounce);
-        if lifted != 0 {
-            self.view.drop_lifted(leaving.len());
+    fn take_out_together(&self, leaving: &mut [Todo], work: &Work) -> Fates {
+        let fates = self.stop_writes(leaving, work.places);
+        self.save_dirty(leaving, fates, work);
+        if fates.aside != 0 {
+            let used = (u128::BITS - fates.aside.leading_zeros()) as usize;
+            self.view.drop_aside(work.places, used);
         }
-        drop(lift);
         let mut batch = self.batch.lock();
         for (index, todo) in leaving.iter().enumerate() {
-            if lifted >> index & 1 == 0 {
+            if (fates.aside | fates.stay) >> index & 1 == 0 {
                 self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
             }
         }
         if !batch.is_empty() {
             self.view.flush(&mut batch);
         }
+        fates
     }
 
     /// Takes a page out of sight: into a frame, or by its protection.
     pub(super) fn hide(&self, page: PageId, frame: Option<FrameId>, units: u32, work: &mut Work) {
         let started = now_ns();
         let span = self.span(page, units);
-        match frame {
+        let ok = match frame {
             // SAFETY: the pager gave page and (empty) frame to this action.
-            Some(frame) => unsafe { self.view.move_out(span, frame) },
-            None => self.view.freeze(span),
-        }
+            Some(frame) => unsafe { self.view.move_out(span, frame, false) },
+            None => {
+                self.view.freeze(span);
+                true
+            }
+        };
         add(&self.counters.clear_bit_ns, now_ns() - started);
-        self.step(&[Event::Hidden { page, ok: true }], work);
+        self.step(&[Event::Hidden { page, ok }], work);
         self.ring(page);
     }
 
-    /// Sees to it that nothing is written to the dirty pages of a batch any more. Answers which of them are out of view
-    /// already, a bit for each: they lie in the places of their numbers.
-    fn stop_writes(&self, leaving: &[Todo], mut lift: Option<&mut Lift>) -> u128 {
-        let mut lifted = 0;
-        if self.view.is_still() {
-            return lifted;
-        }
+    /// Sees to it that nothing is written to the dirty pages of a batch any more: they are moved aside to the places from
+    /// this number on, or frozen where the kernel does not move them.
+    fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
+        let mut fates = Fates::default();
         let mut next = 0;
         while let Some(run) = self.next_dirty_run(leaving, next) {
             next = run.end;
             let pages = &leaving[run.clone()];
-            let units = pages.iter().map(|todo| todo.units).sum();
+            let units: u32 = pages.iter().map(|todo| todo.units).sum();
+            let fits = units as usize == pages.len() && self.view.aside_units() > 0;
             let span = self.span(PageId(page_of(pages[0].action)), units);
-            let fits = units as usize == pages.len();
-            let moved = |lift: &mut Lift| {
-                // SAFETY: the pages are this batch's, and the places are locked and were emptied after their last use.
-                fits && lift.is_due() && lift.went(unsafe { self.view.lift(span, run.start) })
-            };
-            if lift.as_deref_mut().is_some_and(moved) {
-                lifted |= run.fold(0, |bits, index| bits | 1 << index);
-            } else {
+            if !fits {
                 self.view.freeze(span);
+                continue;
+            }
+            // SAFETY: the pages are this batch's, and the places this thread's, emptied after their last use.
+            match unsafe { self.view.move_aside(span, places + run.start) } {
+                Moved::Gone => fates.aside |= run.fold(0, |bits, index| bits | 1 << index),
+                Moved::Stays | Moved::Unmovable => {
+                    run.for_each(|index| self.stop_writes_to(leaving, places, index, &mut fates))
+                }
             }
         }
-        lifted
+        fates
+    }
+
+    /// The same for one page, of a run that was refused for it or another.
+    fn stop_writes_to(&self, leaving: &[Todo], places: usize, index: usize, fates: &mut Fates) {
+        let span = self.span(PageId(page_of(leaving[index].action)), 1);
+        // SAFETY: as above.
+        match unsafe { self.view.move_aside(span, places + index) } {
+            Moved::Gone => fates.aside |= 1 << index,
+            Moved::Stays => fates.stay |= 1 << index,
+            Moved::Unmovable => self.view.freeze(span),
+        }
     }
 
     /// The dirty pages of a batch, from this index on, that follow each other in memory.
@@ -114,14 +127,15 @@ impl Engine {
     }
 
     /// Copies dirty pages that nobody writes to any more to where they go.
-    fn save_dirty(&self, leaving: &mut [Todo], lifted: u128, bounce: *mut u8) {
+    fn save_dirty(&self, leaving: &mut [Todo], fates: Fates, work: &Work) {
+        let bounce = work.bounce as *mut u8;
         for (index, todo) in leaving.iter_mut().enumerate() {
             let Action::TakeOut { page, frame, bytes } = &mut todo.action else { continue };
-            if *bytes == Bytes::Clean {
+            if *bytes == Bytes::Clean || fates.stay >> index & 1 != 0 {
                 continue;
             }
             let (page, span) = (*page, Span { offset: self.bytes(page.0), len: self.bytes(todo.units) });
-            let aside = (lifted >> index & 1 != 0).then(|| self.view.lifted(index));
+            let aside = (fates.aside >> index & 1 != 0).then(|| self.view.aside(work.places + index));
             let copy_to = |to: *mut u8| match aside {
                 // SAFETY: the page's bytes lie there, undisturbed, and `to` has room for them.
                 Some(from) => unsafe { copy::copy(from, to, span.len) },
@@ -144,13 +158,14 @@ impl Engine {
         }
     }
 
-    fn tell_taken_out(&self, leaving: &[Todo], work: &mut Work) {
+    fn tell_taken_out(&self, leaving: &[Todo], fates: Fates, work: &mut Work) {
         const AT_ONCE: usize = 32;
-        for part in leaving.chunks(AT_ONCE) {
+        for (part, first) in leaving.chunks(AT_ONCE).zip((0..).step_by(AT_ONCE)) {
             let mut events = [Event::TakenOut { page: PageId(0), ok: true, changed: false }; AT_ONCE];
-            for (event, todo) in events.iter_mut().zip(part) {
+            for ((event, todo), index) in events.iter_mut().zip(part).zip(first..) {
                 let changed = !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
-                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok: true, changed };
+                let ok = fates.stay >> index & 1 == 0;
+                *event = Event::TakenOut { page: PageId(page_of(todo.action)), ok, changed };
             }
             self.step(&events[..part.len()], work);
         }
@@ -180,45 +195,11 @@ fn is_as_held(direct: &Direct, page: PageId, here: *const u8, len: usize) -> boo
     direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, len) }).unwrap_or(false)
 }
 
-/// When lifting pages is worth trying: what a forked child still shares cannot be moved, and that lasts.
-#[derive(Debug, Default)]
-pub(super) struct Lift {
-    pause: u32,
-}
-
-impl Lift {
-    /// Runs that are not tried after one that failed.
-    const PAUSE: u32 = 1024;
-
-    fn is_due(&mut self) -> bool {
-        let due = self.pause == 0;
-        self.pause = self.pause.saturating_sub(1);
-        due
-    }
-
-    fn went(&mut self, ok: bool) -> bool {
-        if !ok {
-            self.pause = Self::PAUSE;
-        }
-        ok
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn after_a_lift_that_failed_so_many_runs_are_not_tried_and_then_again() {
-        let mut lift = Lift::default();
-        for _ in 0..10 {
-            assert!(lift.is_due() && lift.went(true), "what works is gone on with");
-        }
-        for _ in 0..3 {
-            assert!(lift.is_due() && !lift.went(false));
-            let passed_over = (0..2 * Lift::PAUSE).take_while(|_| !lift.is_due()).count();
-            assert_eq!(passed_over, Lift::PAUSE as usize);
-            assert!(lift.went(true) && lift.is_due(), "one that works ends the pause");
-        }
-    }
+/// What became of the pages of a batch, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Fates {
+    /// Out of view, in the places of their numbers.
+    aside: u128,
+    /// A transfer holds them: they stay in view.
+    stay: u128,
 }

@@ -65,7 +65,7 @@ pub fn make_hole(addr: usize, len: usize) {
     let _mask = SignalMask::block_all();
     let _inside = gate::enter();
     state.discard_whole(offset, len);
-    let _ = state.engine.view().restrict(Span { offset, len }, Prot::READ_WRITE.0);
+    state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
     state.engine.view().windows().puncture(Span { offset, len });
     state.look_up_places();
     // Units that are only partly in the hole: what was begun on them before they were so must end.

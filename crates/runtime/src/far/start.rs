@@ -30,6 +30,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
         return Err(StartError::Again);
     }
     HAS_BEGUN.store(true, Release);
+    hanare_sys::refuse_on_purpose();
     let (features, mode, plan) = consider(settings)?;
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
@@ -231,7 +232,7 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
         block: unit * config.geometry.block_units as usize,
         small_frames: config.small.frames as usize,
         wide_frames: config.wide.frames as usize,
-        lift_frames: plan.lift_frames(mode, features),
+        aside_units: plan.aside_units(mode, features),
     };
     Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, still })?)
 }

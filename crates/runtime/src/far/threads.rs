@@ -41,7 +41,7 @@ pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
         if Instant::now() > deadline {
             return Err(StartError::Thread(std::io::ErrorKind::TimedOut.into()));
         }
-        let _ = futex::wait(&is_known, 0, Some(START_MAX));
+        futex::wait(&is_known, 0, Some(START_MAX));
     }
     Ok(())
 }

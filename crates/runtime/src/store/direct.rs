@@ -111,7 +111,8 @@ impl Direct {
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
             // SAFETY: our own fresh mapping; the advice changes no contents.
-            let _ = unsafe { map::advise(mapping.addr(), len, advice) };
+            let advised = unsafe { map::advise(mapping.addr(), len, advice) };
+            advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(Self {
             path,
@@ -288,7 +289,7 @@ impl Direct {
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
             // A refusal shows itself again when a slot is really needed.
-            let _ = self.try_grant();
+            self.try_grant().unwrap_or_default();
         }
         if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
             self.give_back_idle();
@@ -341,7 +342,7 @@ impl Direct {
     pub(crate) fn ask_for_room(&self) {
         let mut control = self.control.lock();
         // A link that failed shows itself to the keeper.
-        let _ = control.capacity_left();
+        control.capacity_left().unwrap_or_default();
         self.note_room(&control);
     }
 

@@ -3,10 +3,15 @@
 //! Private pages in view are inherited by the operating system's copy-on-write; what traps touches is not. The frames stay
 //! behind: nothing is in them at rest. Holes are the program's own mappings, and are left alone.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use hanare_sys::Errno;
+use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::pagemap::{self, PagemapError};
 
 use super::{Mechanism, Span, TRAPPING, View, ViewError, pool};
+use crate::kernel::insist;
 
 impl View {
     /// Whether a forked child inherits what is in view. In sigsegv mode it is shared memory, which must be out of view.
@@ -30,13 +35,26 @@ impl View {
 
     /// Lets the next fork inherit the view, or leaves it out again. It is left out but for the moment of a fork that was
     /// prepared, so that a child made behind our back (by a bare system call) finds nothing rather than wrong bytes.
-    pub(crate) fn let_fork(&self, inherit: bool) {
+    ///
+    /// # Errors
+    /// The kernel's refusal; then some of the view is inherited, and the caller must leave it out again.
+    pub(crate) fn let_fork(&self, inherit: bool) -> Result<(), Errno> {
         let advice = if inherit { Advice::DoFork } else { Advice::DontFork };
+        if inherit {
+            self.has_forked.store(true, Relaxed);
+        }
+        let mut refused = None;
         // In sigsegv mode nothing is in view, and the child inherits no more than the place.
         self.each_range(|addr, span| {
             // SAFETY: our own mapping; the advice changes no contents.
-            let _ = unsafe { map::advise(addr, span.len, advice) };
+            refused = refused.take().or(unsafe { map::advise(addr, span.len, advice) }.err());
         });
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Leaves the view out of the next fork.
+    pub(crate) fn end_fork(&self) {
+        insist("leave far memory out of forked children", || self.let_fork(false));
     }
 
     /// Without its trap, in a child: the trap is the parent's.
@@ -58,15 +76,16 @@ impl View {
         };
         let small_pool = pool(sizes.small_frames * sizes.unit, ALIGN)?;
         let wide_pool = pool(sizes.wide_frames * sizes.block, ALIGN)?;
-        let lift_pool = pool(sizes.lift_frames * sizes.unit, ALIGN)?;
-        let view = Self { uffd, file, io_base, small_pool, wide_pool, lift_pool, ..self };
+        let aside_pool = pool(sizes.aside_units * sizes.unit, ALIGN)?;
+        let memory = OwnMemory::open().map_err(ViewError::OwnMemory)?;
+        let view = Self { uffd, file, io_base, small_pool, wide_pool, aside_pool, memory, ..self };
         let mut refused = None;
         view.each_range(|addr, span| refused = refused.take().or(view.set_up_again(addr, span).err()));
         if let Some(error) = refused {
             return Err(error);
         }
         for (addr, len) in view.pools().chain([(view.io_base, sizes.reserve)]).filter(|&(addr, _)| addr != 0) {
-            view.advise(addr, len);
+            view.advise(addr, len)?;
         }
         view.register_frames()?;
         Ok(view)
@@ -78,7 +97,7 @@ impl View {
             unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) }
                 .map_err(|errno| MapError::Reserve { len: span.len, errno })?;
         }
-        self.advise(addr, span.len);
+        self.advise(addr, span.len)?;
         match &self.uffd {
             Some(uffd) => Ok(uffd.register(addr, span.len, TRAPPING)?),
             None => Ok(()),

@@ -88,11 +88,11 @@ pub fn next_events(uffd: &Uffd) -> Vec<Event> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         let mut events = [Event::EMPTY; EVENTS_PER_READ];
-        let count = uffd.read_events(&mut events);
+        let count = uffd.read_events(&mut events).expect("a userfaultfd");
         if count > 0 {
             return events[..count].to_vec();
         }
-        uffd.wait(None, Some(Duration::from_millis(100)));
+        uffd.wait(None, Some(Duration::from_millis(100))).expect("a userfaultfd");
     }
     panic!("no event within {PATIENCE:?}");
 }

@@ -1,0 +1,102 @@
+//! The border to the kernel: calls that paging cannot do without are made again until they are granted, within a bound.
+//!
+//! A refusal that lasts ends the run with a line. Nothing here allocates, so the fault path may come here.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use hanare_sys::{Errno, futex};
+
+use crate::fatal::{self, EXIT_KERNEL};
+
+/// Refusals in a row after which each further one is waited for.
+const TRIES_AT_ONCE: u32 = 64;
+/// Length of each such wait, in milliseconds.
+const PAUSE_MS: u64 = 1;
+/// Refusals in a row after which the run ends: 5 s of waiting.
+const TRIES_MAX: u32 = TRIES_AT_ONCE + 5_000;
+
+/// How often a call was refused in a row.
+pub(crate) struct Patience {
+    what: &'static str,
+    tries: u32,
+}
+
+impl Patience {
+    /// For a call that does this: "cannot {what}" is what the last line says.
+    pub(crate) fn to(what: &'static str) -> Self {
+        Self { what, tries: 0 }
+    }
+
+    /// Returns when the call may be made again; ends the run when it was refused too often.
+    #[cold]
+    pub(crate) fn refused(&mut self, errno: Errno) {
+        self.tries += 1;
+        if self.tries > TRIES_MAX {
+            fatal::die(EXIT_KERNEL, format_args!("the kernel does not {}: {errno}; {}", self.what, advice(errno)));
+        }
+        if self.tries > TRIES_AT_ONCE {
+            let nobody = AtomicU32::new(0);
+            // However the wait ends, the call is made again.
+            futex::wait(&nobody, 0, Some(Duration::from_millis(PAUSE_MS)));
+        }
+    }
+
+    /// Refusals in a row so far.
+    pub(crate) fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// The call was granted, or did a part.
+    pub(crate) fn progressed(&mut self) {
+        self.tries = 0;
+    }
+}
+
+/// Makes a call until it is granted; ends the run when that takes too long.
+#[inline]
+pub(crate) fn insist<T>(what: &'static str, mut call: impl FnMut() -> Result<T, Errno>) -> T {
+    match call() {
+        Ok(value) => value,
+        Err(errno) => insist_on(what, errno, call),
+    }
+}
+
+#[cold]
+fn insist_on<T>(what: &'static str, first: Errno, mut call: impl FnMut() -> Result<T, Errno>) -> T {
+    let mut patience = Patience::to(what);
+    let mut errno = first;
+    loop {
+        patience.refused(errno);
+        match call() {
+            Ok(value) => return value,
+            Err(again) => errno = again,
+        }
+    }
+}
+
+/// What a person can do about a refusal.
+pub(crate) fn advice(errno: Errno) -> &'static str {
+    match errno.0 {
+        libc::ENOMEM => "raise the limit on memory or vm.max_map_count, or lower --local",
+        libc::EMFILE | libc::ENFILE => "raise the limit on open files ('ulimit -n')",
+        libc::EBADF | libc::ENOTTY => "the program closed a descriptor of Hanare's by a system call of its own",
+        libc::EPERM | libc::EACCES => "a security filter forbids it; see 'hanare doctor'",
+        _ => "please report this line",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_made_until_it_is_granted() {
+        let mut left = 200;
+        let answer = insist("do it", || {
+            left -= 1;
+            if left > 0 { Err(Errno(libc::EAGAIN)) } else { Ok(7) }
+        });
+        assert_eq!((answer, left), (7, 0));
+    }
+}

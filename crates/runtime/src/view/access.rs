@@ -1,0 +1,81 @@
+//! Access: what the program left itself of its far memory (mprotect), and the protections that are the trap in sigsegv mode.
+
+use hanare_sys::map::{self, Prot};
+
+use super::{Span, View};
+use crate::kernel::insist;
+
+const USUAL: Prot = Prot::READ_WRITE;
+
+impl View {
+    /// The program changes the access of a range of its far memory. In sigsegv mode the pages are out of view until they
+    /// are shown again ([`Self::show`]), each with what the program left.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub(crate) fn restrict(&self, span: Span, prot: i32) -> Result<(), i32> {
+        let is_usual = Prot(prot & USUAL.0) == USUAL;
+        if !is_usual {
+            self.restrictions.set(span, prot);
+        }
+        let prot = if self.uffd.is_some() { Prot(prot) } else { Prot::NONE };
+        let mut refused = None;
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
+            let answer = unsafe { map::protect(addr, part.len, prot) };
+            refused = refused.or(answer.err());
+        });
+        if let Some(errno) = refused {
+            return Err(errno.0);
+        }
+        if is_usual {
+            self.restrictions.set(span, USUAL.0);
+        }
+        Ok(())
+    }
+
+    /// Gives a range its usual access back, or takes a page's for the moment: the caller relies on it.
+    pub(crate) fn set_access(&self, span: Span, prot: Prot) {
+        insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
+    }
+
+    /// Taken bytes that the program has made inaccessible, or mapped something else over.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        self.restrictions.closed_bytes() + self.windows.hole_bytes()
+    }
+
+    /// Gives freed memory its usual access back.
+    pub(crate) fn unrestrict(&self, span: Span) {
+        if self.restrictions.touch(span) {
+            self.set_access(span, USUAL);
+        }
+    }
+
+    /// Whether the program left itself the access that trapped.
+    pub(crate) fn permits(&self, offset: usize, write: bool) -> bool {
+        let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ };
+        self.restrictions.at(offset).0 & wanted != 0
+    }
+
+    /// The access the program left to a page of the operating system.
+    pub(crate) fn access(&self, offset: usize) -> Prot {
+        self.restrictions.at(offset)
+    }
+
+    pub(super) fn protect_own(&self, span: Span, prot: Prot) {
+        if prot == Prot::NONE {
+            return self.protect_run(span, prot);
+        }
+        self.restrictions.runs(span, |run, left| self.protect_run(run, Prot(prot.0 & left.0)));
+    }
+
+    fn protect_run(&self, span: Span, prot: Prot) {
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+            insist(
+                "change the access to a page (sigsegv mode; a larger --page-size needs fewer mappings)",
+                || unsafe { map::protect(addr, part.len, prot) },
+            );
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! MOVE: pages from one place to another in one step that no write can fall into.
+
+use hanare_sys::map::{self, Advice};
+use hanare_sys::uffd::{MoveMode, Uffd};
+use hanare_sys::{Errno, futex};
+
+use super::OS_PAGE;
+use super::enter::wake;
+use crate::fatal::{self, EXIT_KERNEL};
+use crate::near::resident;
+
+/// Refusals in a row for which MOVE is tried again at once, where it may be granted then.
+const AGAIN_MAX: u32 = 1000;
+/// The same for a page that something holds on to: mostly that lasts.
+const BUSY_MAX: u32 = 3;
+
+/// Why pages could not be moved. They are where they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Something holds on to a page: a transfer of the kernel's or a device's, or a child that shares it.
+    Held,
+    /// The kernel does not move pages between these mappings.
+    Unmovable,
+}
+
+/// MOVE until all of it is there. On a refusal everything is back in place.
+///
+/// # Safety
+/// The caller owns the contents of both ranges, and the destination is empty.
+pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> Result<(), Refusal> {
+    // SAFETY: passed on from the caller.
+    let (done, refusal) = unsafe { move_some(uffd, to, from, len, mode) };
+    let Some(refusal) = refusal else { return Ok(()) };
+    // SAFETY: these are the very pages moved above, and where they came from is empty since.
+    unsafe { move_back(uffd, from, to, done) };
+    Err(refusal)
+}
+
+/// Moves pages back to where they came from. Going on without them would read what is not there, and wait for it for ever.
+///
+/// # Safety
+/// As [`move_all`].
+pub(super) unsafe fn move_back(uffd: &Uffd, to: usize, from: usize, len: usize) {
+    let mode = MoveMode { dontwake: true, allow_src_holes: true };
+    let mut done = 0;
+    for _ in 0..AGAIN_MAX {
+        // SAFETY: passed on from the caller; what was moved is left out.
+        done += unsafe { move_some(uffd, to + done, from + done, len - done, mode) }.0;
+        if done == len {
+            return;
+        }
+        let nobody = std::sync::atomic::AtomicU32::new(0);
+        // However the wait ends, the rest is tried again.
+        futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
+    }
+    fatal::die(EXIT_KERNEL, format_args!("the kernel does not move a page back; please report this line"));
+}
+
+/// MOVE as much as the kernel will, from the start on: the bytes moved, and why not more.
+///
+/// # Safety
+/// As [`move_all`].
+unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> (usize, Option<Refusal>) {
+    let (mut done, mut again, mut busy) = (0, 0, 0);
+    while done < len {
+        // SAFETY: passed on from the caller.
+        let result = unsafe { uffd.move_pages(to + done, from + done, len - done, mode) };
+        done += result.done;
+        if result.done > 0 {
+            (again, busy) = (0, 0);
+        }
+        let refusal = match result.errno {
+            None => continue,
+            // Linux 6.18 does not count what it moved after it had to begin anew, as it has to where the processor notes
+            // in that moment that a page is accessed. The destination was empty: what is there, and gone here, was moved.
+            Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
+                if !mode.dontwake {
+                    wake(uffd, to + done, OS_PAGE);
+                }
+                done += OS_PAGE;
+                continue;
+            }
+            Some(libc::EBUSY) => {
+                busy += 1;
+                (busy > BUSY_MAX).then_some(Refusal::Held)
+            }
+            Some(libc::EINVAL) => Some(Refusal::Unmovable),
+            // EAGAIN, and what may pass: without memory for a page table, say.
+            Some(errno) => {
+                again += 1;
+                let refusal = if errno == libc::EAGAIN { Refusal::Held } else { Refusal::Unmovable };
+                (again > AGAIN_MAX).then_some(refusal)
+            }
+        };
+        if refusal.is_some() {
+            return (done, refusal);
+        }
+    }
+    (done, None)
+}
+
+/// Makes pages this process' own that a forked child shares, or shared: MOVE refuses those as it refuses held ones. A page
+/// that a transfer holds is its process' own already, so whoever is refused after this is refused for a transfer.
+///
+/// # Safety
+/// The pages are open for writing: an access to one that is absent or protected would wait for the very thread that
+/// resolves it.
+pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
+    if resident(addr, len) < len as u64 {
+        return Err(Errno(libc::ENOENT));
+    }
+    // SAFETY: writes to the pages as the program would, without changing them.
+    unsafe { map::advise(addr, len, Advice::PopulateWrite) }
+}

@@ -1,0 +1,135 @@
+//! Refusals on purpose: in debug builds the calls of this room fail now and then, as the kernel may let them.
+//!
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` arms it. Which call fails, and with which errno, follows from the seed and the
+//! number of the call. Release builds have none of it.
+
+use crate::raw::Errno;
+
+/// A call that can be refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum Call {
+    Copy,
+    Move,
+    WriteProtect,
+    Wake,
+    Register,
+    ReadEvents,
+    Poll,
+    Protect,
+    Advise,
+    AdviseMany,
+    Punch,
+    Map,
+    Memfd,
+    Open,
+    Read,
+}
+
+#[cfg(not(debug_assertions))]
+mod armed {
+    use super::{Call, Errno};
+
+    #[inline]
+    pub(crate) fn draw(_call: Call) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn shorten(_call: Call, len: usize) -> usize {
+        len
+    }
+
+    /// Does nothing in release builds.
+    pub fn arm_from_environment() {}
+}
+
+#[cfg(debug_assertions)]
+mod armed {
+    use super::{Call, Errno};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    const PAGE: usize = 4096;
+    const PER_MILLE_DEFAULT: u64 = 20;
+
+    /// Seed, or 0 where nothing is refused.
+    static SEED: AtomicU64 = AtomicU64::new(0);
+    static PER_MILLE: AtomicU64 = AtomicU64::new(0);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+
+    /// Arms the refusals if `HANARE_TEST_REFUSE` asks for them.
+    pub fn arm_from_environment() {
+        // SAFETY: a terminated name; the string is read before anything else runs that could change it.
+        let text = unsafe { libc::getenv(c"HANARE_TEST_REFUSE".as_ptr()) };
+        if text.is_null() {
+            return;
+        }
+        // SAFETY: the environment holds terminated strings.
+        let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap_or_default();
+        let (seed, per_mille) = text.split_once(':').unwrap_or((text, ""));
+        let Ok(seed) = seed.parse::<u64>() else { return };
+        PER_MILLE.store(per_mille.parse().unwrap_or(PER_MILLE_DEFAULT), Relaxed);
+        SEED.store(seed, Relaxed);
+    }
+
+    /// The number that decides about the next call; `None` where nothing is refused.
+    fn next() -> Option<u64> {
+        let seed = SEED.load(Relaxed);
+        if seed == 0 {
+            return None;
+        }
+        let mut x = seed.wrapping_add(CALLS.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let x = x ^ (x >> 31);
+        (x % 1000 < PER_MILLE.load(Relaxed)).then_some(x / 1000)
+    }
+
+    fn errnos(call: Call) -> &'static [i32] {
+        use libc::{EAGAIN, EBUSY, EEXIST, EINTR, EIO, EMFILE, ENOENT, ENOMEM, EPERM};
+        match call {
+            Call::Copy => &[EAGAIN, ENOMEM, EEXIST, ENOENT, EINTR],
+            Call::Move => &[EAGAIN, EBUSY, ENOMEM, EEXIST, ENOENT],
+            Call::WriteProtect => &[EAGAIN, ENOMEM, ENOENT, EINTR],
+            Call::Wake => &[EAGAIN],
+            Call::Register => &[ENOMEM, EBUSY],
+            Call::ReadEvents | Call::Poll => &[EINTR, EAGAIN],
+            Call::Protect => &[ENOMEM, EAGAIN],
+            Call::Advise => &[EAGAIN, ENOMEM, EINTR, EBUSY],
+            Call::AdviseMany => &[EAGAIN, EINTR, EPERM, ENOMEM],
+            Call::Punch => &[EINTR, ENOMEM, EAGAIN],
+            Call::Map => &[ENOMEM, EAGAIN],
+            Call::Memfd => &[EMFILE, ENOMEM],
+            Call::Open => &[EMFILE, ENOMEM, EINTR],
+            Call::Read => &[EINTR, EIO, EAGAIN],
+        }
+    }
+
+    /// A refusal of this call, if one is due.
+    pub(crate) fn draw(call: Call) -> Result<(), Errno> {
+        let Some(x) = next() else { return Ok(()) };
+        let errnos = errnos(call);
+        Err(Errno(errnos[x as usize % errnos.len()]))
+    }
+
+    /// The length of which the call is to do something: all of it, or now and then only its first pages.
+    pub(crate) fn shorten(_call: Call, len: usize) -> usize {
+        match next() {
+            Some(x) if len > PAGE => PAGE * (1 + x as usize % (len / PAGE)),
+            _ => len,
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn calls_are_refused_about_as_often_as_asked_and_never_unasked() {
+            assert!((0..1000).all(|_| draw(Call::Copy).is_ok()), "nothing was armed");
+        }
+    }
+}
+
+pub use armed::arm_from_environment;
+pub(crate) use armed::{draw, shorten};
