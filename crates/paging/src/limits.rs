@@ -26,7 +26,7 @@ pub const PREFETCH_UNITS_MAX: u32 = 128;
 pub const STARVED_MAX: usize = 1024;
 /// Units handled by one discard step; the caller goes on from where it stopped.
 pub const DISCARD_UNITS_MAX: u32 = 512;
-/// Most free frames whose memory one step gives back.
+/// Most free frames whose memory is being given back at a time.
 pub const FREES_MAX: u32 = 64;
 /// Pages remembered as held by a transfer. Beyond that none leaves until the next tick.
 pub const HELD_MAX: usize = 1 << 16;

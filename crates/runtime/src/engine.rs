@@ -295,8 +295,7 @@ impl Engine {
 
     pub(crate) fn set_budget(&self, bytes: u64) {
         let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(u32::MAX)) as u32;
-        // Each step gives back a bounded number of frames.
-        while self.submit_asking(Event::Budget { units }) != Progress::Done {}
+        self.submit(Event::Budget { units });
     }
 
     // ---- events and actions -----------------------------------------------------------------------------------------

@@ -92,7 +92,8 @@ pub struct Pager {
     leaving: u32,
     /// Of those, units that are free as soon as they are out of view.
     leaving_clean: u32,
-    /// Units of free frames whose memory is being given back.
+    /// Free frames whose memory is being given back, and their units.
+    frees: u32,
     freeing: u32,
     clean: u32,
     /// Pages that are neither untouched nor resident nor remote.
@@ -114,8 +115,6 @@ pub struct Pager {
     /// Pages that could not leave, and when they were looked at last, in milliseconds.
     held_back: Vec<PageId>,
     held_back_ms: u64,
-    /// Free frames whose memory this step may still give back.
-    frees_left: u32,
     counters: Counters,
 }
 
@@ -178,7 +177,7 @@ impl Pager {
             guarded: [PageId(u32::MAX); 2],
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
-            frees_left: 0,
+            frees: 0,
             counters: Counters::default(),
         };
         pager.set_budget(config.budget_units);
@@ -188,7 +187,6 @@ impl Pager {
     /// Takes an event and answers with what is to be done, appended to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
         let mut progress = Progress::Done;
-        self.frees_left = limits::FREES_MAX;
         match event {
             Event::Settle { .. } => self.resting = true,
             Event::Fault { .. } | Event::Discard { .. } | Event::WillNeed { .. } | Event::Tick { .. } => {
@@ -213,6 +211,7 @@ impl Pager {
             }
             Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
             Event::FrameFreed { frame } => {
+                self.frees -= 1;
                 self.freeing -= self.span_of(frame.wide);
                 self.pool(frame.wide).frames.put_empty(frame.index);
             }
@@ -224,7 +223,6 @@ impl Pager {
             Event::Settle { first, end, leave } => progress = self.settle_range(first, end, leave, actions),
             Event::Budget { units } => {
                 self.set_budget(units);
-                progress = self.shrink(actions);
             }
         }
         self.balance(actions);

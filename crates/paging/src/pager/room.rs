@@ -1,7 +1,7 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
 use super::{DIRTY, DISCARDED, GUESSED, HELD_BACK, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
-use crate::config::{Progress, State};
+use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
 use crate::policy::Leave;
@@ -61,15 +61,8 @@ impl Pager {
         self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
     }
 
-    /// Gives up free frames that keep their memory, as far as the budget asks for it. A step gives back a bounded number.
-    pub(super) fn shrink(&mut self, actions: &mut Actions) -> Progress {
-        let fits = self.has_room(0, actions);
-        let has_more = self.local_units() - self.freeing > self.budget && self.spare() > 0;
-        if fits || !has_more { Progress::Done } else { Progress::Continue(0) }
-    }
-
-    /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, and
-    /// the room is there once that is done.
+    /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, a bounded
+    /// number at a time, and the room is there once that is done.
     pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
         let mut over = (self.local_units() + span).saturating_sub(self.budget);
         if over == 0 {
@@ -78,11 +71,11 @@ impl Pager {
         over = over.saturating_sub(self.freeing);
         for wide in [true, false] {
             let size = self.span_of(wide);
-            while over > 0 && self.frees_left > 0 && self.pool(wide).class.moves {
+            while over > 0 && self.frees < limits::FREES_MAX && self.pool(wide).class.moves {
                 let Some(index) = self.pool(wide).frames.take_filled() else {
                     break;
                 };
-                self.frees_left -= 1;
+                self.frees += 1;
                 self.freeing += size;
                 over = over.saturating_sub(size);
                 actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
@@ -91,8 +84,12 @@ impl Pager {
         false
     }
 
-    /// Lets starved faults go on, then keeps the room between the watermarks.
+    /// Lets starved faults go on, then keeps the room between the watermarks. Where the budget shrank, free frames that keep
+    /// their memory are given up first.
     pub(super) fn balance(&mut self, actions: &mut Actions) {
+        if self.local_units() > self.budget {
+            self.has_room(0, actions);
+        }
         while let Some(&page) = self.starved.front() {
             if !self.resume(page, actions) {
                 break;
