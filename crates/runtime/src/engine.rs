@@ -25,6 +25,7 @@ use crate::stats::{Counters, add};
 use crate::store::direct::Direct;
 use crate::store::remote::{Read, Remote};
 use crate::view::{Span, View};
+use crate::watchdog::Waits;
 
 pub(crate) use fork::Kept;
 
@@ -35,6 +36,12 @@ const BELLS: usize = 256;
 const TICKS_MAX: u32 = 1 << 16;
 /// Rounds of polling, some 5 us each, before a waiting thread goes to sleep.
 const SPINS: u32 = 60;
+/// Rounds after which a wait is told to the watchdog.
+const ROUNDS_UNWATCHED: u32 = 200;
+/// How long the private server may be silent, in milliseconds.
+const PRIVATE_SILENT_MS: u64 = 30_000;
+/// Time beyond a server's silence after which waiting without progress is a hang, in milliseconds.
+const HANG_MARGIN_MS: u64 = 2_000;
 
 /// Where pages live.
 pub(crate) enum Store {
@@ -54,6 +61,7 @@ pub(crate) struct Engine {
     /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
     bells: [AtomicU32; BELLS],
     waiters: AtomicU32,
+    pub(crate) waits: Waits,
     small_moves: bool,
     unit_bytes: usize,
     block_units: u32,
@@ -124,6 +132,7 @@ impl Engine {
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
+            waits: Waits::default(),
             small_moves: parts.small_moves,
             unit_bytes: parts.unit_bytes,
             block_units: parts.block_units,
@@ -174,6 +183,12 @@ impl Engine {
         self.core.lock().pager.is_accessible(unit, write)
     }
 
+    /// Lets the threads that wait for a unit's page look again.
+    pub(crate) fn wake_unit(&self, unit: u32) {
+        let (page, units) = self.core.lock().pager.page_of(unit);
+        self.view.wake(self.span(page, units));
+    }
+
     /// Whether an address lies in a page that is copied, so that the way to the handler is most of a fault's time.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
@@ -182,11 +197,16 @@ impl Engine {
     fn wait_for(&self, unit: u32, write: bool, heard: u32) {
         let bell = self.bell(unit);
         let mut rounds = 0u32;
+        let mut watched = None;
         loop {
             if self.is_accessible(unit, write) || bell.load(Acquire) != heard {
+                drop(watched);
                 return;
             }
             rounds += 1;
+            if rounds == ROUNDS_UNWATCHED {
+                watched = Some(self.waits.begin(now_ns()));
+            }
             let receiving = match &self.store {
                 Store::Remote(remote) if remote.is_reading() => {
                     let wait = match rounds < SPINS {
@@ -238,11 +258,16 @@ impl Engine {
     /// These units read as zeroes from now on.
     pub(crate) fn discard(&self, first: u32, end: u32) {
         let mut next = first;
+        let mut watched = None;
         while next < end {
             match self.submit_asking(Event::Discard { first: next, end }) {
-                Progress::Done => return,
-                Progress::Continue(unit) => next = unit,
+                Progress::Done => break,
+                Progress::Continue(unit) => {
+                    watched = None;
+                    next = unit;
+                }
                 Progress::Busy(unit) => {
+                    watched = watched.or_else(|| Some(self.waits.begin(now_ns())));
                     next = unit;
                     if let Store::Remote(remote) = &self.store {
                         remote.pump(self, Wait::Now);
@@ -279,6 +304,7 @@ impl Engine {
             let state = core.pager.state_of(core.pager.page_of(unit).0.0);
             !matches!(state, State::Untouched | State::Remote | State::Resident | State::Staged)
         };
+        let _watched = self.waits.begin(now_ns());
         while moving() {
             if let Store::Remote(remote) = &self.store {
                 remote.pump(self, Wait::Now);
@@ -342,6 +368,9 @@ impl Engine {
         for &event in events {
             if let (Event::WrittenBack { page, ok: true, .. }, Store::Remote(remote)) = (event, &self.store) {
                 remote.mark_held(page.0, pager.page_of(page.0).1);
+            }
+            if is_completion(event) {
+                self.waits.completed();
             }
             actions.clear();
             progress = pager.step(event, actions);
@@ -554,11 +583,45 @@ impl Engine {
         }
     }
 
+    /// Where every part stands, for the line that ends a run in which nothing goes on.
+    pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        match self.core.try_lock() {
+            Some(core) => core.pager.write_stand(out)?,
+            None => out.write_str("the pager is locked")?,
+        }
+        if let Store::Remote(remote) = &self.store {
+            remote.write_stand(out)?;
+        }
+        Ok(())
+    }
+
+    /// How long nothing may go on before that is a hang, in milliseconds.
+    pub(crate) fn hang_ms(&self) -> u64 {
+        let server_ms = match &self.store {
+            Store::Remote(remote) => remote.silent().as_millis() as u64,
+            Store::Direct(_) => PRIVATE_SILENT_MS,
+        };
+        server_ms + HANG_MARGIN_MS
+    }
+
     /// Adds what happened since the last time to the shared counters.
     pub(crate) fn publish(&self) {
         let mut core = self.core.lock();
         let Core { pager, accounts, .. } = &mut *core;
         accounts.publish(pager);
+    }
+}
+
+/// Whether an event tells that something under way has come to its end.
+fn is_completion(event: Event) -> bool {
+    match event {
+        Event::Fetched { ok, .. }
+        | Event::Arrived { ok, .. }
+        | Event::TakenOut { ok, .. }
+        | Event::Hidden { ok, .. }
+        | Event::WrittenBack { ok, .. } => ok,
+        Event::Opened { .. } => true,
+        _ => false,
     }
 }
 

@@ -631,9 +631,8 @@ impl Drop for OwnThread {
     }
 }
 
-/// What is to be done now and then, by a thread of Hanare's own.
+/// What is to be done now and then, by a thread of Hanare's own that is inside the gate.
 pub(crate) fn keep() {
-    let _inside = gate::enter();
     if let Some(state) = state() {
         state.engine.keep();
         tracing::flush();

@@ -27,6 +27,14 @@ pub(crate) fn enter() -> Inside {
     Inside(())
 }
 
+/// Goes in unless the gate is closed.
+pub(crate) fn try_enter() -> Option<Inside> {
+    let before = GATE.fetch_add(1, Acquire);
+    // Dropping it leaves again.
+    let inside = Inside(());
+    (before & CLOSED == 0).then_some(inside)
+}
+
 #[cold]
 fn enter_later() {
     loop {

@@ -16,6 +16,7 @@ use crate::engine::{Engine, Store, now_ns};
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::together::Together;
 use crate::view::OS_PAGE;
+use crate::watchdog::{Hang, Waiting, Watchdog};
 use crate::{accounts, far, gate, kernel};
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
@@ -24,6 +25,10 @@ const WAITING_MAX: usize = 256;
 const ROUNDS_POLLING: u32 = 60;
 /// Rounds after which a fault is no longer watched: its page went again before it was seen to be there.
 const ROUNDS_MAX: u32 = 10_000;
+/// Rounds after which a waiting fault is told to the watchdog.
+const ROUNDS_UNWATCHED: u32 = 500;
+/// Rounds between two times that a waiting thread is told to look again.
+const ROUNDS_UNHEARD: u32 = 2_500;
 
 /// Resolves a fault signal in the thread that touched.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
@@ -45,8 +50,13 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
 pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
     let _mask = SignalMask::block_all();
     let Some(uffd) = engine.view().uffd() else { return };
-    let mut handler =
-        Handler { engine, uffd, together: Together::new(first_thread), waiting: Vec::with_capacity(WAITING_MAX) };
+    let mut handler = Handler {
+        engine,
+        watched: None,
+        uffd,
+        together: Together::new(first_thread),
+        waiting: Vec::with_capacity(WAITING_MAX),
+    };
     loop {
         let served = handler.serve_new();
         handler.settle();
@@ -60,14 +70,16 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
 
 struct Handler {
     engine: &'static Engine,
+    /// Its oldest fault, while that waits for long.
+    watched: Option<Waiting<'static>>,
     uffd: &'static Uffd,
     together: Together,
     /// Faults whose pages are on their way.
-    waiting: Vec<Waiting>,
+    waiting: Vec<Awaited>,
 }
 
 #[derive(Clone, Copy)]
-struct Waiting {
+struct Awaited {
     unit: u32,
     write: bool,
     since_ns: u64,
@@ -81,6 +93,7 @@ impl Handler {
         let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| trap_lost(errno));
         let _inside = (count > 0).then(gate::enter);
         let mut since_ns = now_ns();
+        let _busy = (count > 0).then(|| self.engine.waits.begin(since_ns));
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             far::touched_by(tid);
@@ -101,23 +114,33 @@ impl Handler {
                 accounts::fault(self.engine.counters, opened, now - since_ns);
                 since_ns = now;
             } else {
-                self.waiting.push(Waiting { unit, write, since_ns, rounds: 0 });
+                self.waiting.push(Awaited { unit, write, since_ns, rounds: 0 });
             }
         }
         count
     }
 
-    /// Forgets the faults whose pages have come, or whose threads have been told to try again.
+    /// Forgets the faults whose pages have come. After many rounds a thread is told to try again, since its page may have
+    /// gone again before it was seen to be there.
     fn settle(&mut self) {
         let engine = self.engine;
+        let mut most = 0;
         self.waiting.retain_mut(|waiting| {
             waiting.rounds += 1;
+            most = most.max(waiting.rounds);
             let done = engine.is_accessible(waiting.unit, waiting.write);
             if done {
                 accounts::fault(engine.counters, false, now_ns() - waiting.since_ns);
+            } else if waiting.rounds.is_multiple_of(ROUNDS_UNHEARD) {
+                engine.wake_unit(waiting.unit);
             }
             !done && waiting.rounds < ROUNDS_MAX
         });
+        if most > ROUNDS_UNWATCHED {
+            self.watched.get_or_insert_with(|| engine.waits.begin(now_ns()));
+        } else if self.waiting.is_empty() || most < ROUNDS_UNWATCHED {
+            self.watched = None;
+        }
     }
 
     /// Sleeps until there is a fault, or until something that was asked for ahead of its use has arrived.
@@ -164,19 +187,42 @@ fn trap_lost(errno: Errno) -> ! {
 /// Rung when the keeper has something to do at once.
 pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
 
-/// The life of the keeper: upkeep of the links, and counters that are never older than a tenth of a second.
+/// The life of the keeper: upkeep of the links, counters that are never older than a tenth of a second, and the watchdog.
 pub(crate) fn keep(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let mut published_ns = 0;
+    let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
     loop {
         let heard = KEEPER_BELL.load(Acquire);
         let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
         futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
+        if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
+            end_hang(engine, hang);
+        }
+        // While a fork has the gate closed only the watchdog goes on.
+        let Some(_inside) = gate::try_enter() else { continue };
         far::keep();
         if now_ns() - published_ns > 100_000_000 {
-            let _inside = gate::enter();
             engine.publish();
             published_ns = now_ns();
         }
     }
+}
+
+fn end_hang(engine: &Engine, hang: Hang) -> ! {
+    struct Stand<'a>(&'a Engine);
+    impl std::fmt::Display for Stand<'_> {
+        fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.write_stand(out)
+        }
+    }
+    let Hang { waits, seconds } = hang;
+    let what = Stand(engine);
+    fatal::die(
+        EXIT_KERNEL,
+        format_args!(
+            "nothing goes on: {waits} threads wait for pages, for {seconds} s: {what}; if transfers hold most of the \
+                      budget give a larger --local, else please report this line"
+        ),
+    )
 }

@@ -31,6 +31,7 @@ mod tracing;
 mod tree;
 mod view;
 pub mod warm;
+mod watchdog;
 mod windows;
 
 #[global_allocator]

@@ -18,11 +18,11 @@ pub(crate) use leave::Moved;
 use std::sync::atomic::AtomicBool;
 
 use hanare_paging::FrameId;
-use hanare_sys::Errno;
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::thread;
 use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
+use hanare_sys::{Errno, again};
 
 use crate::restrictions::Restrictions;
 use crate::windows::{WINDOWS_MAX, Windows};
@@ -46,9 +46,6 @@ pub enum ViewError {
     #[error("more than {WINDOWS_MAX} programs and libraries have large arrays; set HANARE_STATIC=off")]
     Windows,
 }
-
-/// How often advice at the start is given again.
-const TRIES_MAX: u32 = 64;
 
 /// How memory of the program's is registered.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
@@ -169,7 +166,8 @@ impl View {
         };
         if view.file.is_some() {
             // SAFETY: the range was mapped just now and nothing points into it.
-            unsafe { map::protect(base, sizes.reserve, Prot::NONE) }.map_err(|errno| refused(&view, errno))?;
+            again(|| unsafe { map::protect(base, sizes.reserve, Prot::NONE) })
+                .map_err(|errno| refused(&view, errno))?;
         }
         view.advise_all()?;
         view.register()?;
@@ -210,18 +208,11 @@ impl View {
     fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
         let size = if self.huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
-            let mut tries = 0;
             // SAFETY: the range is our own mapping; none of the three changes its contents.
-            while let Err(errno) = unsafe { map::advise(addr, len, advice) } {
-                tries += 1;
-                // A kernel built without huge pages does not know the word, and has none.
-                if errno.0 == libc::EINVAL && advice == size {
-                    break;
-                }
-                if tries == TRIES_MAX {
-                    return Err(ViewError::Map(MapError::Reserve { len, errno }));
-                }
-            }
+            let advised = again(|| unsafe { map::advise(addr, len, advice) });
+            // A kernel built without huge pages does not know the word, and has none.
+            let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
+            advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(())
     }
@@ -237,9 +228,11 @@ impl View {
         }
         match &self.file {
             // SAFETY: passed on from the caller.
-            Some(file) => unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) },
+            Some(file) => {
+                again(|| unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) })
+            }
             // SAFETY: passed on from the caller.
-            None => unsafe { map::replace_with_anonymous(addr, span.len) },
+            None => again(|| unsafe { map::replace_with_anonymous(addr, span.len) }),
         }
         .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
         self.advise(addr, span.len)?;

@@ -5,7 +5,7 @@
 //! taken while another writes may be torn (a mix of old and new bytes); who needs better keeps the
 //! others out first.
 
-use crate::raw::Errno;
+use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::c_void;
@@ -62,9 +62,12 @@ impl OwnMemory {
     /// # Errors
     /// `EMFILE` without a free descriptor; `ENOENT` without `/proc`.
     pub fn open() -> Result<Self, Errno> {
-        refuse::draw(Call::Open)?;
-        let fd = rustix::fs::open(c"/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { fd })
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = || {
+            refuse::draw(Call::Open)?;
+            rustix::fs::open(c"/proc/self/mem", flags, Mode::empty()).map_err(Errno::from)
+        };
+        raw::again(open).map(|fd| Self { fd })
     }
 
     /// Fills `buf` from `addr` on.

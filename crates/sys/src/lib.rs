@@ -30,5 +30,5 @@ pub mod stack;
 pub mod thread;
 pub mod uffd;
 
-pub use raw::{Errno, syscall};
+pub use raw::{Errno, again, syscall};
 pub use refuse::arm_from_environment as refuse_on_purpose;

@@ -3,7 +3,7 @@
 //! Knows nothing of who uses the memory. Calls go straight to the kernel, never through an
 //! interposable `mmap`.
 
-use crate::raw::Errno;
+use crate::raw::{Errno, again};
 use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -265,7 +265,7 @@ fn pointer(addr: usize) -> *mut c_void {
 /// # Errors
 /// [`MapError::Memfd`].
 pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
-    refuse::draw(Call::Memfd).map_err(|errno| MapError::Memfd { len, errno })?;
+    again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;

@@ -34,6 +34,22 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
+/// Makes a call that sets something up, and makes it again a few times where a refusal may pass: set-up calls are not
+/// worth ending a run for.
+///
+/// # Errors
+/// The last refusal.
+pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    const AGAIN_MAX: u32 = 8;
+    for _ in 0..AGAIN_MAX {
+        match call() {
+            Err(Errno(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {}
+            answer => return answer,
+        }
+    }
+    call()
+}
+
 /// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
 ///
 /// # Errors

@@ -351,10 +351,12 @@ impl Uffd {
     pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
         let bits = flag(mode.missing, REGISTER_MISSING) | flag(mode.wp, REGISTER_WP) | flag(mode.minor, REGISTER_MINOR);
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
-        let refused = |errno| UffdError::Register { addr, len, errno };
-        refuse::draw(Call::Register).map_err(refused)?;
-        // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
-        unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop).map_err(refused)
+        let register = || {
+            refuse::draw(Call::Register)?;
+            // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
+            unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop)
+        };
+        raw::again(register).map_err(|errno| UffdError::Register { addr, len, errno })
     }
 
     /// Ends the trapping of a range and wakes all who wait in it; missing pages then read as

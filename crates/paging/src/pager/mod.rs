@@ -279,6 +279,21 @@ impl Pager {
         self.prefetcher.describe(out)
     }
 
+    /// Where everything stands, in words.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        let Self { budget, used, moving, writing, leaving, freeing, starved, held_back, .. } = self;
+        write!(
+            out,
+            "{used} of {budget} units local, {moving} pages in transit, {writing} being written back, {leaving} units \
+             leaving, {freeing} being freed, {} faults waiting for room, {} pages held by transfers",
+            starved.len(),
+            held_back.len()
+        )
+    }
+
     /// The page a unit belongs to and its length in units.
     #[must_use]
     pub fn page_of(&self, unit: u32) -> (PageId, u32) {

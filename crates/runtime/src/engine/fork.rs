@@ -136,6 +136,7 @@ impl Engine {
             batch: LockCell::new(DontNeedBatch::new(kept.process_madvise)),
             bells: [const { AtomicU32::new(0) }; BELLS],
             waiters: AtomicU32::new(0),
+            waits: crate::watchdog::Waits::default(),
             small_moves: kept.small_moves,
             unit_bytes: kept.unit_bytes,
             block_units: kept.block_units,

@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
+use hanare_sys::{again, copy};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::{Held, shared::Shared};
@@ -111,7 +111,7 @@ impl Direct {
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
             // SAFETY: our own fresh mapping; the advice changes no contents.
-            let advised = unsafe { map::advise(mapping.addr(), len, advice) };
+            let advised = again(|| unsafe { map::advise(mapping.addr(), len, advice) });
             advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(Self {

@@ -520,6 +520,25 @@ impl Remote {
         }
     }
 
+    /// How long a server may be silent.
+    pub(crate) fn silent(&self) -> Duration {
+        self.silent
+    }
+
+    /// Where each link stands, in words.
+    pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        for server in &self.servers {
+            let reads = server.reads_in_flight.load(Relaxed);
+            let writes = server.writes_in_flight.load(Relaxed);
+            write!(out, "; {}: {reads} reads under way, ", server.name)?;
+            match server.jobs.try_lock() {
+                Some(jobs) => write!(out, "{} jobs queued, {writes} sent", jobs.len())?,
+                None => out.write_str("its queue is locked")?,
+            }
+        }
+        Ok(())
+    }
+
     // ---- watching ---------------------------------------------------------------------------------------------------
 
     /// Looks after every link: closed ones and silent ones end the program.

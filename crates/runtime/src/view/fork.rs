@@ -5,10 +5,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use hanare_sys::Errno;
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::pagemap::{self, PagemapError};
+use hanare_sys::{Errno, again};
 
 use super::{Mechanism, Span, TRAPPING, View, ViewError, pool};
 use crate::kernel::insist;
@@ -47,7 +47,8 @@ impl View {
         // In sigsegv mode nothing is in view, and the child inherits no more than the place.
         self.each_range(|addr, span| {
             // SAFETY: our own mapping; the advice changes no contents.
-            refused = refused.take().or(unsafe { map::advise(addr, span.len, advice) }.err());
+            let advised = again(|| unsafe { map::advise(addr, span.len, advice) });
+            refused = refused.take().or(advised.err());
         });
         refused.map_or(Ok(()), Err)
     }
@@ -94,7 +95,7 @@ impl View {
     fn set_up_again(&self, addr: usize, span: Span) -> Result<(), ViewError> {
         if let Some(file) = &self.file {
             // SAFETY: far memory; none of it is in view, and the child has no other thread.
-            unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) }
+            again(|| unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) })
                 .map_err(|errno| MapError::Reserve { len: span.len, errno })?;
         }
         self.advise(addr, span.len)?;
