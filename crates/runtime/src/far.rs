@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize
 use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
-use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Prot};
@@ -19,6 +18,7 @@ use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
+use hanare_sys::{Errno, copy};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
 use crate::choose::{self, ChooseError};
@@ -81,6 +81,10 @@ pub enum StartError {
     Pager(ConfigError),
     #[error("cannot set up the heap: {0}")]
     Heap(#[from] HeapError),
+    #[error(
+        "cannot refuse asynchronous I/O to the program, which this trap mode cannot follow: {0}; choose another --mode"
+    )]
+    Filter(Errno),
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
     #[error("cannot see which pages are there: {0}")]

@@ -1,5 +1,7 @@
 //! Starting: at once, or by the first who needs far memory; a process' own, or a forked child's again.
 
+use hanare_sys::filter;
+
 use super::threads::own_thread;
 use super::*;
 
@@ -32,6 +34,9 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     HAS_BEGUN.store(true, Release);
     hanare_sys::refuse_on_purpose();
     let (features, mode, plan) = consider(settings)?;
+    if !sees_pins(mode, &features) {
+        filter::refuse_async_io().map_err(StartError::Filter)?;
+    }
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
     let view = open_view(&plan, mode, &features)?;
@@ -61,6 +66,12 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     heap::open(base, len)?;
     open_doors();
     Ok(())
+}
+
+/// Whether pages that a transfer holds can be told. Where they cannot, nothing may hold pages beyond a call: asynchronous
+/// I/O is refused, and calls on far memory are handed near copies.
+fn sees_pins(mode: Mode, features: &Features) -> bool {
+    features.move_ && mode != Mode::Sigsegv
 }
 
 /// A place among the processes of the run.
