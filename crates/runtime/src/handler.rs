@@ -7,10 +7,11 @@ use std::time::Duration;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{futex, mark, signal::SignalMask};
+use hanare_sys::{Errno, futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
+use crate::fatal::{self, EXIT_LOST};
 use crate::together::Together;
 use crate::view::OS_PAGE;
 use crate::{accounts, far, gate};
@@ -75,7 +76,7 @@ impl Handler {
     /// Brings the faults that have come to the engine; returns how many.
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
-        let count = self.uffd.read_events(&mut events);
+        let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| lost_trap(errno));
         let _inside = (count > 0).then(gate::enter);
         let mut since_ns = now_ns();
         for event in &events[..count] {
@@ -147,6 +148,12 @@ impl Handler {
         }
         let _ = self.uffd.wait(None, Some(Duration::from_micros(200)));
     }
+}
+
+/// Without its descriptor no fault is ever served again.
+fn lost_trap(errno: Errno) -> ! {
+    let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
+    fatal::die(EXIT_LOST, format_args!("userfaultfd is lost ({errno}): {advice}"))
 }
 
 /// Rung when the keeper has something to do at once.

@@ -12,6 +12,7 @@
 //!   place. COPY replaces a marker, MOVE onto one answers `EEXIST`: protect present pages only.
 //! - MOVE drops write protection and works on private anonymous memory only.
 
+use crate::descriptors;
 use crate::raw::{self, Errno};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -317,7 +318,7 @@ impl Uffd {
     pub fn open(access: UffdAccess, wanted: u64) -> Result<Self, UffdError> {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
-            Ok(_) => Ok(Self { fd, features: wanted }),
+            Ok(_) => Ok(Self { fd: descriptors::keep(fd), features: wanted }),
             // A refused UFFDIO_API leaves the descriptor as new, so it can be asked what there is.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
                 Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
@@ -469,9 +470,12 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
     }
 
-    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; 0 when
+    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; returns their number, 0 when
     /// none waits. Never blocks.
-    pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> usize {
+    ///
+    /// # Errors
+    /// `EBADF` and the like: the descriptor is no userfaultfd any more, so no fault will ever be read.
+    pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> Result<usize, Errno> {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {
             let args = [self.fd.as_raw_fd() as usize, messages.as_mut_ptr() as usize, size_of_val(&messages), 0, 0, 0];
@@ -479,7 +483,8 @@ impl Uffd {
             match unsafe { raw::syscall(libc::SYS_read, args) } {
                 Ok(bytes) => break bytes,
                 Err(Errno(libc::EINTR)) => {}
-                Err(_) => return 0,
+                Err(Errno(libc::EAGAIN)) => return Ok(0),
+                Err(errno) => return Err(errno),
             }
         };
         let mut count = 0;
@@ -489,7 +494,7 @@ impl Uffd {
                 count += 1;
             }
         }
-        count
+        Ok(count)
     }
 
     /// Sleeps until an event waits, `other` is readable, or the time is over. A signal may end it

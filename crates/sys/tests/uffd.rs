@@ -72,7 +72,7 @@ fn a_page_copied_write_protected_traps_the_first_write_only() {
     uffd.wake(addr, page).unwrap();
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), 77);
     write(addr, 5);
-    assert_eq!(uffd.read_events(&mut [Event::EMPTY; 16]), 0);
+    assert_eq!(uffd.read_events(&mut [Event::EMPTY; 16]), Ok(0));
 }
 
 #[test]

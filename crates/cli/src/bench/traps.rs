@@ -179,7 +179,7 @@ fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapErr
         thread::set_affinity(&[cpu]).map_err(|errno| TrapError::Refused { what: "touches on one CPU", errno });
     let mut events = [Event::EMPTY; EVENTS_PER_READ];
     while !stop.load(Acquire) {
-        let count = trapped.uffd.read_events(&mut events);
+        let count = trapped.uffd.read_events(&mut events).unwrap_or(0);
         for event in &events[..count] {
             if let Event::Fault { addr, .. } = *event {
                 let copied = done("COPY", trapped.copy_to(addr));

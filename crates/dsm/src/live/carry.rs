@@ -317,7 +317,13 @@ impl Engine {
 
     fn take_traps(&mut self) {
         let mut traps = [uffd::Event::EMPTY; EVENTS_PER_READ];
-        let count = self.region.uffd().read_events(&mut traps);
+        let count = match self.region.uffd().read_events(&mut traps) {
+            Ok(count) => count,
+            Err(errno) => {
+                let what = "its userfaultfd was closed by the program";
+                die(EXIT_OWN, &format!("rank {}: {what}: {errno}", self.rank))
+            }
+        };
         for trap in &traps[..count] {
             let since = Instant::now();
             let uffd::Event::Fault { addr, write, wp, .. } = *trap else { continue };

@@ -88,7 +88,7 @@ pub fn next_events(uffd: &Uffd) -> Vec<Event> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         let mut events = [Event::EMPTY; EVENTS_PER_READ];
-        let count = uffd.read_events(&mut events);
+        let count = uffd.read_events(&mut events).expect("a userfaultfd");
         if count > 0 {
             return events[..count].to_vec();
         }
