@@ -235,7 +235,8 @@ int main(int argc, char **argv) {
         use_files();
     } else if (!is(how, "full-first") && !is(how, "soft-first")) {
         close_all(how);
-        use_files();
+        if (!is(how, "raw-trap"))
+            use_files();
     }
     use_words("at the end");
     use_words("at the end");

@@ -24,11 +24,11 @@ fn all_right(ways: &[&str]) {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ways {
             let place = Place::new();
-            let outcome = run(&place, mode, &[program, "16M", way]);
+            let outcome = run(&place, mode, &[program, "8M", way]);
             let what = format!("{mode}, {way}");
             outcome.assert_well(&what);
             assert_eq!(outcome.text(), format!("ok descriptors: {way}\n"), "{what}");
-            figures(&place.path("json")).assert_paged(16 << 20, &what);
+            figures(&place.path("json")).assert_paged(8 << 20, &what);
             place.assert_nothing_left();
         }
     }
@@ -55,11 +55,11 @@ fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
     let program = built().workload("descriptors");
     let program = program.to_str().expect("a path of text");
     if mode_works("thread") {
-        let outcome = run(&Place::new(), "thread", &[program, "16M", "full-first"]);
+        let outcome = run(&Place::new(), "thread", &[program, "8M", "full-first"]);
         outcome.assert_ended_by_us(125, "used up its own");
     }
     for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
-        run(&Place::new(), mode, &[program, "16M", "full-first"]).assert_well(mode);
+        run(&Place::new(), mode, &[program, "8M", "full-first"]).assert_well(mode);
     }
 }
 
@@ -68,10 +68,10 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = built().workload("descriptors");
     let program = program.to_str().expect("a path of text");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
-        let outcome = run(&Place::new(), mode, &[program, "16M", "raw"]);
+        let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
         outcome.assert_ended_by_us(120, "");
         if mode != "sigsegv" {
-            let outcome = run(&Place::new(), mode, &[program, "16M", "raw-trap"]);
+            let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
             outcome.assert_ended_by_us(120, "userfaultfd is lost");
         }
     }

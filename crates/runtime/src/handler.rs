@@ -150,8 +150,8 @@ impl Handler {
     }
 }
 
-/// Without its descriptor no fault is ever served again.
-fn lost_trap(errno: Errno) -> ! {
+/// Ends the run: without its descriptor no fault is ever served again.
+pub(crate) fn lost_trap(errno: Errno) -> ! {
     let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
     fatal::die(EXIT_LOST, format_args!("userfaultfd is lost ({errno}): {advice}"))
 }
@@ -169,6 +169,9 @@ pub(crate) fn keep(engine: &'static Engine) {
         let _ = futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         far::keep();
         if now_ns() - published_ns > 100_000_000 {
+            if let Some(Err(errno)) = engine.view().uffd().map(Uffd::check) {
+                lost_trap(errno);
+            }
             let _inside = gate::enter();
             engine.publish();
             published_ns = now_ns();

@@ -459,6 +459,19 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
     }
 
+    /// Whether the descriptor still is this userfaultfd: a program may have closed it by a system call of its own, or have
+    /// something else under its number by now.
+    ///
+    /// # Errors
+    /// `EBADF` or `ENOTTY` when it is not.
+    pub fn check(&self) -> Result<(), Errno> {
+        match self.wake(0, 0) {
+            Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
+            // An empty range is refused.
+            _ => Ok(()),
+        }
+    }
+
     /// Wakes the threads that wait in a range; each touches again, and traps again if the page is
     /// still not there.
     ///

@@ -7,6 +7,7 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use hanare::far;
+use hanare_sys::descriptors::is_own;
 
 use super::descriptors::answer_by_number;
 use super::near::kernel_is_blind;
@@ -68,6 +69,11 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
+    // Hanare's own are not left to programs that are executed.
+    if command == libc::F_SETFD && is_own(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
     // SAFETY: the C library's function of this type, with the caller's arguments.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, command, argument) }.into()) as c_int
 }

@@ -62,9 +62,12 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
     } else if descriptors::is_own(fd) {
         return refused(libc::EBADF);
     }
-    let Some(call) = real::close.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the C library's function of this type, with the caller's argument.
-    unsafe { transmute::<*mut c_void, Close>(call)(fd) }
+    match real::close.known() {
+        // SAFETY: the C library's function of this type, with the caller's argument. It is a cancellation point.
+        Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
+        // SAFETY: the caller's argument.
+        None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),
+    }
 }
 
 entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
@@ -108,38 +111,44 @@ unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-type Onto = unsafe extern "C" fn(c_int, c_int) -> c_int;
-type OntoWith = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-
-/// Whether a descriptor cannot be put at `to`: Hanare's own stay where they are, since other threads use them. To the program
-/// the number is out of range, as one above its limit.
-fn is_taken(from: c_int, to: c_int) -> bool {
-    from != to && descriptors::is_own(to)
+/// Puts a descriptor at `to`. Hanare's own stay where they are, since other threads use them: to the program such a number is
+/// out of range, as one above its limit.
+fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
+    if descriptors::is_own(to) {
+        return refused(libc::EBADF);
+    }
+    let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
+    // SAFETY: plain numbers; what is closed is the program's.
+    match unsafe { kernel(libc::SYS_dup3, args) } {
+        Ok(fd) => fd as c_int,
+        Err(error) => refused(error),
+    }
 }
 
-unsafe extern "C" fn put_onto(from: c_int, to: c_int) -> c_int {
-    let Some(call) = real::dup2.get().filter(|_| !is_taken(from, to)) else { return refused(libc::EBADF) };
-    // SAFETY: the C library's function of this type, with the caller's arguments.
-    unsafe { transmute::<*mut c_void, Onto>(call)(from, to) }
+fn put_or_keep(from: c_int, to: c_int) -> c_int {
+    if from != to {
+        return put_onto(from, to, 0);
+    }
+    // SAFETY: asks about a number.
+    match unsafe { kernel(libc::SYS_fcntl, [from as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) } {
+        Ok(_) => to,
+        Err(error) => refused(error),
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    // SAFETY: plain numbers.
-    unsafe { put_onto(from, to) }
+extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    put_or_keep(from, to)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __dup2(from: c_int, to: c_int) -> c_int {
-    // SAFETY: plain numbers.
-    unsafe { put_onto(from, to) }
+extern "C" fn __dup2(from: c_int, to: c_int) -> c_int {
+    put_or_keep(from, to)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    let Some(call) = real::dup3.get().filter(|_| !is_taken(from, to)) else { return refused(libc::EBADF) };
-    // SAFETY: the C library's function of this type, with the caller's arguments.
-    unsafe { transmute::<*mut c_void, OntoWith>(call)(from, to, flags) }
+extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    put_onto(from, to, flags)
 }
 
 /// The answer to a call by number that would close a descriptor of Hanare's; `None` for all others.
