@@ -85,8 +85,7 @@ fn lock(target: &Mutex<Target>) -> MutexGuard<'_, Target> {
 
 fn pass_on(target: &mut Target, origin: &Origin) {
     match target {
-        Target::Awaited { pending } if pending.contains(&origin.signal) => {}
-        Target::Awaited { pending } => pending.push(origin.signal),
+        Target::Awaited { pending } => note(pending, origin.signal),
         Target::Running { pid, pidfd } => {
             let from_terminal = origin.cause == Cause::Kernel;
             // A program that signals its own process group has signalled itself already.
@@ -95,6 +94,13 @@ fn pass_on(target: &mut Target, origin: &Origin) {
                 send(pidfd, origin.signal);
             }
         }
+    }
+}
+
+/// A signal that came several times is pending once, as in the kernel.
+fn note(pending: &mut Vec<i32>, signal: i32) {
+    if !pending.contains(&signal) {
+        pending.push(signal);
     }
 }
 
@@ -118,10 +124,8 @@ mod tests {
 
     #[test]
     fn all_signals_that_came_before_the_program_wait_for_it() {
-        let mut target = Target::Awaited { pending: Vec::new() };
-        for signal in [SIGUSR1, SIGTERM, SIGUSR1] {
-            pass_on(&mut target, &Origin { signal, process: None, cause: Cause::Kernel });
-        }
-        assert!(matches!(target, Target::Awaited { pending } if pending == [SIGUSR1, SIGTERM]));
+        let mut pending = Vec::new();
+        [SIGUSR1, SIGTERM, SIGUSR1].into_iter().for_each(|signal| note(&mut pending, signal));
+        assert_eq!(pending, [SIGUSR1, SIGTERM]);
     }
 }

@@ -200,8 +200,8 @@ mod tests {
         assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
         assert!(forget(number) && !is_own(number) && !forget(number));
         assert!(!is_own(-1) && !is_own(i32::MAX));
-        // SAFETY: as fork; the child does nothing but end.
         let fd = keep(fd);
+        // SAFETY: as fork; the child does nothing but end.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
             // SAFETY: ends the child at once.
