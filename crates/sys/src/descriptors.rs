@@ -8,7 +8,6 @@
 //! in a process that bears the [mark](crate::mark).
 
 use crate::mark;
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
@@ -57,12 +56,36 @@ fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
 }
 
-/// Whether so many more descriptors can be had just now.
+/// Whether so many more descriptors can be had just now. None is opened to find out: another thread of the program may rely
+/// on getting the lowest number that is free.
 fn can_have(more: usize) -> bool {
-    let Ok(first) = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return false };
-    let copy = |_| copy_high(&first).or_else(|| rustix::io::fcntl_dupfd_cloexec(&first, 0).ok());
-    let copies: Vec<OwnedFd> = (1..more).map_while(copy).collect();
-    copies.len() + 1 >= more
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
+    let mut free = 0;
+    let mut end = limit;
+    while free < more && end > 0 && limit - end < LOOKED_AT_MAX {
+        let start = (end - LOOKED_AT as RawFd).max(0);
+        free += free_among(start, end);
+        end = start;
+    }
+    free >= more
+}
+
+/// Numbers looked at by one system call, and in all.
+const LOOKED_AT: usize = 64;
+const LOOKED_AT_MAX: RawFd = 4096;
+
+/// How many of these numbers, at most [`LOOKED_AT`], are no open descriptors. One opened by O_PATH is taken for none: such a
+/// program may find out only when something is opened.
+fn free_among(start: RawFd, end: RawFd) -> usize {
+    let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
+    let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [asked.as_mut_ptr() as usize, count, &raw const now as usize, 0, 0, 0];
+    // SAFETY: entries and time are ours; asking for no event of a descriptor changes nothing.
+    match unsafe { crate::syscall(libc::SYS_ppoll, args) } {
+        Ok(_) => asked[..count].iter().filter(|entry| entry.revents & libc::POLLNVAL != 0).count(),
+        Err(_) => 0,
+    }
 }
 
 /// Room for descriptors of Hanare's in a process that has used up its own. While this lives, the limit of the process may be
@@ -80,7 +103,8 @@ impl Room {
             return Some(Self { before: None });
         }
         let before = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: before.maximum.map(|most| most.min(RAISED)).or(Some(RAISED)), ..before };
+        let current = before.maximum.unwrap_or(RAISED).min(RAISED).max(before.current.unwrap_or(RAISED));
+        let raised = Rlimit { current: Some(current), ..before };
         setrlimit(Resource::Nofile, raised).ok()?;
         let room = Self { before: Some(before) };
         can_have(more).then_some(room)
@@ -177,7 +201,7 @@ mod tests {
     #[test]
     fn kept_descriptors_are_high_close_on_exec_and_skipped() {
         mark::set().unwrap();
-        let fd = keep(rustix::fs::open(c"/", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap());
+        let fd = keep(rustix::fs::open(c"/", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap());
         let number = fd.as_raw_fd();
         assert!(number > 200 && is_own(number) && !is_own(number - 200) && count() >= 1, "{number}");
         assert_eq!(rustix::io::fcntl_getfd(&fd).unwrap(), rustix::io::FdFlags::CLOEXEC);
@@ -198,6 +222,8 @@ mod tests {
         assert_eq!(held, (true, true, -1));
         // SAFETY: asks about a number.
         assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
+        assert_eq!((free_among(number, number + 1), free_among(-2, 0)), (0, 0));
+        assert!(can_have(8) && !can_have(1 << 30) && Room::make(8).is_some());
         assert!(forget(number) && !is_own(number) && !forget(number));
         assert!(!is_own(-1) && !is_own(i32::MAX));
         let fd = keep(fd);
