@@ -19,8 +19,8 @@ use signal_hook::low_level::siginfo::Cause;
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 enum Target {
-    /// No program yet; the signal that waits for it.
-    Awaited { pending: Option<i32> },
+    /// No program yet; the signals that wait for it, each once, in the order in which they came.
+    Awaited { pending: Vec<i32> },
     /// The program. A pidfd names it even after its number has been given to another process.
     Running { pid: i32, pidfd: OwnedFd },
 }
@@ -41,7 +41,7 @@ impl Forwarder {
         let caught = FORWARDED.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
         let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
         let handle = signals.handle();
-        let target = Arc::new(Mutex::new(Target::Awaited { pending: None }));
+        let target = Arc::new(Mutex::new(Target::Awaited { pending: Vec::new() }));
         let shared = Arc::clone(&target);
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for origin in signals.forever() {
@@ -51,10 +51,10 @@ impl Forwarder {
         Ok(Forwarder { target, handle, thread })
     }
 
-    /// The signal that came before there was a program to receive it.
+    /// The first signal that came before there was a program to receive it.
     pub(crate) fn pending(&self) -> Option<i32> {
-        match *lock(&self.target) {
-            Target::Awaited { pending } => pending,
+        match &*lock(&self.target) {
+            Target::Awaited { pending } => pending.first().copied(),
             Target::Running { .. } => None,
         }
     }
@@ -64,8 +64,8 @@ impl Forwarder {
         let pid = Pid::from_child(program);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let mut target = lock(&self.target);
-        if let Target::Awaited { pending: Some(signal) } = *target {
-            send(&pidfd, signal);
+        if let Target::Awaited { pending } = &*target {
+            pending.iter().for_each(|&signal| send(&pidfd, signal));
         }
         *target = Target::Running { pid: pid.as_raw_nonzero().get(), pidfd };
         Ok(())
@@ -85,7 +85,7 @@ fn lock(target: &Mutex<Target>) -> MutexGuard<'_, Target> {
 
 fn pass_on(target: &mut Target, origin: &Origin) {
     match target {
-        Target::Awaited { pending } => *pending = Some(origin.signal),
+        Target::Awaited { pending } => note(pending, origin.signal),
         Target::Running { pid, pidfd } => {
             let from_terminal = origin.cause == Cause::Kernel;
             // A program that signals its own process group has signalled itself already.
@@ -94,6 +94,13 @@ fn pass_on(target: &mut Target, origin: &Origin) {
                 send(pidfd, origin.signal);
             }
         }
+    }
+}
+
+/// A signal that came several times is pending once, as in the kernel.
+fn note(pending: &mut Vec<i32>, signal: i32) {
+    if !pending.contains(&signal) {
+        pending.push(signal);
     }
 }
 
@@ -109,4 +116,16 @@ fn ignored_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_signals_that_came_before_the_program_wait_for_it() {
+        let mut pending = Vec::new();
+        [SIGUSR1, SIGTERM, SIGUSR1].into_iter().for_each(|signal| note(&mut pending, signal));
+        assert_eq!(pending, [SIGUSR1, SIGTERM]);
+    }
 }

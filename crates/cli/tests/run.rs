@@ -129,10 +129,11 @@ const WAIT: &str = "while [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done";
 
 /// A run whose program has done `prepare` and waits.
 fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Begun {
-    // Neither the command nor a shell minds what was ignored when it was started, as Ctrl-C is in the background of a script.
+    // Neither the command nor a shell catches what was ignored when it was started, as Ctrl-C is in the background of a script
+    // and a hang-up under nohup.
     let hanare = place.hanare();
     let mut command = Command::new("env");
-    command.arg("--default-signal=INT,QUIT").arg(hanare.get_program()).stdin(Stdio::null());
+    command.arg("--default-signal=INT,QUIT,HUP").arg(hanare.get_program()).stdin(Stdio::null());
     command.args(["run", "--local", "64M", "--", "sh", "-c", &waiting_script(place, prepare)]);
     for (name, value) in hanare.get_envs() {
         match value {
@@ -189,10 +190,10 @@ fn an_ignored_hang_up_stays_ignored() {
     let place = Place::with_library();
     let mut run = begun(&place, "trap 'exit 9' TERM", |command| {
         // As nohup does it: the shell ignores the signal and becomes the command.
-        let hanare = command.get_program().to_owned();
-        let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        // What `env` is told before it would have the signal's default action back.
+        let hanare: Vec<_> = command.get_args().skip(1).map(ToOwned::to_owned).collect();
         let mut shell = Command::new("sh");
-        shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(hanare).args(args);
+        shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).args(hanare);
         shell.env("TMPDIR", place.path("tmp")).env("HANARE_LIB", place.path("")).stdin(Stdio::null());
         *command = shell;
     });

@@ -54,6 +54,19 @@ unsafe extern "C" fn in_child() {
     hanare::far::forked_child();
 }
 
+/// fork(2). A child that could not have the descriptors it needs to page is not made.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> libc::pid_t {
+    type Call = unsafe extern "C" fn() -> libc::pid_t;
+    let call = crate::calls::real::fork.get().filter(|_| crate::answer::keeping_errno(hanare::far::can_fork));
+    let Some(call) = call else {
+        crate::answer::set_errno(libc::EAGAIN);
+        return -1;
+    };
+    // SAFETY: the C library's function of this type.
+    unsafe { transmute::<*mut c_void, Call>(call)() }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __register_atfork(
     before: Handler,

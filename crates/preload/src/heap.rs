@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use hanare::{far, heap, near};
 
 use crate::answer::{errno, keeping_errno, set_errno};
+use crate::entry::entry;
 
 const PAGE: usize = 4096;
 
@@ -251,21 +252,6 @@ fn usable_size_of_near(block: *mut c_void) -> usize {
     }
     // SAFETY: the symbol is the C library's function of this type; the block is a live one of its heap.
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(found)(block) }
-}
-
-/// Defines an exported call as a jump to `$target`, which gets one argument more: the address the call returns to.
-macro_rules! entry {
-    ($name:ident, $x86:literal, $arm:literal, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($arg: $type),*) -> $result {
-            // Nothing is pushed and no register of the caller's is lost: the target sees the caller's own stack.
-            #[cfg(target_arch = "x86_64")]
-            std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
-            #[cfg(target_arch = "aarch64")]
-            std::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $target);
-        }
-    };
 }
 
 entry!(malloc, "rsi", "x1", malloc_for, fn(_size: usize) -> *mut c_void);

@@ -20,6 +20,7 @@
 mod answer;
 mod break_;
 mod calls;
+mod entry;
 mod fork;
 mod heap;
 mod locking;
@@ -38,6 +39,7 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     heap::find_linker();
+    calls::descriptors::find_own_code();
     // SAFETY: the program has not begun, so there is nobody else.
     let environment = unsafe { Environment::take() };
     if environment.get("HANARE_LOCAL").is_none() {

@@ -6,12 +6,13 @@
 //! until everybody is out.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
+use hanare_sys::descriptors;
 use hanare_sys::features::{Features, FeaturesError};
-use hanare_sys::futex::LockCell;
+use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Prot};
 use hanare_sys::mark;
 use hanare_sys::pagemap::PagemapError;
@@ -89,6 +90,8 @@ pub enum StartError {
     Thread(std::io::Error),
     #[error("cannot see which pages are there: {0}")]
     Pagemap(PagemapError),
+    #[error("far memory needs {0} file descriptors, and the program has used up its own; raise 'ulimit -Hn'")]
+    Descriptors(usize),
     #[error("too many processes share this budget; start fewer at a time")]
     Members,
     #[error("far memory was started already in this process; start it once")]
@@ -186,7 +189,7 @@ pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
 
 // ---- forking --------------------------------------------------------------------------------------------------------
 
-pub use fork::{before as before_fork, in_child as forked_child, in_parent as after_fork};
+pub use fork::{before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork};
 
 // ---- asking ---------------------------------------------------------------------------------------------------------
 

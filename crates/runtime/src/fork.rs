@@ -13,9 +13,10 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
+use hanare_sys::descriptors;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map;
-use hanare_sys::signal::{self, FaultInfo, SignalMask, Verdict};
+use hanare_sys::signal::{self, FaultInfo, SignalMask, Unblocked, Verdict};
 use hanare_wire::{Attachment, LinkError, Session};
 
 use crate::engine::{Engine, Kept, Store};
@@ -54,7 +55,7 @@ enum Plan {
 struct Pending {
     plan: Plan,
     seat: Option<Seat>,
-    mask: u64,
+    mask: Unblocked,
 }
 
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
@@ -77,6 +78,19 @@ static ASLEEP: AtomicPtr<Asleep> = AtomicPtr::new(std::ptr::null_mut());
 /// The program before this process was forked asleep: a signal, in modes that have one.
 static REASON: LockCell<String> = LockCell::new(String::new());
 static PARENT: AtomicI32 = AtomicI32::new(0);
+
+/// Descriptors that a child opens besides one for each of its parent's.
+const CHILD_DESCRIPTORS: usize = 4;
+
+/// Whether a forked child could have the descriptors that it needs to page. One that could not would be kept apart from its
+/// parent's far memory; better the program is told that there can be no child now.
+pub fn can_fork() -> bool {
+    far::state().is_none() || room().is_some()
+}
+
+fn room() -> Option<descriptors::Room> {
+    descriptors::Room::make(descriptors::count() + CHILD_DESCRIPTORS)
+}
 
 /// Before a fork, in the thread that forks. [`in_parent`] or [`in_child`] has to follow.
 pub fn before() {
@@ -186,6 +200,8 @@ fn prepare() -> (Plan, Option<Seat>) {
 /// Brings the engine to rest, makes room for the child and opens its links.
 fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
     let engine = &state.engine;
+    // Without it the links say what they lack.
+    let _room = room();
     let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
     if !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
@@ -305,6 +321,7 @@ pub(crate) fn wake_up_inside() {
 /// Puts a child's engine together and lets it run.
 fn wake(asleep: Asleep) -> Result<(), StartError> {
     let Asleep { mut kept, view, store, extents, idle, launch, seat } = asleep;
+    let _room = room();
     let mechanism = far::open_mechanism(launch.mode, &launch.features)?;
     let was_asleep = store.is_none();
     let (store, writers) = match store {

@@ -5,11 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
-use hanare_sys::Errno;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{futex, mark, signal::SignalMask};
+use hanare_sys::{Errno, futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::{Engine, Store, now_ns};
@@ -90,7 +89,7 @@ impl Handler {
     /// Brings the faults that have come to the engine; returns how many.
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
-        let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| trap_lost(errno));
+        let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| lost_trap(errno));
         let _inside = (count > 0).then(gate::enter);
         let mut since_ns = now_ns();
         let _busy = (count > 0).then(|| self.engine.waits.begin(since_ns));
@@ -175,13 +174,14 @@ impl Handler {
     }
 
     fn wait(&self, arriving: Option<BorrowedFd<'_>>, timeout: Duration) -> uffd::Ready {
-        self.uffd.wait(arriving, Some(timeout)).unwrap_or_else(|errno| trap_lost(errno))
+        self.uffd.wait(arriving, Some(timeout)).unwrap_or_else(|errno| lost_trap(errno))
     }
 }
 
-/// Without its trap the program would read zeroes.
-fn trap_lost(errno: Errno) -> ! {
-    fatal::die(EXIT_KERNEL, format_args!("the userfaultfd cannot be read: {errno}; {}", kernel::advice(errno)))
+/// Ends the run: without its descriptor no fault is ever served again, and the program would read zeroes.
+pub(crate) fn lost_trap(errno: Errno) -> ! {
+    let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
+    fatal::die(EXIT_KERNEL, format_args!("userfaultfd is lost ({errno}): {advice}"))
 }
 
 /// Rung when the keeper has something to do at once.
@@ -203,6 +203,9 @@ pub(crate) fn keep(engine: &'static Engine) {
         let Some(_inside) = gate::try_enter() else { continue };
         far::keep();
         if now_ns() - published_ns > 100_000_000 {
+            if let Some(Err(errno)) = engine.view().uffd().map(Uffd::check) {
+                lost_trap(errno);
+            }
             engine.publish();
             published_ns = now_ns();
         }

@@ -32,7 +32,9 @@ impl Patience {
     #[cold]
     pub(crate) fn refused(&mut self, errno: Errno) {
         self.tries += 1;
-        if self.tries > TRIES_MAX {
+        // A descriptor that is gone does not come back.
+        let is_final = matches!(errno.0, libc::EBADF | libc::ENOTTY);
+        if is_final || self.tries > TRIES_MAX {
             fatal::die(EXIT_KERNEL, format_args!("the kernel does not {}: {errno}; {}", self.what, advice(errno)));
         }
         if self.tries > TRIES_AT_ONCE {

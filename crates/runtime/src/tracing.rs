@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering:
 
 use hanare_paging::policy::Policy;
 use hanare_paging::trace::{Framer, Header, Recorder, Sink, names_page};
+use hanare_sys::descriptors;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Mapping};
 
@@ -241,7 +242,8 @@ impl Output {
 /// The file, if it is there for us: of all processes of a run the first that has pages to tell of is recorded, and that
 /// is the one that finds the file empty.
 fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
-    let mut file = File::options().write(true).open(path).ok()?;
+    let file = File::options().write(true).open(path).ok()?;
+    let mut file = File::from(descriptors::keep(file.into()));
     // SAFETY: a plain system call on a descriptor of ours. Released when the file is closed at the end of the trace.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 || file.metadata().ok()?.len() != 0
     {

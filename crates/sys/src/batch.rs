@@ -3,6 +3,7 @@
 //! `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) spares the TLB shoot-downs that one madvise
 //! a range would send; where it is not known, the same ranges go through madvise one by one.
 
+use crate::descriptors;
 use crate::map::{self, Advice};
 use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
@@ -38,7 +39,7 @@ impl DontNeedBatch {
     pub fn new(use_process_madvise: bool) -> Self {
         let open = || {
             let pid = rustix::process::getpid();
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok().map(descriptors::keep)
         };
         let process = if use_process_madvise { open() } else { None };
         Self { ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX], count: 0, process }

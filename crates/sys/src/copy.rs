@@ -5,6 +5,7 @@
 //! taken while another writes may be torn (a mix of old and new bytes); who needs better keeps the
 //! others out first.
 
+use crate::descriptors;
 use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use rustix::fs::{Mode, OFlags};
@@ -67,7 +68,7 @@ impl OwnMemory {
             refuse::draw(Call::Open)?;
             rustix::fs::open(c"/proc/self/mem", flags, Mode::empty()).map_err(Errno::from)
         };
-        raw::again(open).map(|fd| Self { fd })
+        raw::again(open).map(|fd| Self { fd: descriptors::keep(fd) })
     }
 
     /// Fills `buf` from `addr` on.

@@ -16,6 +16,7 @@ compile_error!("hanare-sys needs 64-bit Linux");
 
 pub mod batch;
 pub mod copy;
+pub mod descriptors;
 pub mod features;
 pub mod filter;
 pub mod futex;

@@ -3,6 +3,7 @@
 //! Knows nothing of who uses the memory. Calls go straight to the kernel, never through an
 //! interposable `mmap`.
 
+use crate::descriptors;
 use crate::raw::{Errno, again};
 use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -269,7 +270,7 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;
-    Ok(fd)
+    Ok(descriptors::keep(fd))
 }
 
 /// Changes the access to a range of whole pages. Allocation-free and async-signal-safe.

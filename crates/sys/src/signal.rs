@@ -226,15 +226,18 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
     Ok(slot.chained.lock().to_libc())
 }
 
-/// What the kernel calls. Every signal is blocked here.
+/// What the kernel calls. Every signal is blocked here, the C library's own too: the frame may lie on a small stack, and a
+/// fault ends by itself.
 extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the C library's errno of this thread; the interrupted code must find it unchanged.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
+    let uncancelled = Uncancelled::begin();
     let verdict = decide(signal, info, context);
     // SAFETY: as above.
     unsafe { *errno = saved };
+    drop(uncancelled);
     if verdict == Verdict::NotOurs {
         chain(signal, info, context);
     }
@@ -361,39 +364,93 @@ fn set_mask(mask: u64) -> u64 {
     old
 }
 
-/// Blocks every signal of the calling thread until dropped; guards nest.
+/// The C library's own signals: 32 cancels a thread, 33 has each thread take over a change of user or groups.
+///
+/// The calls behind 33 signal every thread and wait until each has answered, so a thread that blocked it would hang them
+/// for ever; nor may it be blocked while waiting for another thread, or for a lock of the C library's, which that caller
+/// holds. Its handler makes one system call and counts itself: it takes no lock, and reads nothing but the thread's own
+/// data and the caller's stack, which is never far ([`crate::stack::run_on_fresh`]). So it may run in the middle of the
+/// engine. That of 32 may end the thread, which [`Uncancelled`] puts off.
+const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// The calling thread is not cancelled until this is dropped. The C library's reads and waits are points where a cancelled
+/// thread ends, and the engine's make use of them with locks taken.
+#[derive(Debug)]
+#[must_use = "the thread can be cancelled as soon as the guard is dropped"]
+pub struct Uncancelled {
+    old: c_int,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Uncancelled {
+    /// Puts cancellation off.
+    pub fn begin() -> Self {
+        Self { old: set_cancel_state(CANCEL_DISABLE), _not_send: PhantomData }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        set_cancel_state(self.old);
+    }
+}
+
+/// PTHREAD_CANCEL_DISABLE.
+const CANCEL_DISABLE: c_int = 1;
+
+fn set_cancel_state(state: c_int) -> c_int {
+    let mut old = 0;
+    // SAFETY: fills a number of ours. The state was the thread's before, or is the constant, so the call cannot fail.
+    unsafe { pthread_setcancelstate(state, &raw mut old) };
+    old
+}
+
+/// Blocks every signal of the calling thread but the C library's own, and puts cancellation off, until dropped; guards nest.
 ///
 /// Fault signals are blocked too, and a fault under a blocked signal kills the process: touch no
 /// far memory meanwhile.
 #[derive(Debug)]
 #[must_use = "signals are unblocked as soon as the guard is dropped"]
 pub struct SignalMask {
-    old: u64,
+    before: Unblocked,
     _not_send: PhantomData<*const ()>,
 }
 
+/// What a thread let through before a [`SignalMask`].
+#[derive(Debug, Clone, Copy)]
+pub struct Unblocked {
+    mask: u64,
+    cancel_state: c_int,
+}
+
 impl SignalMask {
-    /// Blocks every signal that can be blocked.
+    /// Blocks every signal that may be blocked.
     pub fn block_all() -> Self {
-        Self { old: set_mask(u64::MAX), _not_send: PhantomData }
+        let cancel_state = set_cancel_state(CANCEL_DISABLE);
+        Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
     }
 
     /// Leaves the signals blocked; what was blocked before, for [`SignalMask::restore`].
     #[must_use]
-    pub fn keep(self) -> u64 {
-        let old = self.old;
+    pub fn keep(self) -> Unblocked {
+        let before = self.before;
         std::mem::forget(self);
-        old
+        before
     }
 
-    /// Blocks again exactly what was blocked before [`SignalMask::keep`].
-    pub fn restore(old: u64) {
-        set_mask(old);
+    /// Lets through again exactly what was let through before [`SignalMask::keep`].
+    pub fn restore(before: Unblocked) {
+        set_mask(before.mask);
+        set_cancel_state(before.cancel_state);
     }
 }
 
 impl Drop for SignalMask {
     fn drop(&mut self) {
-        set_mask(self.old);
+        Self::restore(self.before);
     }
 }

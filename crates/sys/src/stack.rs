@@ -69,6 +69,18 @@ impl Stacks {
     }
 }
 
+/// Runs `work` on a stack made for this call.
+///
+/// # Errors
+/// No address space is left, and `work` was not run.
+pub fn run_on_fresh<F: FnOnce()>(work: F) -> Result<(), MapError> {
+    let stack = Mapping::anonymous(STACK_BYTES)?;
+    let mut work = Some(work);
+    // SAFETY: the stack is this call's alone; `trampoline` gets the option it expects, which outlives the call.
+    unsafe { call_on(stack.addr() + stack.len(), trampoline::<F>, (&raw mut work).cast()) };
+    Ok(())
+}
+
 extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
     // SAFETY: `run` passes a pointer to its live `Option<F>`.
     if let Some(work) = unsafe { (*work.cast::<Option<F>>()).take() } {

@@ -1,11 +1,12 @@
 //! Threads of this process: identity, CPUs, number.
 
+use crate::descriptors;
 use crate::futex::LockCell;
 use crate::raw::Errno;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::io::Write;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
@@ -263,7 +264,7 @@ impl CpuWatch {
         write!(&mut path[..], "/proc/self/task/{tid}/stat\0").ok()?;
         let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
         let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        Some(Self { stat })
+        Some(Self { stat: descriptors::keep(stat) })
     }
 
     /// The CPU it ran on last; `None` when the thread has ended. Allocation-free.
@@ -302,10 +303,11 @@ pub fn run_ns(tid: i32) -> Option<u64> {
     ok.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// How many threads this process has; at least 1. Two short system calls and no allocation.
+/// How many threads this process has; at least 1. Two short system calls and no allocation. `usize::MAX` when it cannot be
+/// known: who asks acts on being alone, and must not do so by mistake.
 #[must_use]
 pub fn count() -> usize {
-    count_by_kept_fd().or_else(count_by_new_fd).unwrap_or(1)
+    count_by_kept_fd().or_else(count_by_new_fd).unwrap_or(usize::MAX)
 }
 
 fn count_by_kept_fd() -> Option<usize> {
@@ -320,17 +322,25 @@ fn count_by_kept_fd() -> Option<usize> {
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
-/// Opens the directory and keeps it. A descriptor kept before is not closed: its number may be the
-/// program's by now. When two threads get here at once, one mismatch and one more opening at worst
-/// follow.
+/// Opens the directory and keeps it. A descriptor kept before is closed if it is still Hanare's: in a forked child it is its
+/// parent's. When two threads get here at once, one mismatch and one more opening at worst follow.
 fn count_by_new_fd() -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&fd).ok()?;
-    TASK_INODE.store(stat.st_ino, Ordering::Relaxed);
+    let inode = TASK_INODE.swap(stat.st_ino, Ordering::Relaxed);
     TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
-    TASK_FD.store(fd.into_raw_fd(), Ordering::Release);
+    let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
+    if descriptors::forget(before) && inode_of(before) == Some(inode) {
+        // SAFETY: kept here before, open still, and taken out by this thread alone.
+        drop(unsafe { OwnedFd::from_raw_fd(before) });
+    }
     Some(threads_of(stat.st_nlink))
+}
+
+fn inode_of(fd: RawFd) -> Option<u64> {
+    // SAFETY: used for one fstat only, which fails for a number that is not open.
+    rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }
 
 /// A task directory has a link for each thread besides its own two.

@@ -12,6 +12,7 @@
 //!   place. COPY replaces a marker, MOVE onto one answers `EEXIST`: protect present pages only.
 //! - MOVE drops write protection and works on private anonymous memory only.
 
+use crate::descriptors;
 use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -318,7 +319,7 @@ impl Uffd {
     pub fn open(access: UffdAccess, wanted: u64) -> Result<Self, UffdError> {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
-            Ok(_) => Ok(Self { fd, features: wanted }),
+            Ok(_) => Ok(Self { fd: descriptors::keep(fd), features: wanted }),
             // A refused UFFDIO_API leaves the descriptor as new, so it can be asked what there is.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
                 Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
@@ -468,6 +469,19 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
     }
 
+    /// Whether the descriptor still is this userfaultfd: a program may have closed it by a system call of its own, or have
+    /// something else under its number by now.
+    ///
+    /// # Errors
+    /// `EBADF` or `ENOTTY` when it is not.
+    pub fn check(&self) -> Result<(), Errno> {
+        match self.wake(0, 0) {
+            Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
+            // An empty range is refused.
+            _ => Ok(()),
+        }
+    }
+
     /// Wakes the threads that wait in a range; each touches again, and traps again if the page is
     /// still not there.
     ///
@@ -480,11 +494,11 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
     }
 
-    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; 0 when
+    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; returns their number, 0 when
     /// none waits. Never blocks.
     ///
     /// # Errors
-    /// `EBADF` or another when the descriptor is no userfaultfd any more.
+    /// `EBADF` and the like: the descriptor is no userfaultfd any more, so no fault will ever be read.
     pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> Result<usize, Errno> {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {

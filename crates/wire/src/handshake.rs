@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::descriptors::kept;
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
 use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
@@ -60,7 +61,7 @@ pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, 
         Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
         Endpoint::Unix(path) => UnixStream::connect(path).map(OwnedFd::from).map_err(unreachable)?,
     };
-    let socket = Socket::new(fd, Some(wish.silent_timeout))?;
+    let socket = Socket::new(kept(fd), Some(wish.silent_timeout))?;
     let mut inbox = Inbox::default();
     let welcome = greet(&socket, &mut inbox, wish)?;
     Ok(Welcomed { socket, inbox, welcome })

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod descriptors;
 mod endpoint;
 mod error;
 pub mod frame;
@@ -31,6 +32,7 @@ mod status;
 mod write;
 
 pub use attach::{ATTACHED_SPILL, Attachment};
+pub use descriptors::keep_descriptors_by;
 pub use endpoint::{DEFAULT_PORT, Endpoint, EndpointError};
 pub use error::{ErrorCode, LinkError, Text};
 pub use identity::Identity;

@@ -14,6 +14,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt,
 };
 
+use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 
@@ -216,7 +217,7 @@ fn take_files(mut control: RecvAncillaryBuffer<'_>) -> [Option<OwnedFd>; FILES_M
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = message {
             for (place, file) in files.iter_mut().zip(passed) {
-                *place = Some(file);
+                *place = Some(kept(file));
             }
         }
     }

@@ -7,10 +7,12 @@ use std::mem::transmute;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use hanare::far;
+use hanare_sys::descriptors::is_own;
 
+use super::descriptors::answer_by_number;
 use super::near::kernel_is_blind;
 use super::real;
-use crate::answer::{errno, set_errno};
+use crate::answer::{errno, set_errno, status};
 use crate::range::PAGE;
 
 /// Pages may leave between the touch and the call; so often they do not.
@@ -67,6 +69,11 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
+    // Hanare's own are not left to programs that are executed.
+    if command == libc::F_SETFD && is_own(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
     // SAFETY: the C library's function of this type, with the caller's arguments.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, command, argument) }.into()) as c_int
 }
@@ -95,6 +102,9 @@ unsafe extern "C-unwind" fn syscall(
     f: usize,
 ) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
+    if let Some(answer) = answer_by_number(number, [a, b, c]) {
+        return status(answer.map_err(|errno| errno.0)).into();
+    }
     let Some(call) = real::syscall.get() else {
         set_errno(libc::ENOSYS);
         return -1;

@@ -5,6 +5,8 @@
 //!
 //! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `process` and `stdio` take
 //!   paths and structures.
+//! - `descriptors` keeps Hanare's own from being closed, and `identity` the C library's changes of user and groups from far
+//!   memory; both in every mode.
 //! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
 //!   made again once its pages are there.
 //!
@@ -13,7 +15,9 @@
 
 mod again;
 mod data;
+pub(crate) mod descriptors;
 mod files;
+mod identity;
 mod near;
 mod process;
 pub(crate) mod real;

@@ -22,6 +22,12 @@ impl Real {
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
+    /// Its address if it was looked up before. For calls that a forked child makes first, where a lookup may wait for a lock
+    /// that no thread of it will give back.
+    pub(crate) fn known(&self) -> Option<*mut c_void> {
+        Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
+    }
+
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
         // SAFETY: a plain symbol lookup with a terminated name.
@@ -69,5 +75,7 @@ reals! {
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
+    close fork
+    setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     sigaltstack ioctl fcntl fcntl64 syscall
 }

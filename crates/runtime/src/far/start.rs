@@ -5,6 +5,10 @@ use hanare_sys::filter;
 use super::threads::own_thread;
 use super::*;
 
+/// Descriptors that a start needs at a time, with a private server.
+const DESCRIPTORS: usize = 16;
+const DESCRIPTORS_PER_SERVER: usize = 3;
+
 fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     settings.validate()?;
     let features = Features::probe(&settings.disabled()?);
@@ -33,6 +37,9 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     }
     HAS_BEGUN.store(true, Release);
     hanare_sys::refuse_on_purpose();
+    let wanted = DESCRIPTORS + DESCRIPTORS_PER_SERVER * settings.servers.len();
+    let _room = descriptors::Room::make(wanted).ok_or(StartError::Descriptors(wanted))?;
+    hanare_wire::keep_descriptors_by(descriptors::keep);
     let (features, mode, plan) = consider(settings)?;
     if !sees_pins(mode, &features) {
         filter::refuse_async_io().map_err(StartError::Filter)?;
@@ -97,6 +104,9 @@ pub(crate) fn set_state(
     state.engine.sit(seat);
     state.budget_is(seat.share());
     state.far_changed();
+    mark::set()?;
+    // What tells the number of threads is opened now: later the program may have used up all descriptors.
+    let _ = thread::count();
     THREAD_MODE.store(mode == Mode::Thread, Relaxed);
     HOME.store(thread::first(), Relaxed);
     STATE.store(state, Release);
@@ -296,7 +306,6 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
         }
     };
     TRAP.store(signal, Release);
-    mark::set()?;
     Ok(signal::install(signal, handler::on_signal)?)
 }
 
@@ -310,7 +319,24 @@ fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), Start
             }
         })?;
     }
-    Ok(())
+    match state.engine.view().uffd() {
+        Some(_) => own_thread(c"hanare-holder", hold_descriptors),
+        None => Ok(()),
+    }
+}
+
+/// The life of the holder: it keeps userfaultfd open when the program closes it by a system call of its own. The kernel would
+/// give absent pages as zeroes then, without a trap; so they trap, and the engine notices what it has lost.
+fn hold_descriptors() {
+    let _mask = SignalMask::block_all();
+    if descriptors::hold() {
+        static NEVER: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let _ = futex::wait(&NEVER, 0, None);
+        }
+    }
+    // The kernel has no private tables for threads: this one is of no use.
+    OWN_THREADS.fetch_sub(1, Relaxed);
 }
 
 /// Whether a single thread of the program exists.

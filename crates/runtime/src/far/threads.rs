@@ -2,10 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Instant;
-
-use hanare_sys::futex;
 
 use super::*;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
-use hanare_sys::{again, copy};
+use hanare_sys::{again, copy, descriptors};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::{Held, shared::Shared};
@@ -122,7 +122,7 @@ impl Direct {
             spill: attachment
                 .spill
                 .as_ref()
-                .map(|fd| fd.try_clone().map(File::from))
+                .map(|fd| fd.try_clone().map(|fd| File::from(descriptors::keep(fd))))
                 .transpose()
                 .map_err(|source| DirectError::Link(LinkError::Io { what: "keeping the spill file open", source }))?,
             table: LockCell::new(table),

@@ -1,0 +1,169 @@
+//! Closing descriptors: a program that closes what it did not open (daemons, shells, whoever starts programs) must not close
+//! Hanare's. Those are to it as if they were not open, and no number that the kernel gives it is ever one of them.
+//!
+//! What Hanare itself closes comes here too, for its Rust code calls the C library like any other. It is known by where the call
+//! returns to.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hanare_sys::{Errno, descriptors};
+
+use super::real;
+use crate::answer::{kernel, set_errno, status};
+use crate::entry::entry;
+
+/// Where this library's own code lies.
+static CODE: AtomicUsize = AtomicUsize::new(0);
+static CODE_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes where this library is.
+pub(crate) fn find_own_code() {
+    // SAFETY: the callback is a plain function that needs no data.
+    unsafe { libc::dl_iterate_phdr(Some(note_own_code), null_mut()) };
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it.
+unsafe extern "C" fn note_own_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    let here = note_own_code as *const () as usize;
+    // SAFETY: a valid description, during the call.
+    let info = unsafe { &*info };
+    for nth in 0..info.dlpi_phnum {
+        // SAFETY: there are that many headers, mapped as long as the object is.
+        let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
+        let (start, len) = ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize);
+        if header.p_type == libc::PT_LOAD && here.wrapping_sub(start) < len {
+            CODE.store(start, Ordering::Relaxed);
+            CODE_LEN.store(len, Ordering::Relaxed);
+            return 1;
+        }
+    }
+    0
+}
+
+fn is_own_code(caller: usize) -> bool {
+    caller.wrapping_sub(CODE.load(Ordering::Relaxed)) < CODE_LEN.load(Ordering::Relaxed)
+}
+
+fn refused(error: c_int) -> c_int {
+    set_errno(error);
+    -1
+}
+
+type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
+
+/// close(2), for whoever goes on at `caller`.
+unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
+    if is_own_code(caller) {
+        descriptors::forget(fd);
+    } else if descriptors::is_own(fd) {
+        return refused(libc::EBADF);
+    }
+    match real::close.known() {
+        // SAFETY: the C library's function of this type, with the caller's argument. It is a cancellation point.
+        Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
+        // SAFETY: the caller's argument.
+        None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),
+    }
+}
+
+entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
+entry!(__close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
+
+/// close_range(2) on all numbers but Hanare's.
+pub(super) fn close_others(first: c_uint, last: c_uint, flags: c_int) -> Result<(), c_int> {
+    let call = |first: c_uint, last: c_uint| {
+        let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
+        // SAFETY: plain numbers; what is closed is the program's.
+        unsafe { kernel(libc::SYS_close_range, args) }.map(drop)
+    };
+    // What makes no sense is the kernel's to refuse, and Hanare's own are close-on-exec already.
+    if first > last || flags & CLOSE_RANGE_CLOEXEC != 0 {
+        return call(first, last);
+    }
+    descriptors::others(first, last, call)
+}
+
+const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    status(close_others(first, last, flags))
+}
+
+/// Before Linux 5.9 the numbers are closed one by one, up to the limit.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let first = first.max(0);
+    if close_others(first as c_uint, c_uint::MAX, 0).is_ok() {
+        return;
+    }
+    // SAFETY: asks a number.
+    let end = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
+    for fd in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
+        if !descriptors::is_own(fd) {
+            // SAFETY: a number; what is closed is the program's.
+            let _ = unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Puts a descriptor at `to`. Hanare's own stay where they are, since other threads use them: to the program such a number is
+/// out of range, as one above its limit.
+fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
+    if descriptors::is_own(to) {
+        return refused(libc::EBADF);
+    }
+    let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
+    // SAFETY: plain numbers; what is closed is the program's.
+    match unsafe { kernel(libc::SYS_dup3, args) } {
+        Ok(fd) => fd as c_int,
+        Err(error) => refused(error),
+    }
+}
+
+fn put_or_keep(from: c_int, to: c_int) -> c_int {
+    if from != to {
+        return put_onto(from, to, 0);
+    }
+    // SAFETY: asks about a number.
+    match unsafe { kernel(libc::SYS_fcntl, [from as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) } {
+        Ok(_) => to,
+        Err(error) => refused(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    put_or_keep(from, to)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __dup2(from: c_int, to: c_int) -> c_int {
+    put_or_keep(from, to)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    put_onto(from, to, flags)
+}
+
+/// The answer to a call by number that would close a descriptor of Hanare's; `None` for all others.
+pub(super) fn answer_by_number(number: c_long, args: [usize; 3]) -> Option<Result<(), Errno>> {
+    let [a, b, c] = args;
+    let is_own = |fd: usize| descriptors::is_own(fd as c_int);
+    let closes = match number {
+        libc::SYS_close => is_own(a),
+        libc::SYS_dup3 => a as c_int != b as c_int && is_own(b),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => a as c_int != b as c_int && is_own(b),
+        libc::SYS_close_range => {
+            return Some(close_others(a as c_uint, b as c_uint, c as c_int).map_err(Errno));
+        }
+        _ => false,
+    };
+    closes.then_some(Err(Errno(libc::EBADF)))
+}

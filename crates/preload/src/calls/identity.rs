@@ -1,0 +1,108 @@
+//! Changes of user and groups. The C library has every thread make the system call, Hanare's own too, which must not touch far
+//! memory: the one that serves faults would wait for itself. So a list of groups is handed on as a near copy in every
+//! mode, and the caller's stack, where the C library keeps what the threads are to do, is a near one.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+
+use hanare::far;
+use hanare_sys::{copy, stack};
+use libc::{gid_t, size_t, uid_t};
+
+use super::near::{Buffer, text};
+use super::real;
+use crate::answer::set_errno;
+use crate::range::Range;
+
+/// The kernel's limit on groups.
+const GROUPS_MAX: usize = 65536;
+
+fn refused(error: c_int) -> c_int {
+    set_errno(error);
+    -1
+}
+
+/// Makes a call on a near stack.
+fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
+    let here = 0_u8;
+    if !far::contains(&raw const here as usize) {
+        return call();
+    }
+    let mut answer = -1;
+    match stack::run_on_fresh(|| answer = call()) {
+        Ok(()) => answer,
+        Err(_) => refused(libc::ENOMEM),
+    }
+}
+
+macro_rules! changes {
+    ($($name:ident($($argument:ident: $type:ty),*))*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
+            // SAFETY: the C library's function of this name, which has this type.
+            let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(call) };
+            // SAFETY: plain numbers.
+            on_near_stack(|| unsafe { call($($argument),*) })
+        }
+    )* };
+}
+
+changes! {
+    setuid(user: uid_t)
+    setgid(group: gid_t)
+    seteuid(user: uid_t)
+    setegid(group: gid_t)
+    setreuid(real: uid_t, effective: uid_t)
+    setregid(real: gid_t, effective: gid_t)
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t)
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t)
+}
+
+/// # Safety
+/// `list` is near, or not valid at all.
+unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
+    type Call = unsafe extern "C" fn(size_t, *const gid_t) -> c_int;
+    let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type; the list is the caller's promise.
+    on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setgroups(count: size_t, list: *const gid_t) -> c_int {
+    let bytes = count.min(GROUPS_MAX) * size_of::<gid_t>();
+    let is_far = bytes > 0 && Range::covering(list as usize, bytes).is_some_and(Range::meets_far);
+    if !is_far {
+        // SAFETY: the caller's list, which is near.
+        return unsafe { set_groups(count, list) };
+    }
+    let Some(buffer) = Buffer::new(bytes) else { return refused(libc::ENOMEM) };
+    // SAFETY: the contract of setgroups(2) makes the list valid for so many bytes; the buffer has room and is apart.
+    unsafe {
+        copy::copy(list.cast(), buffer.pointer(), bytes);
+        set_groups(count, buffer.pointer().cast())
+    }
+}
+
+/// As in the C library, whose own would keep the list in memory that it gets from malloc.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
+    let Some(buffer) = Buffer::new(GROUPS_MAX * size_of::<gid_t>()) else { return refused(libc::ENOMEM) };
+    let list = buffer.pointer().cast::<gid_t>();
+    let mut found = GROUPS_MAX as c_int;
+    // SAFETY: the contract of initgroups(3) makes the name a terminated string; the list has room for so many.
+    unsafe {
+        let user = text(user);
+        // What is more than the kernel takes is left out.
+        libc::getgrouplist(user.pointer().cast(), group, list, &raw mut found);
+    }
+    let mut count = usize::try_from(found).unwrap_or(0).min(GROUPS_MAX);
+    loop {
+        // SAFETY: a list of ours.
+        let answer = unsafe { set_groups(count, list) };
+        if answer == 0 || crate::answer::errno() != libc::EINVAL || count <= 1 {
+            return answer;
+        }
+        count -= 1;
+    }
+}

@@ -1,0 +1,17 @@
+//! Exported calls whose meaning depends on who calls.
+
+/// Defines an exported call as a jump to `$target`, which gets one argument more: the address the call returns to.
+macro_rules! entry {
+    ($name:ident, $x86:literal, $arm:literal, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            // Nothing is pushed and no register of the caller's is lost: the target sees the caller's own stack.
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {}", sym $target);
+        }
+    };
+}
+pub(crate) use entry;

@@ -1,0 +1,242 @@
+//! The descriptors that Hanare holds in a program: their numbers, for whoever closes descriptors on the program's behalf.
+//!
+//! Programs close what they did not open (`close_range`, a loop over all numbers, `dup2` onto a number). Hanare's own must
+//! survive that, so each is [kept](keep): moved to a high number, close-on-exec, and noted in a table. The table is a bit a
+//! number; looking it up takes no lock.
+//!
+//! Numbers belong to one process. A forked child has its parent's table and none of its engine, so the table counts only
+//! in a process that bears the [mark](crate::mark).
+
+use crate::mark;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+
+/// Numbers that the table has a bit for. A descriptor beyond them is not noted; none is put there.
+const NUMBERS: usize = 1 << 20;
+const WORD_BITS: usize = u64::BITS as usize;
+/// Numbers from here on are not asked for: the kernel's table of a process is as long as its highest number.
+const TOP: u64 = 1024;
+/// The limit while there has to be room: enough for a thousand descriptors beside a program's.
+const RAISED: u64 = 1 << 19;
+/// Numbers below are the program's: its standard streams.
+const LOWEST: u64 = 3;
+
+static NOTED: [AtomicU64; NUMBERS / WORD_BITS] = [const { AtomicU64::new(0) }; NUMBERS / WORD_BITS];
+/// No number below this one was ever noted, and none above the other.
+static FIRST: AtomicI32 = AtomicI32::new(i32::MAX);
+static LAST: AtomicI32 = AtomicI32::new(-1);
+
+fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(fd).ok().filter(|&number| number < NUMBERS)?;
+    Some((&NOTED[number / WORD_BITS], 1 << (number % WORD_BITS)))
+}
+
+/// Moves a descriptor of Hanare's out of the program's way, makes it close-on-exec and notes it. It keeps its number where no
+/// higher one is free.
+#[must_use]
+pub fn keep(fd: OwnedFd) -> OwnedFd {
+    let own = copy_high(&fd).unwrap_or(fd);
+    // It fails for no open descriptor; most are close-on-exec already.
+    let closes = rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC);
+    debug_assert!(closes.is_ok());
+    if let Some((word, bit)) = word_of(own.as_raw_fd()) {
+        FIRST.fetch_min(own.as_raw_fd(), AcqRel);
+        LAST.fetch_max(own.as_raw_fd(), AcqRel);
+        word.fetch_or(bit, AcqRel);
+    }
+    own
+}
+
+/// A copy with a high number.
+fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(TOP).min(TOP);
+    let least = [limit.saturating_sub(64), limit.saturating_sub(256), limit / 2];
+    let copy = |&least: &u64| rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), least as RawFd).ok();
+    least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
+}
+
+/// Whether so many more descriptors can be had just now. None is opened to find out: another thread of the program may rely
+/// on getting the lowest number that is free.
+fn can_have(more: usize) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
+    let mut free = 0;
+    let mut end = limit;
+    while free < more && end > 0 && limit - end < LOOKED_AT_MAX {
+        let start = (end - LOOKED_AT as RawFd).max(0);
+        free += free_among(start, end);
+        end = start;
+    }
+    free >= more
+}
+
+/// Numbers looked at by one system call, and in all.
+const LOOKED_AT: usize = 64;
+const LOOKED_AT_MAX: RawFd = 4096;
+
+/// How many of these numbers, at most [`LOOKED_AT`], are no open descriptors. One opened by O_PATH is taken for none: such a
+/// program may find out only when something is opened.
+fn free_among(start: RawFd, end: RawFd) -> usize {
+    let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
+    let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [asked.as_mut_ptr() as usize, count, &raw const now as usize, 0, 0, 0];
+    // SAFETY: entries and time are ours; asking for no event of a descriptor changes nothing.
+    match unsafe { crate::syscall(libc::SYS_ppoll, args) } {
+        Ok(_) => asked[..count].iter().filter(|entry| entry.revents & libc::POLLNVAL != 0).count(),
+        Err(_) => 0,
+    }
+}
+
+/// Room for descriptors of Hanare's in a process that has used up its own. While this lives, the limit of the process may be
+/// higher; descriptors that are above it afterwards stay open.
+#[derive(Debug)]
+pub struct Room {
+    before: Option<Rlimit>,
+}
+
+impl Room {
+    /// Makes room for so many, above the program's limit if need be; `None` when the hard limit does not allow it.
+    #[must_use]
+    pub fn make(more: usize) -> Option<Self> {
+        if can_have(more) {
+            return Some(Self { before: None });
+        }
+        let before = getrlimit(Resource::Nofile);
+        let current = before.maximum.unwrap_or(RAISED).min(RAISED).max(before.current.unwrap_or(RAISED));
+        let raised = Rlimit { current: Some(current), ..before };
+        setrlimit(Resource::Nofile, raised).ok()?;
+        let room = Self { before: Some(before) };
+        can_have(more).then_some(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // Lowering one's own limit is always allowed.
+            let lowered = setrlimit(Resource::Nofile, before);
+            debug_assert!(lowered.is_ok());
+        }
+    }
+}
+
+/// Forgets a descriptor that is about to be closed by its owner; false when it was not noted.
+pub fn forget(fd: RawFd) -> bool {
+    word_of(fd).is_some_and(|(word, bit)| word.fetch_and(!bit, AcqRel) & bit != 0)
+}
+
+/// Whether a number is a descriptor of Hanare's in this process.
+#[inline]
+#[must_use]
+pub fn is_own(fd: RawFd) -> bool {
+    fd >= FIRST.load(Acquire) && is_noted(fd) && mark::is_set()
+}
+
+fn is_noted(fd: RawFd) -> bool {
+    word_of(fd).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
+}
+
+/// Visits `first..=last` without Hanare's own descriptors, as ranges in order, both ends included; stops at an error.
+///
+/// # Errors
+/// The visitor's.
+pub fn others<E>(first: u32, last: u32, mut visit: impl FnMut(u32, u32) -> Result<(), E>) -> Result<(), E> {
+    let mut from = first;
+    if mark::is_set() {
+        let low = i64::from(FIRST.load(Acquire)).max(i64::from(first));
+        let high = i64::from(LAST.load(Acquire)).min(i64::from(last));
+        for number in low..=high {
+            if !is_noted(number as RawFd) {
+                continue;
+            }
+            let own = number as u32;
+            if own > from {
+                visit(from, own - 1)?;
+            }
+            from = own + 1;
+        }
+    }
+    if from <= last { visit(from, last) } else { Ok(()) }
+}
+
+/// How many descriptors are noted.
+#[must_use]
+pub fn count() -> usize {
+    (FIRST.load(Acquire).max(0)..=LAST.load(Acquire)).filter(|&fd| is_noted(fd)).count()
+}
+
+/// Gives the calling thread descriptors of its own, which are copies of Hanare's and nothing else. While the thread lives they
+/// are open, whatever the program closes by system calls of its own. False, and nothing changed, where the kernel
+/// refuses.
+#[must_use]
+pub fn hold() -> bool {
+    let mut apart = false;
+    let closed = others(0, u32::MAX, |first, last| {
+        let flags = libc::CLOSE_RANGE_UNSHARE as usize;
+        // SAFETY: plain numbers. The first call gives this thread its own table before it closes anything, and there is
+        // no second one when it fails.
+        unsafe { crate::syscall(libc::SYS_close_range, [first as usize, last as usize, flags, 0, 0, 0]) }.map(|_| {
+            apart = true;
+        })
+    });
+    closed.is_ok() && apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(first: u32, last: u32) -> Vec<(u32, u32)> {
+        let mut seen = Vec::new();
+        let all: Result<(), ()> = others(first, last, |a, b| {
+            seen.push((a, b));
+            Ok(())
+        });
+        assert!(all.is_ok());
+        seen
+    }
+
+    /// One test: the table is the process's.
+    #[test]
+    fn kept_descriptors_are_high_close_on_exec_and_skipped() {
+        mark::set().unwrap();
+        let fd = keep(rustix::fs::open(c"/", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap());
+        let number = fd.as_raw_fd();
+        assert!(number > 200 && is_own(number) && !is_own(number - 200) && count() >= 1, "{number}");
+        assert_eq!(rustix::io::fcntl_getfd(&fd).unwrap(), rustix::io::FdFlags::CLOEXEC);
+        let at = number as u32;
+        let around = ranges(3, u32::MAX);
+        assert!(around.iter().all(|&(first, last)| first <= last && !(first..=last).contains(&at)), "{around:?}");
+        assert_eq!((around.first().unwrap().0, around.last().unwrap().1), (3, u32::MAX));
+        assert_eq!(ranges(at, at), []);
+        let held = std::thread::scope(|scope| {
+            let look = || {
+                let apart = hold();
+                let own = rustix::io::fcntl_getfd(&fd).is_ok();
+                // SAFETY: asks about a number.
+                (apart, own, unsafe { libc::fcntl(0, libc::F_GETFD) })
+            };
+            scope.spawn(look).join().unwrap()
+        });
+        assert_eq!(held, (true, true, -1));
+        // SAFETY: asks about a number.
+        assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
+        assert_eq!((free_among(number, number + 1), free_among(-2, 0)), (0, 0));
+        assert!(can_have(8) && !can_have(1 << 30) && Room::make(8).is_some());
+        assert!(forget(number) && !is_own(number) && !forget(number));
+        assert!(!is_own(-1) && !is_own(i32::MAX));
+        let fd = keep(fd);
+        // SAFETY: as fork; the child does nothing but end.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+        if child == 0 {
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(is_own(fd.as_raw_fd()))) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "a child has none of its parent's");
+        forget(fd.as_raw_fd());
+    }
+}

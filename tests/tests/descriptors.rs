@@ -1,0 +1,132 @@
+//! Guards what a program does to all descriptors and all threads of its process, Hanare's among them: it closes every
+//! descriptor, uses all of them up, changes user and groups, cancels threads. No word may be wrong, and nothing may hang.
+
+use std::time::Duration;
+
+use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with};
+
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
+/// A hang of the kind these tests look for is for ever.
+const LIMIT: Duration = Duration::from_secs(60);
+const WAYS: [&str; 7] = ["range", "from", "loop", "dup2", "dup3", "number", "proc"];
+
+fn run(place: &Place, mode: &str, program: &[&str]) -> Outcome {
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "4M", "--mode", mode, "--stats-json"]);
+    command.arg(&json).arg("--").args(program);
+    place.start(&mut command).finish(LIMIT)
+}
+
+/// Runs `descriptors` one way after the other, in all modes, and asserts that every word was right.
+fn all_right(ways: &[&str]) {
+    let program = built().workload("descriptors");
+    let program = program.to_str().expect("a path of text");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for way in ways {
+            let place = Place::new();
+            let outcome = run(&place, mode, &[program, "8M", way]);
+            let what = format!("{mode}, {way}");
+            outcome.assert_well(&what);
+            assert_eq!(outcome.text(), format!("ok descriptors: {way}\n"), "{what}");
+            figures(&place.path("json")).assert_paged(8 << 20, &what);
+            place.assert_nothing_left();
+        }
+    }
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_its_memory() {
+    all_right(&WAYS);
+}
+
+#[test]
+fn children_that_close_all_descriptors_keep_their_memory() {
+    all_right(&["child", "daemon", "exec"]);
+}
+
+#[test]
+fn a_program_without_descriptors_keeps_its_memory() {
+    all_right(&["full", "full-fork", "lower", "soft-first"]);
+}
+
+/// Far memory starts with the first large allocation in thread mode, and before the program in the others.
+#[test]
+fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
+    let program = built().workload("descriptors");
+    let program = program.to_str().expect("a path of text");
+    if mode_works("thread") {
+        let outcome = run(&Place::new(), "thread", &[program, "8M", "full-first"]);
+        outcome.assert_ended_by_us(125, "used up its own");
+    }
+    for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        run(&Place::new(), mode, &[program, "8M", "full-first"]).assert_well(mode);
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
+    let program = built().workload("descriptors");
+    let program = program.to_str().expect("a path of text");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
+        outcome.assert_ended_by_us(120, "");
+        if mode != "sigsegv" {
+            let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
+            outcome.assert_ended_by_us(123, "userfaultfd is lost");
+        }
+    }
+}
+
+#[test]
+fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may change its groups");
+        return;
+    }
+    let program = built().workload("identity");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for (far, stack) in [("large", None), ("large", Some("--stack")), ("all", None), ("all", Some("--stack"))] {
+            // Stacks of malloc's, and all blocks, are far in thread mode only.
+            if mode != "thread" && (far, stack) != ("large", None) {
+                continue;
+            }
+            let place = Place::new();
+            let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--far", far, "--"]);
+            command.arg(&program).args(stack);
+            let outcome = place.start(&mut command).finish(LIMIT);
+            outcome.assert_well(&format!("{mode}, {far}, {stack:?}"));
+            assert!(outcome.text().starts_with("ok identity: "), "{outcome:?}");
+            place.assert_nothing_left();
+        }
+    }
+}
+
+/// Programs that start others close what these are not to have.
+#[test]
+fn shells_and_python_start_programs_as_ever() {
+    let python = "import subprocess, os, sys\n\
+        big = bytearray(b'x' * (8 << 20))\n\
+        for n in range(4):\n\
+        \tout = subprocess.run(['cat'], input=bytes(big), stdout=subprocess.PIPE, close_fds=True).stdout\n\
+        \tassert out == bytes(big)\n\
+        pid = os.fork()\n\
+        os.closerange(3, 1 << 16)\n\
+        assert big == b'x' * (8 << 20)\n\
+        if pid == 0: os._exit(7)\n\
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n\
+        print('well')";
+    let shell = "exec 3>&1 9</dev/null; x=$(head -c 3000000 /dev/zero | tr '\\0' y); \
+        for n in 1 2 3; do (exec 3>&- 9<&-; echo ${#x}) | cat; done; exec 200</dev/null 200<&-; echo well >&3";
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        if installed("bash", "bash") {
+            let outcome = run(&Place::new(), mode, &["bash", "-c", shell]);
+            outcome.assert_well(mode);
+            assert_eq!(outcome.text(), "3000000\n3000000\n3000000\nwell\n", "{mode}");
+        }
+        if let Some(program) = python_with("subprocess") {
+            let outcome = run(&Place::new(), mode, &[program.to_str().expect("text"), "-c", python]);
+            outcome.assert_well(mode);
+            assert_eq!(outcome.text(), "well\n", "{mode}");
+        }
+    }
+}

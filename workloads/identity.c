@@ -1,0 +1,132 @@
+/* identity [--size SIZE] [--seconds S] [--stack]
+ *
+ * Threads use an array while others change user and groups all the time, which the C library has every thread of the
+ * process do, and while threads are started and cancelled in the middle of their use of it. With --stack the changes come
+ * from a thread whose stack is memory of malloc's. Every word is checked. Needs root for the changes to be allowed; they
+ * change nothing, or nothing but the supplementary groups. */
+#define _GNU_SOURCE
+#include "check.h"
+#include <grp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { USERS = 3, GROUPS = 3000 };
+
+static uint64_t *words;
+static size_t total;
+static atomic_int over;
+static atomic_ullong changes, cancelled;
+
+static void *use(void *argument) {
+    uint64_t state = (uintptr_t)argument + 7;
+    while (!over) {
+        state = word(state, 0, 0);
+        size_t first = (state >> 8) % (total - 64);
+        check_words(words + first, 64, 1, first, "while users change");
+    }
+    return NULL;
+}
+
+/* Reads without end: its uses of the array and its sleeps are where it is cancelled. */
+static void *use_until_cancelled(void *argument) {
+    uint64_t state = (uintptr_t)argument + 99;
+    for (;;) {
+        state = word(state, 0, 0);
+        size_t first = (state >> 8) % (total - 64);
+        check_words(words + first, 64, 1, first, "before it is cancelled");
+        if (state % 4 == 0)
+            usleep(1);
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+static void *cancel(void *unused) {
+    (void)unused;
+    while (!over) {
+        pthread_t thread;
+        void *end;
+        CALL(pthread_create(&thread, NULL, use_until_cancelled, (void *)(uintptr_t)cancelled) == 0);
+        usleep(300 + cancelled % 7 * 500);
+        CALL(pthread_cancel(thread) == 0);
+        CALL(pthread_join(thread, &end) == 0);
+        REQUIRE(end == PTHREAD_CANCELED, "a cancelled thread ended otherwise");
+        cancelled++;
+    }
+    return NULL;
+}
+
+static void *change(void *has_groups) {
+    uid_t user = getuid();
+    gid_t group = getgid();
+    while (!over) {
+        CALL(setgid(group) == 0);
+        CALL(setresgid(group, group, group) == 0);
+        CALL(setuid(user) == 0);
+        CALL(setreuid(user, user) == 0);
+        changes++;
+        if (!has_groups)
+            continue;
+        /* Far, and away again by the time it is handed to every thread. */
+        gid_t *list = malloc(256 * PAGE), found[GROUPS];
+        CALL(list != NULL);
+        for (int i = 0; i < GROUPS; i++)
+            list[i] = 1000 + i;
+        CALL(setgroups(GROUPS, list) == 0);
+        CALL(getgroups(GROUPS, found) == GROUPS);
+        REQUIRE(memcmp(list, found, sizeof found) == 0, "the groups are not those that were set");
+        free(list);
+        CALL(initgroups("root", 0) == 0);
+        CALL(setgroups(0, NULL) == 0);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    size_t size = 32 * MIB, stack_size = 4 * MIB;
+    unsigned seconds = 2;
+    int own_stack = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        if ((value = option(argv, &i, "--size")))
+            size = parse_size(value);
+        else if ((value = option(argv, &i, "--seconds")))
+            seconds = (unsigned)atoi(value);
+        else if (strcmp(argv[i], "--stack") == 0)
+            own_stack = 1;
+        else {
+            fprintf(stderr, "usage: identity [--size SIZE] [--seconds S] [--stack]\n");
+            return 2;
+        }
+    }
+    total = size / sizeof *words;
+    words = malloc(size);
+    CALL(words != NULL);
+    fill_words(words, total, 1, 0);
+    pthread_attr_t attributes;
+    CALL(pthread_attr_init(&attributes) == 0);
+    if (own_stack) {
+        void *stack = aligned_alloc(PAGE, stack_size);
+        CALL(stack != NULL && pthread_attr_setstack(&attributes, stack, stack_size) == 0);
+    }
+    pthread_t users[USERS], changers[2], canceller;
+    for (size_t i = 0; i < USERS; i++)
+        CALL(pthread_create(&users[i], NULL, use, (void *)i) == 0);
+    CALL(pthread_create(&changers[0], &attributes, change, &over) == 0);
+    CALL(pthread_create(&changers[1], NULL, change, NULL) == 0);
+    CALL(pthread_create(&canceller, NULL, cancel, NULL) == 0);
+    struct timespec end = {.tv_sec = seconds};
+    while (nanosleep(&end, &end) != 0)
+        ;
+    over = 1;
+    for (size_t i = 0; i < USERS; i++)
+        CALL(pthread_join(users[i], NULL) == 0);
+    CALL(pthread_join(changers[0], NULL) == 0 && pthread_join(changers[1], NULL) == 0);
+    CALL(pthread_join(canceller, NULL) == 0);
+    check_words(words, total, 1, 0, "at the end");
+    REQUIRE(changes > 0 && cancelled > 0, "%llu changes, %llu threads cancelled", changes, cancelled);
+    printf("ok identity: %llu changes, %llu threads cancelled\n", changes, cancelled);
+    return 0;
+}
