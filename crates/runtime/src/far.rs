@@ -34,7 +34,7 @@ use crate::promise::Refusal;
 use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
-use crate::store::remote::{Opened, Remote};
+use crate::store::remote::{Opened, Remote, Shape};
 use crate::tracing;
 use crate::tree::Seat;
 use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
