@@ -576,7 +576,7 @@ impl State {
         self.seat.set_far(far);
         if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
-            self.engine.set_budget(far / 100 * u64::from(percent));
+            self.engine.set_budget(self.launch.plan.budget_of_share(far, percent));
         }
     }
 
