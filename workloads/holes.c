@@ -15,7 +15,7 @@
 #define BEHIND_MAX 1100
 
 static void gaps(size_t size) {
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 1; round++) {
         uint64_t *words = malloc(size);
         CALL(words != NULL);
         size_t pages = size / PAGE;

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-use hanare_paging::{FrameId, PageId, Placement};
+use hanare_paging::{Event, FrameId, PageId, Placement};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer};
@@ -189,8 +189,9 @@ impl Remote {
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// Asks for a held range; it arrives through [`Self::pump`].
-    pub(crate) fn fetch(&self, engine: &Engine, read: Read) {
+    /// Asks for a held range; it arrives through [`Self::pump`]. While too much is under way already, the caller receives, and is
+    /// told what came: it carries on from there itself, so that nobody comes back here from within.
+    pub(crate) fn fetch(&self, engine: &Engine, read: Read, tell: &mut dyn FnMut(Event)) {
         let index = self.places.lock().server_of(read.page.0);
         let server = &self.servers[index];
         let offset = u64::from(read.page.0) * self.unit_bytes as u64;
@@ -210,7 +211,9 @@ impl Remote {
                 return;
             }
             drop(requests);
-            self.receive(engine, index, Wait::Spin { iterations: 1000 });
+            if self.receive_telling(engine, index, Wait::Spin { iterations: 1000 }, tell) == Received::Busy {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -243,6 +246,10 @@ impl Remote {
 
     /// One reply from one server.
     fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> Received {
+        self.receive_telling(engine, index, wait, &mut |event| engine.submit(event))
+    }
+
+    fn receive_telling(&self, engine: &Engine, index: usize, wait: Wait, tell: &mut dyn FnMut(Event)) -> Received {
         let server = &self.servers[index];
         let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
         let Replies { link, bounce } = &mut *replies;
@@ -267,7 +274,7 @@ impl Remote {
         server.last_reply_ns.store(now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
         drop(replies);
-        engine.submit(event);
+        tell(event);
         if read.frame.is_none() {
             engine.ring_run(read.page, read.count);
         }
