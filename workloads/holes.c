@@ -28,7 +28,7 @@ static void gaps(size_t size) {
 }
 
 static void pairs(size_t size) {
-    size_t count = size / BLOCK, rounds = 6;
+    size_t count = size / BLOCK, rounds = 3;
     char *space = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CALL(space != MAP_FAILED);
     for (size_t round = 0; round < rounds; round++) {

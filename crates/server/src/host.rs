@@ -211,7 +211,7 @@ impl Drop for Family {
 
 /// For file systems that cannot make holes.
 fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
-    const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut done = 0;
     while done < bytes {
         let part = (bytes - done).min(ZEROES.len() as u64);

@@ -184,7 +184,9 @@ impl Remote {
             server
         });
         let servers = servers.collect();
-        (Self { servers, ..self }, writers)
+        // Unlocked, whatever a writer of the parent was looking at just then: nothing waited to be sent.
+        let places = LockCell::new(self.places.into_inner());
+        (Self { servers, places, ..self }, writers)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
