@@ -123,6 +123,7 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
         listen.push(Endpoint::Tcp(format!("127.0.0.1:{DEFAULT_PORT}")));
     }
     let mut config = ServerConfig::new(listen, memory);
+    config.available = Some(Arc::new(|| Memory::now().ok().map(|memory| memory.available_bytes)));
     config.spill = args.spill.clone();
     config.client_quota = args.client_quota;
     if args.private.is_none() {

@@ -53,6 +53,7 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "--memory", "1G", "--server", "h:1", "true"], &[], 125, "cannot be used with"),
             (&["run", "--server", "a b", "true"], &[], 125, "HOST:PORT"),
             (&["run", "--server", "h:1=none", "true"], &[], 125, "not a size"),
+            (&["run", "--server", "h:1", "--server", "H:1=2G", "true"], &[], 125, "named twice"),
             (&["run", "-n", "2", "true"], &[], 125, "HOSTFILE"),
             (&["run", "--report=/no/such/dir/r", "true"], &[], 125, "--report"),
             (&["run", "--stats-json", "/no/such/dir/j", "true"], &[], 125, "--stats-json"),

@@ -472,7 +472,9 @@ impl Engine {
     fn fetch(&self, read: Read, source: Source, work: &mut Work) {
         if let (Source::Server, Store::Remote(remote)) = (source, &self.store) {
             add(&self.counters.requests, 1);
-            return remote.fetch(self, read);
+            return remote.fetch(self, read, &mut |event| {
+                self.step(&[event], work);
+            });
         }
         let event = match read.frame {
             Some(frame) => {

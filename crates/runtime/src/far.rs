@@ -35,7 +35,7 @@ use crate::promise::Refusal;
 use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
-use crate::store::remote::{Opened, Remote};
+use crate::store::remote::{Opened, Remote, Shape};
 use crate::tracing;
 use crate::tree::Seat;
 use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
@@ -586,7 +586,7 @@ impl State {
         self.seat.set_far(far);
         if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
-            self.engine.set_budget(far / 100 * u64::from(percent));
+            self.engine.set_budget(self.launch.plan.budget_of_share(far, percent));
         }
     }
 

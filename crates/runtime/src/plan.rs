@@ -13,6 +13,10 @@ const HUGE_BYTES: usize = 2 << 20;
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages on their way to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
+/// Bytes of places for dirty pages where the budget is a share of what the program allocates, which is not known yet.
+const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
+/// The places take no more than this part of local memory.
+const STAGING_PART: u64 = 8;
 /// Least bytes of a slot that this process copies itself: with a slot for every 4 KiB the table of slots would cost more near
 /// memory than the pager's own books.
 const DIRECT_SLOT_MIN: usize = 64 << 10;
@@ -44,6 +48,13 @@ impl Plan {
     pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
         let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
+    }
+
+    /// The pager's budget in bytes where local memory is a share, in percent, of `far` bytes. What lies beside the pager is
+    /// part of the share, as soon as that is eight times as large.
+    pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
+        let share = far / 100 * u64::from(percent);
+        share - self.overhead_bytes.min(share / STAGING_PART)
     }
 }
 
@@ -90,13 +101,21 @@ pub(crate) fn plan(
     let in_place = mode == Mode::Sigsegv;
     // A hidden page waits in a frame. Without MOVE its bytes are copied there, which is slower and otherwise the same.
     let small_moves = !in_place && (hides || features.move_ && unit >= MOVE_FROM_BYTES);
+    let staged = !direct && !small_moves;
+    let staging_bytes = match settings.local {
+        Local::Bytes(bytes) => bytes / STAGING_PART,
+        Local::Percent(_) => STAGING_BYTES_OF_SHARE,
+    };
+    let staging = if staged { (staging_bytes / unit as u64).clamp(1, STAGING_FRAMES_MAX) } else { 0 };
+    let overhead_bytes = staging * unit as u64;
     let (budget, budget_max) = match settings.local {
         Local::Bytes(bytes) => (bytes, bytes),
-        Local::Percent(percent) => (2 * block as u64, reserve as u64 / 100 * u64::from(percent)),
+        // Nothing is allocated yet: the least, beside the places for dirty pages.
+        Local::Percent(percent) => {
+            let least = u64::from(limits::BUDGET_PAGES_MIN) * block as u64;
+            (least + overhead_bytes, (reserve as u64 / 100 * u64::from(percent)).max(least))
+        }
     };
-    let staged = !direct && !small_moves;
-    let staging = if staged { (budget / 8 / unit as u64).clamp(1, STAGING_FRAMES_MAX) } else { 0 };
-    let overhead_bytes = staging * unit as u64;
     let units = budget.saturating_sub(overhead_bytes) / unit as u64;
     if units < u64::from(limits::BUDGET_PAGES_MIN) {
         let pages = u64::from(limits::BUDGET_PAGES_MIN) + u64::from(staged);
@@ -169,6 +188,85 @@ mod tests {
             assert_eq!((unit_bytes, block_units), want, "{local:?}, direct: {direct}");
             assert_eq!(plan.huge, want == mixed, "{local:?}, direct: {direct}");
             assert_eq!(plan.config.wide.frames > 0, want == mixed, "{local:?}, direct: {direct}");
+        }
+    }
+
+    const PAGES: [PageSize; 11] = [
+        PageSize::Auto,
+        PageSize::Fixed(4 << 10),
+        PageSize::Fixed(8 << 10),
+        PageSize::Fixed(16 << 10),
+        PageSize::Fixed(32 << 10),
+        PageSize::Fixed(64 << 10),
+        PageSize::Fixed(128 << 10),
+        PageSize::Fixed(256 << 10),
+        PageSize::Fixed(512 << 10),
+        PageSize::Fixed(1 << 20),
+        PageSize::Fixed(2 << 20),
+    ];
+
+    /// Calls `judge` with the plan of every page size, mode, kind of store, machine and way of hiding.
+    fn each_plan(local: Local, judge: impl Fn(Result<Plan, PlanError>, &str)) {
+        for page_size in PAGES {
+            for bits in 0..24 {
+                let (direct, moves, hides) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                let mode = [Mode::Thread, Mode::Sigbus, Mode::Sigsegv][bits / 8];
+                let mut settings = Settings::from_lookup(a_mebibyte).unwrap();
+                (settings.local, settings.page_size, settings.reserve) = (local, page_size, 1 << 30);
+                let features = Features { move_: moves, ..machine() };
+                let what = format!(
+                    "{local:?} {page_size:?} {mode:?}, direct: {direct}, move: {moves}, hiding policy: {hides}"
+                );
+                judge(plan(&settings, mode, &features, direct, hides), &what);
+            }
+        }
+    }
+
+    /// A share begins with nothing allocated: every plan starts, with places for more than one dirty page.
+    #[test]
+    fn every_share_starts_whatever_the_page_size_and_the_link() {
+        use hanare_paging::{Pager, Space, policy, prefetch};
+        for percent in [1, 25, 50, 99, 100] {
+            each_plan(Local::Percent(percent), |plan, what| {
+                let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let Geometry { units, block_units, unit_bytes } = plan.config.geometry;
+                let space = Space { units, block_units, seed: 1, hides: plan.hides() };
+                let policy = policy::build("simple", space).unwrap();
+                let prefetcher = prefetch::build("none", space).unwrap();
+                assert!(Pager::new(&plan.config, policy, prefetcher).is_ok(), "{what}");
+                if plan.overhead_bytes > 0 && unit_bytes <= 16 << 10 {
+                    assert!(plan.config.small.frames >= 64, "{what}: {} frames", plan.config.small.frames);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn local_memory_stays_within_the_share_once_that_is_worth_something() {
+        for percent in [1, 10, 50, 100] {
+            each_plan(Local::Percent(percent), |plan, what| {
+                let plan = plan.unwrap();
+                for far in [0, 4096, 1 << 20, 100 << 20, 1 << 30, 1 << 40] {
+                    let share = far / 100 * u64::from(percent);
+                    let budget = plan.budget_of_share(far, percent);
+                    assert!(budget <= share && budget >= share - share / 8, "{what}: {budget} of {share}");
+                    if share >= 8 * plan.overhead_bytes {
+                        assert_eq!(budget + plan.overhead_bytes, share, "{what}");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn local_memory_stays_within_every_budget_in_bytes() {
+        for bytes in [4096, 8192, 12288, 100_000, MIB, 64 * MIB, 512 * MIB] {
+            each_plan(Local::Bytes(bytes), |plan, what| {
+                let Ok(plan) = plan else { return };
+                let Config { geometry, budget_units, .. } = plan.config;
+                let local = u64::from(budget_units) * u64::from(geometry.unit_bytes) + plan.overhead_bytes;
+                assert!(local <= bytes && budget_units >= limits::BUDGET_PAGES_MIN, "{what}: {local}");
+            });
         }
     }
 

@@ -3,6 +3,7 @@
 //! This room knows the names, forms and defaults of the settings and nothing of what they do. Every value is checked
 //! here, so that the engine, the preload library, the C API and the command refuse the same values with the same words.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -13,7 +14,10 @@ pub use hanare_paging::prefetch::PREFETCHERS;
 pub use hanare_paging::{Info, Space, SpecError, names};
 use hanare_paging::{policy, prefetch};
 use hanare_sys::features::{Disabled, FeaturesError};
+use hanare_wire::Endpoint;
 use thiserror::Error;
+
+use crate::store::remote::SERVERS_MAX;
 
 mod values;
 
@@ -75,6 +79,17 @@ pub enum SettingsError {
     /// Pages have nowhere to go.
     #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
+    /// More servers than can be numbered.
+    #[error("{given} memory servers are named; a run uses {most} at most: name fewer, with more memory each")]
+    Servers {
+        /// How many are named.
+        given: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A server is named twice: its room would count twice, and the program be promised what is not there.
+    #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
+    Twice(Endpoint),
 }
 
 /// Everything a run is started with. `Settings::new` gives the defaults; `from_env` reads what `to_env` wrote.
@@ -223,7 +238,7 @@ impl Settings {
     /// Checks what no single value shows: the budget against the page size, and that pages have somewhere to go.
     ///
     /// # Errors
-    /// A budget below two pages, an unknown policy, prefetcher or feature to disable, or no server at all.
+    /// As [`Settings::validate_values`], or no server at all.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.validate_values()?;
         if self.private.is_none() && self.servers.is_empty() {
@@ -235,16 +250,33 @@ impl Settings {
     /// The part of [`Settings::validate`] that can be judged before a private server has been started.
     ///
     /// # Errors
-    /// A budget below two pages, an unknown policy, prefetcher or feature to disable.
+    /// A budget below two pages, an unknown policy, prefetcher or feature to disable, too many servers or one twice.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
         let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
         policy::build(&self.policy, space)?;
         prefetch::build(&self.prefetch, space)?;
+        self.validate_servers()?;
         let page = u64::from(self.page_size.smallest());
         match self.local {
             Local::Bytes(given) if given < 2 * page => Err(SettingsError::Budget { given, page }),
             Local::Bytes(_) | Local::Percent(_) => Ok(()),
+        }
+    }
+
+    fn validate_servers(&self) -> Result<(), SettingsError> {
+        let given = self.servers.len();
+        if given > SERVERS_MAX {
+            return Err(SettingsError::Servers { given, most: SERVERS_MAX });
+        }
+        let same = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Tcp(address) => Endpoint::Tcp(address.to_ascii_lowercase()),
+            path @ Endpoint::Unix(_) => path.clone(),
+        };
+        let mut seen = HashSet::new();
+        match self.servers.iter().find(|server| !seen.insert(same(&server.endpoint))) {
+            Some(twice) => Err(SettingsError::Twice(twice.endpoint.clone())),
+            None => Ok(()),
         }
     }
 
@@ -445,6 +477,22 @@ mod tests {
         }
         let defaults = Settings::new(Local::Bytes(1 << 20));
         assert_eq!(defaults.validate_values(), Ok(()), "the defaults must exist");
+    }
+
+    #[test]
+    fn too_many_servers_and_one_named_twice_are_refused() {
+        let named = |servers: &[String]| checked(&[("HANARE_LOCAL", "64M"), ("HANARE_SERVERS", &servers.join(","))]);
+        let mut servers: Vec<String> = (0..SERVERS_MAX).map(|port| format!("host:{}", port + 1)).collect();
+        assert!(named(&servers).is_ok());
+        servers.push("other:1".to_owned());
+        let error = named(&servers).unwrap_err();
+        assert_eq!(error, SettingsError::Servers { given: SERVERS_MAX + 1, most: SERVERS_MAX });
+        assert!(error.to_string().contains("1024 at most"), "{error}");
+        for twice in ["a:1,b:1,A:1=2G", "a,a:7441", "/x/y,unix:/x/y"] {
+            let error = named(&[twice.to_owned()]).unwrap_err();
+            assert!(matches!(&error, SettingsError::Twice(_)) && error.to_string().contains("twice"), "{error}");
+        }
+        assert!(named(&["a:1,a:2,/x/y,/x/Y".to_owned()]).is_ok());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,7 @@ use hanare_wire::limits::GRANT_RUNS_MAX;
 use hanare_wire::payload::TOKEN_BYTES;
 use hanare_wire::{Grant, LinkError, Place};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::account::{Account, Newcomer};
 use crate::extents::Extents;
@@ -35,6 +37,8 @@ pub(crate) struct Family {
 struct Slots {
     free: Files,
     granted: HashMap<u64, Files>,
+    /// Slots that the system would not empty: they count, and are granted to nobody, until the family ends.
+    stuck: Vec<(Place, u32)>,
 }
 
 /// Slots of either file.
@@ -66,7 +70,7 @@ pub(crate) enum ReturnError {
     /// The run was not granted.
     NotGranted,
     /// The file would not let go of its bytes.
-    Punch(rustix::io::Errno),
+    Punch(Errno),
 }
 
 impl Family {
@@ -85,7 +89,7 @@ impl Family {
         if spill.is_some() {
             free.spill.insert(0, u32::MAX);
         }
-        let slots = Mutex::new(Slots { free, granted: HashMap::new() });
+        let slots = Mutex::new(Slots { free, granted: HashMap::new(), stuck: Vec::new() });
         Ok(Family { store: Arc::clone(store), slot_size, memfd, spill, slots })
     }
 
@@ -112,11 +116,16 @@ impl Family {
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
             let Some((first_slot, count)) = slots.free.memory.take(left) else { break };
-            slots.granted.entry(id).or_default().memory.insert(first_slot, count);
             // Filled here, so that this process and not the client is charged for the memory, and the client never waits
-            // for it. Where the system refuses, the client's first touch fills it instead.
+            // for it, nor dies of SIGBUS because the system has none.
             let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
-            let _ = rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
+            let fill = || rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
+            if retry_on_intr(fill).is_err() {
+                slots.free.memory.insert(first_slot, count);
+                self.store.memory.refused(self.bytes(left));
+                return granted;
+            }
+            slots.granted.entry(id).or_default().memory.insert(first_slot, count);
             runs.push(Grant { place: Place::Memory, first_slot, count });
             left -= count;
             granted += count;
@@ -153,16 +162,32 @@ impl Family {
         count
     }
 
-    /// Empties and frees what of a run is granted to nobody any more.
-    fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), rustix::io::Errno> {
-        let Some(file) = self.file(place) else { return Ok(()) };
+    /// Empties and frees what of a run is granted to nobody any more. What cannot be emptied is not granted again.
+    fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), Errno> {
+        let mut result = Ok(());
         for (first, count) in unclaimed(&mut slots.granted, place, run) {
-            let (at, bytes) = (self.bytes(first), self.bytes(count));
-            rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)?;
-            slots.free.of(place).insert(first, count);
-            self.uncount(place, u64::from(count));
+            match self.empty(place, self.bytes(first), self.bytes(count)) {
+                Ok(()) => {
+                    slots.free.of(place).insert(first, count);
+                    self.uncount(place, u64::from(count));
+                }
+                Err(e) => {
+                    slots.stuck.push((place, count));
+                    result = Err(e);
+                }
+            }
         }
-        Ok(())
+        result
+    }
+
+    /// Makes a part of a file read as zeroes, and gives its room back where the file system can.
+    fn empty(&self, place: Place, at: u64, bytes: u64) -> Result<(), Errno> {
+        let Some(file) = self.file(place) else { return Ok(()) };
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match (retry_on_intr(|| rustix::fs::fallocate(file, hole, at, bytes)), &self.spill) {
+            (Err(Errno::OPNOTSUPP), Some(file)) if place == Place::Spill => write_zeroes(file, at, bytes),
+            (result, _) => result,
+        }
     }
 
     fn uncount(&self, place: Place, slots: u64) {
@@ -175,6 +200,26 @@ impl Family {
             }
         }
     }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let stuck = std::mem::take(&mut self.slots().stuck);
+        stuck.into_iter().for_each(|(place, count)| self.uncount(place, u64::from(count)));
+    }
+}
+
+/// For file systems that cannot make holes.
+fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    let mut done = 0;
+    while done < bytes {
+        let part = (bytes - done).min(ZEROES.len() as u64);
+        file.write_all_at(&ZEROES[..part as usize], at + done)
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        done += part;
+    }
+    Ok(())
 }
 
 /// The parts of a run that no session is granted.
@@ -271,8 +316,8 @@ impl Drop for HostSession {
         for place in [Place::Memory, Place::Spill] {
             for run in mine.of(place).runs() {
                 if empties {
-                    // A file system that cannot make holes keeps the bytes until the family ends.
-                    let _ = self.family.free(&mut slots, place, run);
+                    // Nobody is left to be told. What cannot be emptied is noted, and kept until the family ends.
+                    let (Ok(()) | Err(_)) = self.family.free(&mut slots, place, run);
                 } else {
                     let count = unclaimed(&mut slots.granted, place, run).iter().map(|(_, n)| u64::from(*n)).sum();
                     self.family.uncount(place, count);

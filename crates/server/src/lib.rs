@@ -30,3 +30,4 @@ mod turns;
 mod upkeep;
 
 pub use listen::{Log, Server, ServerConfig, ServerError, StopHandle};
+pub use memory::Available;

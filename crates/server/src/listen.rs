@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::connection::{House, serve};
 use crate::greeting::{Host, NoGuest, greet};
-use crate::memory::BLOCK_BYTES;
+use crate::memory::{Available, BLOCK_BYTES};
 use crate::registry::Registry;
 use crate::shared::{Spinners, Stop, Store};
 use crate::spill::SpillDir;
@@ -33,6 +35,8 @@ const DRAIN: Duration = Duration::from_secs(4);
 const DRAIN_STEP: Duration = Duration::from_millis(5);
 /// How long one newcomer for whom there is no room may hold up the others.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
+/// What a newcomer has to say for itself takes no longer than this when others wait for its place.
+const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -46,6 +50,8 @@ pub struct ServerConfig {
     pub listen: Vec<Endpoint>,
     /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
     pub memory: u64,
+    /// Says what the system could give; asked now and then, so that no more is handed out. Without, the limit alone rules.
+    pub available: Option<Available>,
     /// Where pages go when the memory is used up.
     pub spill: Option<PathBuf>,
     /// Bytes of the spill directory's disk to leave free.
@@ -65,11 +71,12 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The defaults: no spill, no key, no quota, 1 GiB of disk left free, no log.
+    /// The defaults: no look at the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
             memory,
+            available: None,
             spill: None,
             spill_margin: 1 << 30,
             key: None,
@@ -192,6 +199,9 @@ pub struct Server {
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
+    /// Whether it has said what it wants, and may have it.
+    is_welcome: Arc<AtomicBool>,
+    since: Instant,
 }
 
 impl Server {
@@ -216,7 +226,7 @@ impl Server {
         }
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
         let house = House {
-            store: Store::new(config.memory, spill, config.client_quota),
+            store: Store::new(config.memory, config.available, spill, config.client_quota),
             registry: Arc::default(),
             stop: Arc::new(stop),
             spinners: Spinners::new(),
@@ -294,40 +304,69 @@ impl Server {
             Ok(socket) => Arc::new(socket),
             Err(e) => return (self.log)(&format!("{peer}: {e}")),
         };
-        if running.len() >= self.connections_max {
+        if running.len() >= self.connections_max && !drop_a_stranger(running) {
             (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
-            return turn_away(&socket, self.connections_max);
+            let most = self.connections_max;
+            let reason = format!("all of its {most} connections are in use; try again when a client has ended");
+            return turn_away(&socket, &reason);
         }
         let (house, key, log) = (Arc::clone(&self.house), self.key.clone(), Arc::clone(&self.log));
-        let theirs = Arc::clone(&socket);
+        let is_welcome = Arc::new(AtomicBool::new(false));
+        let (theirs, welcome) = (Arc::clone(&socket), Arc::clone(&is_welcome));
         let life = move || {
-            if let Err(e) = connection_life(&house, key.as_ref(), &theirs, is_unix) {
+            if let Err(e) = connection_life(&house, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
             // The peer is to see the end now, not when the accepting thread drops its handle.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
-            Ok(thread) => running.push(Running { socket, thread }),
-            Err(e) => (self.log)(&format!("no thread for a connection: {e}")),
+            Ok(thread) => running.push(Running { socket, thread, is_welcome, since: Instant::now() }),
+            Err(e) => {
+                (self.log)(&format!("no thread for a connection: {e}"));
+                turn_away(&socket, &format!("the system has no thread for it ({e}); try again later"));
+            }
         }
     }
 }
 
+/// Cuts the oldest connection that has not said what it wants, once it has had the time to, so that those who say nothing do
+/// not keep others out; false when there is none. Others wait meanwhile, for no longer than a greeting.
+fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
+    let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
+    while let Some(at) = running.iter().position(is_stranger) {
+        std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
+        if is_stranger(&running[at]) {
+            // Its thread sees the end at its next look and ends by itself.
+            running.remove(at).socket.sever();
+            return true;
+        }
+    }
+    false
+}
+
 /// Tells a newcomer that there is no room, without giving it a thread.
-fn turn_away(socket: &Socket, connections_max: usize) {
-    let reason = format!("all of its {connections_max} connections are in use; try again when a client has ended");
+fn turn_away(socket: &Socket, reason: &str) {
     if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
         socket.finish(TURNING_AWAY);
     }
 }
 
 /// From the greeting to the end; the text of an error is for the log.
-fn connection_life(house: &House, key: Option<&Key>, socket: &Socket, is_unix: bool) -> Result<(), String> {
+fn connection_life(
+    house: &House,
+    key: Option<&Key>,
+    socket: &Socket,
+    is_unix: bool,
+    is_welcome: &AtomicBool,
+) -> Result<(), String> {
     let mut inbox = Inbox::default();
     let host = Host { key, store: &house.store, registry: &house.registry, is_unix };
     match greet(socket, &mut inbox, &host) {
-        Ok(guest) => serve(house, socket, inbox, guest).map_err(|e| e.to_string()),
+        Ok(guest) => {
+            is_welcome.store(true, Release);
+            serve(house, socket, inbox, guest).map_err(|e| e.to_string())
+        }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
         Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
     }

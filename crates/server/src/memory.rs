@@ -2,6 +2,9 @@
 //!
 //! A block given back is kept mapped for a while, for the next session that needs one. Its old bytes stay in it: whoever
 //! takes it is told so, and must never show them. What nobody takes goes back to the system ([`Memory::shrink`]).
+//!
+//! The limit is what the operator allows; what the system has may be less by now. A system without memory kills who touches
+//! what it was promised, so it is asked now and then what it could give, and no more than that is handed out.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,6 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
+
+/// Bytes the system is left with for others, and for the server's own books.
+const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
+/// Handed out at most between two looks at what the system could give.
+const LOOK_BYTES: u64 = 64 << 20;
+/// What a look found is believed for so long.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Address space kept aside: when there is no more for blocks, the server's own small needs are met from it.
+const RESERVE_BYTES: usize = 32 << 20;
+
+/// Says how many bytes the system could give without harm; `None` when it is not known.
+pub type Available = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// The bytes of a block: what the kernel can back with one huge page.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
@@ -47,6 +62,53 @@ pub(crate) struct Lease {
     pub(crate) zeroed: bool,
 }
 
+/// What the system could give, as of the last look at it.
+struct System {
+    available: Option<Available>,
+    bytes: u64,
+    /// What may be handed out before the next look.
+    approved: u64,
+    looked: Instant,
+    reserve: Option<MmapMut>,
+}
+
+impl System {
+    fn new(available: Option<Available>) -> System {
+        let reserve = MmapMut::map_anon(RESERVE_BYTES).ok();
+        let mut system = System { available, bytes: u64::MAX, approved: 0, looked: Instant::now(), reserve };
+        system.look();
+        system
+    }
+
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        if self.reserve.is_none() {
+            self.reserve = MmapMut::map_anon(RESERVE_BYTES).ok();
+        }
+        let available = self.available.as_ref().and_then(|available| available()).unwrap_or(u64::MAX);
+        self.bytes = if self.reserve.is_some() { available.saturating_sub(SYSTEM_MARGIN_BYTES) } else { 0 };
+        self.approved = self.bytes.min(LOOK_BYTES);
+    }
+
+    /// How many of these bytes the system can give; they count as given.
+    fn take(&mut self, wanted: u64) -> u64 {
+        let is_old = self.looked.elapsed() >= LOOK_EVERY;
+        // A system that has nothing is not asked at every request.
+        if is_old || self.approved < wanted && self.bytes > self.approved {
+            self.look();
+        }
+        let taken = wanted.min(if wanted > LOOK_BYTES { self.bytes } else { self.approved });
+        self.approved = self.approved.saturating_sub(taken);
+        self.bytes -= taken;
+        taken
+    }
+
+    /// The system refused: it is not asked again before the next look.
+    fn refused(&mut self) {
+        (self.bytes, self.approved, self.looked, self.reserve) = (0, 0, Instant::now(), None);
+    }
+}
+
 /// The budget. Everything counted against it is either in a session or in the list of free blocks.
 pub(crate) struct Memory {
     limit_bytes: u64,
@@ -55,16 +117,26 @@ pub(crate) struct Memory {
     room_bytes: AtomicU64,
 }
 
-#[derive(Default)]
 struct State {
     used_bytes: u64,
+    system: System,
     /// Free blocks and since when; the longest free one first.
     free: VecDeque<(Arc<Block>, Instant)>,
 }
 
 impl Memory {
-    pub(crate) fn new(limit_bytes: u64) -> Memory {
-        Memory { limit_bytes, state: Mutex::default(), room_bytes: AtomicU64::new(limit_bytes) }
+    pub(crate) fn new(limit_bytes: u64, available: Option<Available>) -> Memory {
+        let state = State { used_bytes: 0, system: System::new(available), free: VecDeque::new() };
+        let memory = Memory { limit_bytes, room_bytes: AtomicU64::new(0), state: Mutex::new(state) };
+        memory.changed(&memory.state());
+        memory
+    }
+
+    /// Asks the system anew what it could give.
+    pub(crate) fn look(&self) {
+        let mut state = self.state();
+        state.system.look();
+        self.changed(&state);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,7 +146,8 @@ impl Memory {
     /// Notes the room that a change leaves, the state still locked.
     fn changed(&self, state: &State) {
         let free = (state.free.len() * BLOCK_BYTES) as u64;
-        self.room_bytes.store((self.limit_bytes - state.used_bytes) + free, Relaxed);
+        let more = (self.limit_bytes - state.used_bytes).min(state.system.bytes);
+        self.room_bytes.store(more + free, Relaxed);
     }
 
     /// Bytes that could still be handed out, without waiting for anyone.
@@ -92,7 +165,7 @@ impl Memory {
         (state.used_bytes, (state.free.len() * BLOCK_BYTES) as u64)
     }
 
-    /// A free block if there is one, else a new one within the limit.
+    /// A free block if there is one, else a new one within the limit and what the system can give.
     pub(crate) fn take_block(&self) -> Option<Lease> {
         let mut state = self.state();
         if let Some((block, _)) = state.free.pop_back() {
@@ -100,10 +173,15 @@ impl Memory {
             return Some(Lease { block, zeroed: false });
         }
         let used_bytes = state.used_bytes + BLOCK_BYTES as u64;
-        if used_bytes > self.limit_bytes {
+        if used_bytes > self.limit_bytes || state.system.take(BLOCK_BYTES as u64) < BLOCK_BYTES as u64 {
+            self.changed(&state);
             return None;
         }
-        let bytes = MmapMut::map_anon(BLOCK_BYTES).ok()?;
+        let Ok(bytes) = MmapMut::map_anon(BLOCK_BYTES) else {
+            state.system.refused();
+            self.changed(&state);
+            return None;
+        };
         // Huge pages make copies faster; without them (an old kernel, a policy) everything works the same.
         let _ = bytes.advise(memmap2::Advice::HugePage);
         state.used_bytes = used_bytes;
@@ -143,10 +221,17 @@ impl Memory {
             state.used_bytes -= BLOCK_BYTES as u64;
         }
         let room = self.limit_bytes.saturating_sub(state.used_bytes).min(wanted_bytes);
+        let room = state.system.take(room);
         let granted = room - room % unit;
         state.used_bytes += granted;
         self.changed(&state);
         granted
+    }
+
+    /// Uncounts bytes that [`Memory::reserve`] counted and the system would not give.
+    pub(crate) fn refused(&self, bytes: u64) {
+        self.state().system.refused();
+        self.release(bytes);
     }
 
     /// Uncounts bytes that [`Memory::reserve`] counted.
@@ -165,7 +250,7 @@ mod tests {
 
     #[test]
     fn blocks_are_bounded_and_reused_without_being_zeroed() {
-        let memory = Memory::new(2 * BLOCK + 5);
+        let memory = Memory::new(2 * BLOCK + 5, None);
         let first = memory.take_block().expect("a first block");
         let _second = memory.take_block().expect("a second block");
         assert!(first.zeroed && memory.take_block().is_none());
@@ -178,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_stays_free_goes_back_to_the_system() {
-        let memory = Memory::new(4 * BLOCK);
+        let memory = Memory::new(4 * BLOCK, None);
         let leases: Vec<Lease> = (0..3).map(|_| memory.take_block().expect("a block")).collect();
         leases.into_iter().for_each(|lease| memory.give_block(lease.block));
         memory.shrink(Duration::from_secs(3600), 9);
@@ -192,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_thinned_block_keeps_what_is_used() {
-        let memory = Memory::new(BLOCK);
+        let memory = Memory::new(BLOCK, None);
         let lease = memory.take_block().expect("a block");
         lease.block.lock().fill(7);
         assert!(lease.block.thin([4096..8192, 65536..65537].into_iter()));
@@ -203,7 +288,7 @@ mod tests {
 
     #[test]
     fn grants_and_blocks_share_the_limit() {
-        let memory = Memory::new(2 * BLOCK);
+        let memory = Memory::new(2 * BLOCK, None);
         let lease = memory.take_block().expect("a block");
         memory.give_block(lease.block);
         assert_eq!(memory.reserve(4096, 4096), 4096, "fits beside the free block");
@@ -213,5 +298,36 @@ mod tests {
         assert_eq!(memory.reserve(4096, 4096), 0);
         memory.release(2 * BLOCK);
         assert_eq!(memory.used_and_free_bytes(), (0, 0));
+    }
+
+    /// A server that hands out what the system does not have is killed when a client writes to it.
+    #[test]
+    fn no_more_is_handed_out_than_the_system_can_give() {
+        let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));
+        let there = Arc::clone(&left);
+        let memory = Memory::new(1000 * BLOCK, Some(Arc::new(move || Some(there.load(Relaxed)))));
+        let take = || {
+            let lease = memory.take_block();
+            left.fetch_sub(if lease.is_some() { BLOCK } else { 0 }, Relaxed);
+            lease
+        };
+        assert_eq!(memory.room_bytes(), 3 * BLOCK, "and no more is promised");
+        let lease = take().expect("a block");
+        assert_eq!(memory.reserve(4 * BLOCK, BLOCK), 2 * BLOCK);
+        left.store(SYSTEM_MARGIN_BYTES, Relaxed);
+        assert!(memory.take_block().is_none() && memory.room_bytes() == 0);
+        memory.give_block(lease.block);
+        assert!(memory.take_block().is_some(), "what it has already can be used again");
+        left.store(SYSTEM_MARGIN_BYTES / 2, Relaxed);
+        memory.look();
+        assert!(memory.take_block().is_none());
+        left.store(SYSTEM_MARGIN_BYTES + 200 * BLOCK, Relaxed);
+        memory.look();
+        assert_eq!(memory.room_bytes(), 200 * BLOCK);
+        assert!((0..100).all(|_| take().is_some()), "beyond what one look approves");
+        memory.refused(0);
+        assert_eq!(memory.room_bytes(), 0);
+        memory.look();
+        assert_eq!(memory.room_bytes(), 100 * BLOCK);
     }
 }

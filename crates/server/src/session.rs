@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn blocks_that_are_mostly_free_are_thinned_once() {
-        let store = Store::new(64 << 20, None, None);
+        let store = Store::new(64 << 20, None, None, None);
         let owner =
             Newcomer { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes: NO_QUOTA };
         let session = Session::new(1, [0; TOKEN_BYTES], 4096, store, Arc::new(Account::new(1, owner)));

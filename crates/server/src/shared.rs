@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use hanare_wire::Status;
 use hanare_wire::payload::{NO_QUOTA, pack_release};
+use rustix::io::retry_on_intr;
 
 use crate::account::{Account, Meter};
-use crate::memory::Memory;
+use crate::memory::{Available, Memory};
 use crate::spill::SpillDir;
 
 /// Where slots come from, and the counters of what is held.
@@ -36,9 +37,14 @@ pub(crate) struct Stats {
 }
 
 impl Store {
-    pub(crate) fn new(memory_limit_bytes: u64, spill: Option<SpillDir>, client_quota: Option<u64>) -> Arc<Store> {
+    pub(crate) fn new(
+        memory_limit_bytes: u64,
+        available: Option<Available>,
+        spill: Option<SpillDir>,
+        client_quota: Option<u64>,
+    ) -> Arc<Store> {
         Arc::new(Store {
-            memory: Memory::new(memory_limit_bytes),
+            memory: Memory::new(memory_limit_bytes, available),
             spill: spill.map(Arc::new),
             stats: Stats::default(),
             client_quota_bytes: client_quota.unwrap_or(NO_QUOTA),
@@ -46,8 +52,9 @@ impl Store {
         })
     }
 
-    /// Bytes that could still be stored for a session; the disk is asked.
+    /// Bytes that could still be stored for a session; the system and the disk are asked.
     pub(crate) fn capacity_bytes(&self, account: &Account) -> u64 {
+        self.memory.look();
         account.capacity_bytes(self.memory.room_bytes().saturating_add(self.spill_free_bytes()))
     }
 
@@ -61,6 +68,7 @@ impl Store {
     pub(crate) fn tick(&self, elapsed: Duration) {
         self.stats.read.tick(elapsed);
         self.stats.write.tick(elapsed);
+        self.memory.look();
         self.spill_free_bytes();
     }
 
@@ -131,7 +139,7 @@ impl Stop {
     pub(crate) fn stop(&self) {
         self.flag.store(true, Release);
         // The only failure is an overflow after 2^64 - 2 calls, and then the descriptor is readable anyway.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        let (Ok(_) | Err(_)) = retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 /// A file grows by at least this much at a time.
 const GROWTH_BYTES: u64 = 16 << 20;
@@ -57,8 +57,9 @@ impl SpillDir {
 
     /// Bytes that could still be spilled.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let free = match rustix::fs::statvfs(&self.path) {
+        let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
+            // A disk that cannot be asked has no room to promise.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
@@ -76,7 +77,7 @@ impl SpillDir {
         if self.free_bytes() < bytes {
             return false;
         }
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes) {
+        match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)) {
             Ok(()) => true,
             // No way to claim space here: the check above has to do.
             Err(Errno::OPNOTSUPP) => match file.metadata() {

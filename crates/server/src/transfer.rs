@@ -279,7 +279,7 @@ impl<'a> Channel<'a> {
             Ok(()) => session.insert(slot, &taken),
             Err(e) => {
                 session.give_back(&taken);
-                return Err(RangeError::Spill(e));
+                return Err(not_written(e));
             }
         }
         Ok(())
@@ -361,9 +361,9 @@ impl<'a> Channel<'a> {
             }
             Run::Spill { file, at, bytes: all } => {
                 if taken.reused {
-                    self.zero(file, *at, within).map_err(RangeError::Spill)?;
+                    self.zero(file, *at, within).map_err(not_written)?;
                     let tail = within + bytes;
-                    self.zero(file, *at + tail as u64, *all - tail).map_err(RangeError::Spill)?;
+                    self.zero(file, *at + tail as u64, *all - tail).map_err(not_written)?;
                 }
                 self.receive_spilled(arrival, file, *at + within as u64, bytes)
             }
@@ -384,7 +384,7 @@ impl<'a> Channel<'a> {
             let into = &mut self.bounce[..BOUNCE_BYTES.min(bytes - done)];
             self.inbox.receive_all(self.socket, into, &mut arrival.progress)?;
             arrival.arrived(into);
-            file.write_all_at(into, at + done as u64).map_err(RangeError::Spill)?;
+            file.write_all_at(into, at + done as u64).map_err(not_written)?;
             done += into.len();
         }
         Ok(())
@@ -419,6 +419,16 @@ impl<'a> Channel<'a> {
             done += piece.len();
         }
         Ok(())
+    }
+}
+
+/// A disk without room is no failure of the server: the client keeps the page, and may have it elsewhere. That a claimed place
+/// turns out to have none happens on file systems that cannot claim.
+fn not_written(e: io::Error) -> RangeError {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match e.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => RangeError::NoSlot(NoSlot::Full),
+        _ => RangeError::Spill(e),
     }
 }
 

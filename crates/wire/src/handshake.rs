@@ -3,8 +3,11 @@
 use std::io::{self, IoSlice};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::descriptors::kept;
 use crate::endpoint::Endpoint;
@@ -59,7 +62,7 @@ pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, 
     let unreachable = |source| LinkError::Unreachable { endpoint: endpoint.to_string(), source };
     let fd = match endpoint {
         Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
-        Endpoint::Unix(path) => UnixStream::connect(path).map(OwnedFd::from).map_err(unreachable)?,
+        Endpoint::Unix(path) => connect_unix(path, wish.connect_timeout).map_err(unreachable)?,
     };
     let socket = Socket::new(kept(fd), Some(wish.silent_timeout))?;
     let mut inbox = Inbox::default();
@@ -78,6 +81,18 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
         }
     }
     Err(error)
+}
+
+/// Connects within `timeout`: a server that has stopped accepting leaves others waiting in its queue, and then outside it.
+fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
+    match retry_on_intr(|| rustix::net::connect(&fd, &address)) {
+        Ok(()) => Ok(fd),
+        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        Err(e) => Err(e.into()),
+    }
 }
 
 fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome, LinkError> {

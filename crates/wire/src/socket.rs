@@ -79,7 +79,7 @@ impl Socket {
     /// does not, for a stopped program must find its pages when it goes on, and a dead host is TCP's to notice.
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
-        set_options(&fd, silent);
+        set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         Ok(Socket { fd, silent })
     }
 
@@ -158,7 +158,10 @@ impl Socket {
     /// Ends this side's sending and, for at most `patience`, throws away what the peer still sends. Closing a socket
     /// with bytes unread would reset it, and the peer might never see the last frame.
     pub fn finish(&self, patience: Duration) {
-        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+        if rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write).is_err() {
+            // The peer has ended the connection: there is nobody to wait for.
+            return;
+        }
         let mut progress = Progress::until(patience);
         let mut waste = [0; 4096];
         loop {
@@ -172,7 +175,8 @@ impl Socket {
 
     /// Ends the connection at once, both ways; threads that wait on it wake.
     pub fn sever(&self) {
-        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        // It fails where the connection has ended already: either way it has.
+        let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
     /// Sends a whole small frame and, along with it, files (at most two) over AF_UNIX.
@@ -252,27 +256,31 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
     count
 }
 
-/// Large buffers and quick notice of a dead peer. Each may be refused by the kind of socket or by the system's limits;
-/// the link then works without, only slower.
-fn set_options(fd: &OwnedFd, silent: Option<Duration>) {
+/// Large buffers, which the system may refuse at the price of speed alone; and quick notice of a dead peer, which it may not:
+/// a server waits for a silent client without end, and only the probes tell it that the client's host is gone.
+fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
     // For TCP a fixed buffer switches the kernel's own growing off, so it is set only where it is not cut smaller.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
-        let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
+        let (Ok(()) | Err(_)) = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
     }
     if !is_tcp || allowed("/proc/sys/net/core/rmem_max") >= SOCKET_BUFFER_BYTES {
-        let _ = sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER_BYTES);
+        let (Ok(()) | Err(_)) = sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER_BYTES);
     }
     if is_tcp {
-        let _ = sockopt::set_socket_keepalive(fd, true);
-        let _ = sockopt::set_tcp_keepidle(fd, TCP_PROBE);
-        let _ = sockopt::set_tcp_keepintvl(fd, TCP_PROBE);
-        let _ = sockopt::set_tcp_keepcnt(fd, TCP_PROBES);
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, TCP_PROBE)?;
+        sockopt::set_tcp_keepintvl(fd, TCP_PROBE)?;
+        sockopt::set_tcp_keepcnt(fd, TCP_PROBES)?;
     }
-    if let (true, Some(silent)) = (is_tcp, silent) {
-        let _ = sockopt::set_tcp_user_timeout(fd, (silent + TCP_GRACE).as_millis().min(u128::from(u32::MAX)) as u32);
+    match silent {
+        Some(silent) if is_tcp => {
+            let patience_ms = (silent + TCP_GRACE).as_millis().min(u128::from(u32::MAX)) as u32;
+            sockopt::set_tcp_user_timeout(fd, patience_ms)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -118,6 +118,22 @@ impl Writer {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
+    /// Sends several discards `(tag, offset, len)`, many in one system call; each is as in [`Writer::discard`] and
+    /// acknowledged apart. When one breaks the limits, none is sent.
+    pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
+        if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
+            return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
+        }
+        for batch in ranges.chunks(PARTS_AT_ONCE) {
+            let mut frames = [0; PARTS_AT_ONCE * HEADER_BYTES];
+            for (into, (tag, offset, len)) in frames.chunks_exact_mut(HEADER_BYTES).zip(batch) {
+                into.copy_from_slice(&Header::range(Kind::Discard, *tag, *offset, *len).encode());
+            }
+            self.socket.send_all(&[IoSlice::new(&frames[..batch.len() * HEADER_BYTES])])?;
+        }
+        Ok(())
+    }
+
     /// Asks for a sign of life; it comes as an [`Ack`], after those of everything sent before.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
         self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])

@@ -392,3 +392,20 @@ fn a_status_that_makes_no_sense_is_garbage() {
     assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
     thread.join().expect("the server did its part");
 }
+
+/// A connection to a path is made by the kernel alone, unless its queue is full: then a server that has stopped would hold up
+/// whoever connects, for as long as it stands still.
+#[test]
+fn a_path_whose_queue_is_full_is_given_up_in_time() {
+    let place = tempfile::tempdir().expect("temporary directory");
+    let path = place.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    rustix::net::listen(&listener, 0).expect("a queue of one");
+    let waiting: Vec<_> = std::iter::repeat_with(|| std::os::unix::net::UnixStream::connect(&path)).take(1).collect();
+    let start = Instant::now();
+    let endpoint = Endpoint::Unix(path);
+    let error = fetch_status(&endpoint, None, Duration::from_millis(300)).expect_err("nobody accepts");
+    assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(waiting);
+}

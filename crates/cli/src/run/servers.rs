@@ -45,8 +45,19 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
         fetch_status(endpoint, key.as_ref(), timeout).map(drop).map_err(failed)
     };
     std::thread::scope(|scope| {
-        let asked: Vec<_> = settings.servers.iter().map(|server| scope.spawn(|| ask(&server.endpoint))).collect();
-        // A panic of an asker is a bug; it is passed on as one.
-        asked.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        // Where the system has no thread to give, this one asks by itself.
+        let asked: Vec<_> = settings
+            .servers
+            .iter()
+            .map(|server| {
+                let asker = std::thread::Builder::new().spawn_scoped(scope, || ask(&server.endpoint));
+                asker.map_err(|_| &server.endpoint)
+            })
+            .collect();
+        asked.into_iter().try_for_each(|asker| match asker {
+            // A panic of an asker is a bug; it is passed on as one.
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(endpoint) => ask(endpoint),
+        })
     })
 }

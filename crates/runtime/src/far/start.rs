@@ -281,7 +281,14 @@ pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec
         opened.push(Opened { name, session, options, capacity_bytes: there, limit_bytes: server.capacity });
     }
     let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
-    let (remote, writers) = Remote::new(opened, units, unit, plan.slot_bytes, bounce, silent)?;
+    let shape = Shape {
+        units,
+        unit_bytes: unit,
+        slot_bytes: plan.slot_bytes,
+        small_frames: plan.config.small.frames,
+        wide_frames: plan.config.wide.frames,
+    };
+    let (remote, writers) = Remote::new(opened, shape, bounce, silent)?;
     Ok((Store::Remote(remote), writers))
 }
 

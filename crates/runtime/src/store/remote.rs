@@ -2,10 +2,10 @@
 //!
 //! Whoever waits for a page receives what arrives, for everybody ([`Remote::pump`]); nobody needs to be woken to be
 //! served. Replies come in the order of the requests, which is checked: a server that answers anything else has lied.
-//! Write-backs are sent by a thread a server ([`Remote::run_writer`]), adjacent pages in one frame.
+//! Write-backs and discards wait in [`Places`], where there is room for all of them, and are sent by a thread a server
+//! ([`Remote::run_writer`]), adjacent pages in one frame.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
@@ -13,24 +13,23 @@ use std::time::Duration;
 use hanare_paging::{Event, FrameId, PageId, Placement};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
-use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
-use hanare_wire::{
-    Ack, AckStatus, LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer,
-};
+use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer};
 
-use super::Held;
 use crate::engine::{Engine, now_ns};
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
-use crate::stats::add;
 
+mod bits;
+mod places;
 mod room;
+mod writer;
+
+use places::{Places, WriteBack};
+pub(crate) use places::{SERVERS_MAX, Shape};
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
-/// Write-backs and discards waiting for the writer of one link.
-const JOBS_MAX: usize = 1 << 16;
-/// Bytes a writer has sent and not seen acknowledged.
-const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
+/// Write-backs that a writer takes at once.
+const WRITES_AT_ONCE: usize = 256;
 /// Longest time between two looks after the links of a process that runs.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// Stretch of far memory that lies on one server as a whole.
@@ -56,23 +55,6 @@ enum Received {
     Busy,
 }
 
-#[derive(Clone, Copy)]
-enum Job {
-    WriteBack {
-        page: PageId,
-        frame: FrameId,
-        bytes: u32,
-    },
-    Discard {
-        offset: u64,
-        bytes: u32,
-    },
-    /// Asks for a sign of life, which tells of the server's room: the asking with this number.
-    Ask {
-        number: u32,
-    },
-}
-
 struct Server {
     name: String,
     info: SessionInfo,
@@ -82,7 +64,6 @@ struct Server {
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
     last_reply_ns: AtomicU64,
-    jobs: LockCell<VecDeque<Job>>,
     bell: AtomicU32,
     writes_in_flight: AtomicU32,
     last_ack_ns: AtomicU64,
@@ -115,20 +96,6 @@ pub(crate) struct Remote {
     woke_ns: AtomicU64,
 }
 
-/// Which server each stretch lies on (number plus one; 0 is none).
-struct Places {
-    of_stretch: Vec<u8>,
-    placement: Placement,
-    held: Held,
-    slots_held: Held,
-    /// Write-backs under way, by stretch: as long as there are any, it keeps its server.
-    writing: Vec<u16>,
-    /// Slots held on each server.
-    slots_of: Vec<u64>,
-    stretch_units: u32,
-    slot_units: u32,
-}
-
 /// A named server's session, with the room it is used for.
 pub(crate) struct Opened {
     pub(crate) name: String,
@@ -151,7 +118,6 @@ impl Server {
             replies: LockCell::new(Replies { link: replies, bounce }),
             reads_in_flight: AtomicU32::new(0),
             last_reply_ns: AtomicU64::new(0),
-            jobs: LockCell::new(VecDeque::with_capacity(JOBS_MAX)),
             bell: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
             last_ack_ns: AtomicU64::new(0),
@@ -167,13 +133,10 @@ impl Remote {
     /// Takes over opened sessions; the writers come back to be run in threads of their own.
     pub(crate) fn new(
         opened: Vec<Opened>,
-        units: u32,
-        unit_bytes: usize,
-        slot_bytes: usize,
+        shape: Shape,
         bounce_bytes: usize,
         silent: Duration,
     ) -> Result<(Self, Vec<Writer>), MapError> {
-        let stretch_units = (STRETCH_BYTES / unit_bytes) as u32;
         let capacities: Vec<u64> = opened.iter().map(|o| (o.capacity_bytes / STRETCH_BYTES as u64).max(1)).collect();
         let mut placement = Placement::new(&capacities);
         for (index, opened) in opened.iter().enumerate() {
@@ -189,31 +152,21 @@ impl Remote {
             Ok(server)
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
-        let slot_units = (slot_bytes / unit_bytes) as u32;
-        let places = Places {
-            of_stretch: vec![0; units.div_ceil(stretch_units) as usize],
-            placement,
-            held: Held::new(units, stretch_units),
-            slots_held: Held::new(units, slot_units),
-            writing: vec![0; units.div_ceil(stretch_units) as usize],
-            slots_of: vec![0; servers.len()],
-            stretch_units,
-            slot_units,
-        };
+        let places = Places::new(shape, placement, servers.len());
         let places = LockCell::new(places);
         let (watched_ns, woke_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
-        Ok((Self { servers, places, unit_bytes, silent, watched_ns, woke_ns }, writers))
+        Ok((Self { servers, places, unit_bytes: shape.unit_bytes, silent, watched_ns, woke_ns }, writers))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
     /// Whether nothing is asked for, on its way or waiting to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.servers.iter().all(|server| {
-            server.reads_in_flight.load(Acquire) == 0
-                && server.jobs.lock().is_empty()
-                && server.writes_in_flight.load(Acquire) == 0
-        })
+        self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
+            && (0..self.servers.len()).all(|index| {
+                // In this order: a writer says that it is at work before it takes anything.
+                !self.places.lock().waits_for(index) && self.servers[index].writes_in_flight.load(Acquire) == 0
+            })
     }
 
     /// Sessions for a child that is about to be forked, which hold what these hold; nothing may be under way.
@@ -231,13 +184,16 @@ impl Remote {
             server
         });
         let servers = servers.collect();
-        (Self { servers, ..self }, writers)
+        // Unlocked, whatever a writer of the parent was looking at just then: nothing waited to be sent.
+        let places = LockCell::new(self.places.into_inner());
+        (Self { servers, places, ..self }, writers)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// Asks for a held range; it arrives through [`Self::pump`].
-    pub(crate) fn fetch(&self, engine: &Engine, read: Read) {
+    /// Asks for a held range; it arrives through [`Self::pump`]. While too much is under way already, the caller receives, and is
+    /// told what came: it carries on from there itself, so that nobody comes back here from within.
+    pub(crate) fn fetch(&self, engine: &Engine, read: Read, tell: &mut dyn FnMut(Event)) {
         let index = self.places.lock().server_of(read.page.0);
         let server = &self.servers[index];
         let offset = u64::from(read.page.0) * self.unit_bytes as u64;
@@ -257,7 +213,9 @@ impl Remote {
                 return;
             }
             drop(requests);
-            self.receive(engine, index, Wait::Spin { iterations: 1000 });
+            if self.receive_telling(engine, index, Wait::Spin { iterations: 1000 }, tell) == Received::Busy {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -290,6 +248,10 @@ impl Remote {
 
     /// One reply from one server.
     fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> Received {
+        self.receive_telling(engine, index, wait, &mut |event| engine.submit(event))
+    }
+
+    fn receive_telling(&self, engine: &Engine, index: usize, wait: Wait, tell: &mut dyn FnMut(Event)) -> Received {
         let server = &self.servers[index];
         let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
         let Replies { link, bounce } = &mut *replies;
@@ -314,7 +276,7 @@ impl Remote {
         server.last_reply_ns.store(now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
         drop(replies);
-        engine.submit(event);
+        tell(event);
         if read.frame.is_none() {
             engine.ring_run(read.page, read.count);
         }
@@ -325,199 +287,35 @@ impl Remote {
 
     /// Queues a write-back; its end is told by an event.
     pub(crate) fn write_back(&self, page: PageId, frame: FrameId, bytes: u32) {
-        let index = self.places.lock().place_write(page.0);
-        let Some(index) = index else { self.full() };
-        self.queue(index, Job::WriteBack { page, frame, bytes });
+        let server = self.places.lock().write_back(WriteBack { page, frame, bytes });
+        match server {
+            Some(server) => self.ring(server),
+            None => self.full(),
+        }
     }
 
-    fn queue(&self, index: usize, job: Job) {
-        let server = &self.servers[index];
-        loop {
-            let mut jobs = server.jobs.lock();
-            if jobs.len() < JOBS_MAX {
-                let joined = match (jobs.back_mut(), job) {
-                    (Some(Job::Discard { offset, bytes }), Job::Discard { offset: next, bytes: more })
-                        if *offset + u64::from(*bytes) == next && *bytes < 1 << 28 =>
-                    {
-                        *bytes += more;
-                        true
-                    }
-                    _ => false,
-                };
-                if !joined {
-                    jobs.push_back(job);
-                }
-                break;
-            }
-            drop(jobs);
-            std::thread::yield_now();
-        }
+    /// Tells a writer that something waits for it.
+    fn ring(&self, server: usize) {
+        let server = &self.servers[server];
         server.bell.fetch_add(1, Release);
         futex::wake_one(&server.bell);
     }
 
-    /// These units are no longer needed. Called with the pager locked, so that discards keep their place among writes.
+    /// These units are no longer needed. Called with the pager locked, so that discards keep their place among writes; waits
+    /// for nothing.
     pub(crate) fn release(&self, unit: u32, count: u32) {
-        let mut places = self.places.lock();
-        for unit in unit..unit + count {
-            let server = places.server_of(unit);
-            if places.slots_held.release(unit) {
-                places.slots_of[server] = places.slots_of[server].saturating_sub(1);
-                self.queue(server, places.discard_slot(unit, self.unit_bytes));
-            }
-            if places.held.release(unit) {
-                let stretch = unit / places.stretch_units;
-                places.free_if_unused(stretch);
+        let stretch_units = (STRETCH_BYTES / self.unit_bytes) as u32;
+        for (unit, count) in Places::by_stretch(unit, count, stretch_units) {
+            let server = self.places.lock().release(unit, count);
+            if let Some(server) = server {
+                self.ring(server);
             }
         }
     }
 
-    /// These units' bytes are on their server from now on.
+    /// These units' bytes are on their server from now on. Called with the pager locked.
     pub(crate) fn mark_held(&self, unit: u32, count: u32) {
-        let mut places = self.places.lock();
-        let server = places.server_of(unit);
-        for slot in unit / places.slot_units..=(unit + count - 1) / places.slot_units {
-            places.slots_of[server] += u64::from(!places.slots_held.any_in(slot));
-        }
-        places.held.mark(unit, count);
-        places.slots_held.mark(unit, count);
-    }
-
-    /// The life of a writer thread.
-    pub(crate) fn run_writer(&self, engine: &'static Engine, index: usize, mut writer: Writer) {
-        let mut unacknowledged: VecDeque<Vec<Job>> = VecDeque::new();
-        let mut bytes_out = 0;
-        let mut tag = 0;
-        let mut asked = 0;
-        let server = &self.servers[index];
-        loop {
-            let bell = server.bell.load(Acquire);
-            let mut batch = if bytes_out < UNACKNOWLEDGED_BYTES_MAX { self.next_batch(index) } else { Vec::new() };
-            let number = server.asked.load(Acquire);
-            if std::mem::replace(&mut asked, number) != number {
-                batch.push(vec![Job::Ask { number }]);
-            }
-            for group in batch {
-                bytes_out += group_bytes(&group);
-                if unacknowledged.is_empty() {
-                    server.last_ack_ns.store(now_ns(), Relaxed);
-                }
-                server.writes_in_flight.store(1, Release);
-                self.send(engine, index, &mut writer, tag, &group);
-                add(&engine.counters.requests, 1);
-                tag += 1;
-                unacknowledged.push_back(group);
-            }
-            if unacknowledged.is_empty() {
-                server.writes_in_flight.store(0, Release);
-                futex::wait(&server.bell, bell, Some(Duration::from_millis(200)));
-                continue;
-            }
-            let wait = match bytes_out < UNACKNOWLEDGED_BYTES_MAX && !server.jobs.lock().is_empty() {
-                true => Wait::Now,
-                false => Wait::Block { timeout: Duration::from_millis(20) },
-            };
-            let first_tag = tag - unacknowledged.len() as u64;
-            match writer.try_ack(wait) {
-                Ok(None) => {}
-                Ok(Some(ack)) if ack.tag == first_tag => {
-                    server.last_ack_ns.store(now_ns(), Relaxed);
-                    let group = unacknowledged.pop_front().unwrap_or_default();
-                    bytes_out -= group_bytes(&group);
-                    self.acknowledged(engine, index, group, &ack);
-                }
-                Ok(Some(_)) => self.lost(index, &LinkError::Garbage { what: "an acknowledgement of nothing" }),
-                Err(error) => self.lost(index, &error),
-            }
-        }
-    }
-
-    /// Takes what waits to be sent, write-backs of adjacent pages grouped into frames.
-    fn next_batch(&self, index: usize) -> Vec<Vec<Job>> {
-        let mut jobs: Vec<Job> = {
-            let mut queue = self.servers[index].jobs.lock();
-            let mut bytes = 0;
-            let count = queue.iter().take(256).take_while(|job| {
-                let fits = bytes < RANGE_MAX as usize;
-                bytes += job.bytes_sent();
-                fits
-            });
-            let count = count.count();
-            queue.drain(..count).collect()
-        };
-        // Writes may change places among each other, for no page is twice among them; a discard stays where it is.
-        for part in jobs.split_mut(|job| matches!(job, Job::Discard { .. })) {
-            part.sort_by_key(|job| job.start(self.unit_bytes));
-        }
-        let mut groups: Vec<Vec<Job>> = Vec::new();
-        for job in jobs {
-            match groups.last_mut() {
-                Some(group) if joins(group, &job, self.unit_bytes) => group.push(job),
-                _ => groups.push(vec![job]),
-            }
-        }
-        groups
-    }
-
-    fn send(&self, engine: &Engine, index: usize, writer: &mut Writer, tag: u64, group: &[Job]) {
-        let sent = match group[0] {
-            Job::Discard { offset, bytes } => writer.discard(tag, offset, bytes),
-            Job::Ask { .. } => writer.ping(tag),
-            Job::WriteBack { .. } => {
-                let parts: Vec<IoSlice<'_>> = group
-                    .iter()
-                    .filter_map(|job| match *job {
-                        // SAFETY: a frame being written back is not disturbed until its end is told, so its bytes do
-                        // not change while they are sent.
-                        Job::WriteBack { frame, bytes, .. } => Some(IoSlice::new(unsafe {
-                            std::slice::from_raw_parts(engine.view().frame(frame), bytes as usize)
-                        })),
-                        Job::Discard { .. } | Job::Ask { .. } => None,
-                    })
-                    .collect();
-                writer.write(tag, group[0].start(self.unit_bytes), &parts)
-            }
-        };
-        if let Err(error) = sent {
-            self.lost(index, &error);
-        }
-    }
-
-    fn acknowledged(&self, engine: &Engine, index: usize, group: Vec<Job>, ack: &Ack) {
-        if ack.status != AckStatus::Done {
-            self.places.lock().placement.close(index);
-        }
-        let asking = group.first().and_then(|job| if let Job::Ask { number } = job { Some(*number) } else { None });
-        for job in group {
-            let Job::WriteBack { page, frame, bytes } = job else { continue };
-            match ack.status {
-                AckStatus::Done => {
-                    let here = self.places.lock().server_of(page.0);
-                    if here != index {
-                        // Its stretch moved on, for another part of it was refused: this part has to follow.
-                        let discard = self.places.lock().discard_slot(page.0, self.unit_bytes);
-                        self.queue(index, discard);
-                        self.queue(here, job);
-                        continue;
-                    }
-                    engine.submit(Event::WrittenBack { page, frame, ok: true });
-                    self.places.lock().written(page.0);
-                }
-                AckStatus::Full | AckStatus::OverQuota => {
-                    let moved = self.places.lock().move_away(page.0, index);
-                    let Some(other) = moved else { self.full() };
-                    self.queue(other, Job::WriteBack { page, frame, bytes });
-                }
-            }
-        }
-        // Only now, for what was just written counts as held.
-        if ack.status == AckStatus::Done {
-            self.heard(index, ack.capacity_bytes);
-        }
-        if let Some(number) = asking {
-            self.servers[index].answered.store(number, Release);
-            futex::wake_all(&self.servers[index].answered);
-        }
+        self.places.lock().mark_held(unit, count);
     }
 
     /// How long a server may be silent.
@@ -583,99 +381,5 @@ impl Remote {
                 self.room_in_words()
             ),
         )
-    }
-}
-
-impl Job {
-    fn bytes_sent(&self) -> usize {
-        match *self {
-            Job::WriteBack { bytes, .. } => bytes as usize,
-            Job::Discard { .. } | Job::Ask { .. } => 0,
-        }
-    }
-
-    /// Offset of the first byte in far memory.
-    fn start(&self, unit_bytes: usize) -> u64 {
-        match *self {
-            Job::WriteBack { page, .. } => u64::from(page.0) * unit_bytes as u64,
-            Job::Discard { offset, .. } => offset,
-            Job::Ask { .. } => 0,
-        }
-    }
-}
-
-fn group_bytes(group: &[Job]) -> usize {
-    group.iter().map(Job::bytes_sent).sum()
-}
-
-/// Whether a write-back continues a group, within one frame's bounds and one stretch.
-fn joins(group: &[Job], job: &Job, unit_bytes: usize) -> bool {
-    let (Some(last @ Job::WriteBack { .. }), Job::WriteBack { .. }) = (group.last(), job) else { return false };
-    let start = job.start(unit_bytes);
-    group.len() < PARTS_MAX
-        && last.start(unit_bytes) + last.bytes_sent() as u64 == start
-        && !start.is_multiple_of(STRETCH_BYTES as u64)
-}
-
-impl Places {
-    /// The server a held unit is on.
-    fn server_of(&self, unit: u32) -> usize {
-        let place = self.of_stretch[(unit / self.stretch_units) as usize];
-        debug_assert!(place > 0, "unit {unit} is on no server");
-        usize::from(place.max(1)) - 1
-    }
-
-    /// The server for a unit to be written, chosen now if its stretch is on none.
-    fn place(&mut self, unit: u32) -> Option<usize> {
-        let stretch = (unit / self.stretch_units) as usize;
-        if self.of_stretch[stretch] == 0 {
-            self.of_stretch[stretch] = self.placement.place()? as u8 + 1;
-        }
-        Some(usize::from(self.of_stretch[stretch]) - 1)
-    }
-
-    /// Lets a server forget a unit's slot.
-    fn discard_slot(&self, unit: u32, unit_bytes: usize) -> Job {
-        let first = unit / self.slot_units * self.slot_units;
-        Job::Discard { offset: u64::from(first) * unit_bytes as u64, bytes: self.slot_units * unit_bytes as u32 }
-    }
-
-    /// The server for a write-back that begins.
-    fn place_write(&mut self, unit: u32) -> Option<usize> {
-        let server = self.place(unit)?;
-        self.writing[(unit / self.stretch_units) as usize] += 1;
-        Some(server)
-    }
-
-    /// A write-back ended, and its page was told so.
-    fn written(&mut self, unit: u32) {
-        let stretch = unit / self.stretch_units;
-        self.writing[stretch as usize] -= 1;
-        self.free_if_unused(stretch);
-    }
-
-    /// A stretch of which nothing is held, nor on its way, is on no server.
-    fn free_if_unused(&mut self, stretch: u32) {
-        let server = usize::from(self.of_stretch[stretch as usize]);
-        if server > 0 && self.writing[stretch as usize] == 0 && !self.held.any_in(stretch) {
-            self.of_stretch[stretch as usize] = 0;
-            self.placement.free(server - 1);
-        }
-    }
-
-    /// Another server for a stretch that one refused. A stretch that is partly there already has nowhere to go.
-    fn move_away(&mut self, unit: u32, from: usize) -> Option<usize> {
-        let stretch = unit / self.stretch_units;
-        let here = usize::from(self.of_stretch[stretch as usize]) - 1;
-        if here != from {
-            return Some(here);
-        }
-        if self.held.any_in(stretch) {
-            return None;
-        }
-        self.of_stretch[stretch as usize] = 0;
-        self.placement.free(from);
-        self.placement.close(from);
-        self.place(unit)
     }
 }

@@ -15,8 +15,7 @@ impl Remote {
     pub(super) fn heard(&self, index: usize, left_bytes: u64) {
         self.servers[index].room_known_ns.store(now_ns(), Relaxed);
         let mut places = self.places.lock();
-        let slot_bytes = u64::from(places.slot_units) * self.unit_bytes as u64;
-        let all = places.slots_of[index].saturating_mul(slot_bytes).saturating_add(left_bytes);
+        let all = places.bytes_on(index).saturating_add(left_bytes);
         places.placement.set_capacity(index, all / STRETCH_BYTES as u64);
     }
 
@@ -34,10 +33,7 @@ impl Remote {
     /// Asks all servers for their room, and waits for the answers; for no longer than it takes to call a server silent.
     pub(crate) fn ask_for_room(&self) {
         let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
-        for server in &self.servers {
-            server.bell.fetch_add(1, Release);
-            futex::wake_one(&server.bell);
-        }
+        (0..self.servers.len()).for_each(|server| self.ring(server));
         let end = now_ns() + self.silent.as_nanos() as u64;
         for (server, number) in self.servers.iter().zip(numbers) {
             loop {

@@ -1,0 +1,315 @@
+//! The books of the store against fake servers, in any order of write-backs, discards, answers and refusals.
+//!
+//! The story behind them: a slot of 2 MiB was discarded when no unit of it was held, while the write-back of another unit of
+//! it was still on its way; that unit's bytes were written first and then discarded with the slot.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const UNIT_BYTES: usize = 512 << 10;
+const STRETCH_UNITS: u32 = (STRETCH_BYTES / UNIT_BYTES) as u32;
+const UNITS: u32 = 6 * STRETCH_UNITS;
+
+/// What travels to a server.
+#[derive(Clone, Copy, Debug)]
+enum Sent {
+    Write(WriteBack, u32),
+    Discard(Discard),
+}
+
+/// A server that keeps slots, as many as it has room for.
+#[derive(Default)]
+struct FakeServer {
+    wire: VecDeque<Sent>,
+    answers: VecDeque<(WriteBack, bool)>,
+    slots: BTreeMap<u32, BTreeMap<u32, u32>>,
+    slots_max: usize,
+    vain: Vec<Discard>,
+}
+
+impl FakeServer {
+    fn serve(&mut self, slot_units: u32) {
+        match self.wire.pop_front() {
+            Some(Sent::Write(job, version)) => {
+                let slot = job.page.0 / slot_units;
+                let took = self.slots.contains_key(&slot) || self.slots.len() < self.slots_max;
+                if took {
+                    self.slots.entry(slot).or_default().insert(job.page.0, version);
+                }
+                self.answers.push_back((job, took));
+            }
+            Some(Sent::Discard(discard)) => {
+                let slot_bytes = u64::from(slot_units) * UNIT_BYTES as u64;
+                let end = (discard.offset + u64::from(discard.bytes)) / slot_bytes;
+                (discard.offset / slot_bytes..end).for_each(|slot| {
+                    self.slots.remove(&(slot as u32));
+                });
+            }
+            None => {}
+        }
+    }
+}
+
+/// What the pager knows of a unit.
+#[derive(Clone, Copy, Default)]
+struct Unit {
+    version: u32,
+    writing: bool,
+    held: bool,
+    stale: bool,
+}
+
+struct World {
+    places: Places,
+    servers: Vec<FakeServer>,
+    units: Vec<Unit>,
+    frames: Vec<u32>,
+    slot_units: u32,
+    is_full: bool,
+}
+
+impl World {
+    fn new(slot_units: u32, slots_max: &[usize]) -> World {
+        let shape = Shape {
+            units: UNITS,
+            unit_bytes: UNIT_BYTES,
+            slot_bytes: slot_units as usize * UNIT_BYTES,
+            small_frames: 5,
+            wide_frames: 0,
+        };
+        // They were asked before others took some of their room.
+        let placement = Placement::new(&vec![u64::from(UNITS / STRETCH_UNITS); slots_max.len()]);
+        World {
+            places: Places::new(shape, placement, slots_max.len()),
+            servers: slots_max.iter().map(|&slots_max| FakeServer { slots_max, ..FakeServer::default() }).collect(),
+            units: vec![Unit::default(); UNITS as usize],
+            frames: (0..5).collect(),
+            slot_units,
+            is_full: false,
+        }
+    }
+
+    fn write(&mut self, number: u32) {
+        let unit = &mut self.units[number as usize];
+        if unit.writing || self.frames.is_empty() {
+            return;
+        }
+        unit.version += 1;
+        unit.writing = true;
+        let index = self.frames.pop().expect("a frame");
+        let job = WriteBack { page: PageId(number), frame: FrameId { wide: false, index }, bytes: UNIT_BYTES as u32 };
+        self.is_full = self.places.write_back(job).is_none();
+    }
+
+    fn release(&mut self, number: u32) {
+        let unit = &mut self.units[number as usize];
+        unit.stale |= unit.writing;
+        if unit.held && !unit.writing {
+            unit.held = false;
+            self.places.release(number, 1);
+        }
+    }
+
+    /// A writer sends, at most so many discards.
+    fn send(&mut self, index: usize, discards_max: usize) {
+        let server = &mut self.servers[index];
+        let mut discards = std::mem::take(&mut server.vain);
+        self.places.take_discards(index, discards_max, &mut discards);
+        server.wire.extend(discards.into_iter().map(Sent::Discard));
+        if self.places.discards_wait_for(index) {
+            return;
+        }
+        let mut jobs = Vec::new();
+        self.places.take_writes(index, 2 * UNIT_BYTES, &mut jobs);
+        let units = &self.units;
+        server.wire.extend(jobs.into_iter().map(|job| Sent::Write(job, units[job.page.0 as usize].version)));
+    }
+
+    fn answer(&mut self, index: usize) {
+        let server = &mut self.servers[index];
+        // What it keeps in vain goes out before the next answer is looked at.
+        server.wire.extend(std::mem::take(&mut server.vain).into_iter().map(Sent::Discard));
+        let Some((job, took)) = server.answers.pop_front() else { return };
+        if !took {
+            self.places.placement.close(index);
+        }
+        match self.places.ended(job, index, took, &mut server.vain) {
+            Ended::Held => {
+                let number = job.page.0;
+                self.places.mark_held(number, 1);
+                self.frames.push(job.frame.index);
+                let unit = &mut self.units[number as usize];
+                (unit.held, unit.writing) = (true, false);
+                if std::mem::take(&mut unit.stale) {
+                    self.release(number);
+                }
+            }
+            Ended::GoesTo(_) => {}
+            Ended::Nowhere => self.is_full = true,
+        }
+    }
+
+    /// Every page that could be fetched now is where it is asked for.
+    fn check(&self) {
+        for (number, unit) in (0..).zip(&self.units).filter(|(_, unit)| unit.held && !unit.writing) {
+            let server = &self.servers[self.places.server_of(number)];
+            let found = server.slots.get(&(number / self.slot_units)).and_then(|slot| slot.get(&number));
+            assert_eq!(found, Some(&unit.version), "unit {number}");
+        }
+    }
+
+    fn step(&mut self, what: u8, number: u32) {
+        let index = number as usize % self.servers.len();
+        match what {
+            0 | 1 => self.write(number),
+            2 => self.release(number),
+            3 => self.send(index, 1 + number as usize % 3),
+            4 => self.servers[index].serve(self.slot_units),
+            _ => self.answer(index),
+        }
+        self.check();
+    }
+
+    fn is_quiet(&self) -> bool {
+        (0..self.servers.len()).all(|index| {
+            let server = &self.servers[index];
+            !self.places.waits_for(index)
+                && server.wire.is_empty()
+                && server.answers.is_empty()
+                && server.vain.is_empty()
+        })
+    }
+
+    fn come_to_rest(&mut self) {
+        for round in 0.. {
+            if self.is_quiet() || self.is_full {
+                break;
+            }
+            assert!(round < 1000, "it never ends");
+            for index in 0..self.servers.len() as u32 {
+                [3, 4, 5].into_iter().for_each(|what| self.step(what, index));
+            }
+        }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u8, u32)>> {
+    prop::collection::vec((0u8..6, 0..UNITS), 1..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// Slots of one, two and four units; servers that have room for all, and such that have not what they said.
+    #[test]
+    fn what_is_held_is_where_it_is_asked_for_and_what_is_released_is_given_back(
+        steps in steps(), slot_shift in 0u32..3, tight in any::<bool>(),
+    ) {
+        let slot_units = 1 << slot_shift;
+        let all = (UNITS / slot_units) as usize;
+        let mut world = World::new(slot_units, &if tight { [all / 4 + 1, all / 2, all] } else { [all; 3] });
+        for (what, number) in steps {
+            world.step(what, number);
+            if world.is_full {
+                return Ok(());
+            }
+        }
+        world.come_to_rest();
+        if world.is_full {
+            return Ok(());
+        }
+        for (index, server) in world.servers.iter().enumerate() {
+            let held: BTreeSet<u32> = (0..UNITS)
+                .filter(|&number| world.units[number as usize].held && world.places.server_of(number) == index)
+                .map(|number| number / slot_units)
+                .collect();
+            prop_assert_eq!(server.slots.keys().copied().collect::<BTreeSet<_>>(), held, "server {}", index);
+            prop_assert_eq!(world.places.bytes_on(index), server.slots.len() as u64 * (slot_units as u64 * UNIT_BYTES as u64));
+        }
+        (0..UNITS).for_each(|number| world.release(number));
+        world.come_to_rest();
+        prop_assert_eq!(world.places.placement.capacity_and_used().1, 0);
+        prop_assert!(world.servers.iter().all(|server| server.slots.is_empty()));
+    }
+}
+
+/// The smallest case: a unit's write-back is on its way when the only held unit of its slot is released.
+#[test]
+fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
+    let mut world = World::new(4, &[6]);
+    world.write(0);
+    world.come_to_rest();
+    world.write(1);
+    world.release(0);
+    world.come_to_rest();
+    assert!(world.units[1].held);
+    world.release(1);
+    world.come_to_rest();
+    assert!(world.servers[0].slots.is_empty(), "and then it is");
+}
+
+#[test]
+fn every_frame_can_wait_at_once_and_they_leave_in_order() {
+    const FRAMES: u32 = 1000;
+    let shape = Shape { units: 2 * FRAMES, unit_bytes: 4096, slot_bytes: 4096, small_frames: FRAMES, wide_frames: 2 };
+    let mut places = Places::new(shape, Placement::new(&[100]), 1);
+    let jobs = (0..FRAMES).map(|index| WriteBack {
+        page: PageId(index * 7 % FRAMES),
+        frame: FrameId { wide: false, index: index * 3 % FRAMES },
+        bytes: 4096,
+    });
+    let jobs: Vec<WriteBack> = jobs.collect();
+    jobs.iter().for_each(|&job| assert_eq!(places.write_back(job), Some(0)));
+    let mut sent = Vec::new();
+    while places.waits_for(0) {
+        let mut some = Vec::new();
+        places.take_writes(0, 10 * 4096, &mut some);
+        assert!((1..=10).contains(&some.len()));
+        sent.extend(some);
+    }
+    assert_eq!(sent, jobs);
+}
+
+#[test]
+fn neighbours_are_discarded_together_and_every_second_page_apart() {
+    let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, small_frames: 1, wide_frames: 0 };
+    let mut places = Places::new(shape, Placement::new(&[100]), 1);
+    let hold = |places: &mut Places, page: u32| {
+        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096 };
+        assert!(places.write_back(job).is_some());
+        places.take_writes(0, 4096, &mut Vec::new());
+        places.mark_held(page, 1);
+    };
+    (0..2048).for_each(|page| hold(&mut places, page));
+    (2049..4096).step_by(2).for_each(|page| hold(&mut places, page));
+    for (first, count) in Places::by_stretch(0, 4096, 512) {
+        assert!(places.release(first, count).is_some(), "its writer is told");
+        assert_eq!(places.release(first, count), None, "once");
+    }
+    let mut discards = Vec::new();
+    places.take_discards(0, 1, &mut discards);
+    places.take_discards(0, usize::MAX, &mut discards);
+    assert_eq!((discards[0], discards.len()), (Discard { offset: 0, bytes: 2048 * 4096 }, 1 + 1024));
+    assert_eq!(places.placement.capacity_and_used().1, 0);
+}
+
+/// The number of a server has to fit where it is kept.
+#[test]
+fn every_server_that_may_be_named_has_a_number() {
+    let shape = Shape {
+        units: SERVERS_MAX as u32 * 512,
+        unit_bytes: 4096,
+        slot_bytes: 4096,
+        small_frames: SERVERS_MAX as u32,
+        wide_frames: 0,
+    };
+    let mut places = Places::new(shape, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
+    for index in 0..SERVERS_MAX as u32 {
+        let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096 };
+        let server = places.write_back(job).expect("room for one each");
+        places.mark_held(index * 512, 1);
+        assert_eq!((server, places.server_of(index * 512)), (index as usize, index as usize));
+    }
+}

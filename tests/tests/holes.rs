@@ -1,0 +1,54 @@
+//! Guards what a memory server keeps against what a program gives back: pages that were freed in any pattern neither hold the
+//! program up nor take other pages with them, and a budget in percent works with every page size.
+
+use hanare_tests::{Outcome, Place, Served, built, mode_works, rounds, status, until};
+
+fn run(place: &Place, server: &Served, flags: &[&str], args: &[&str]) -> Outcome {
+    let mut command = place.hanare(["run", "--server", &server.address]);
+    command.args(flags).arg("--").arg(built().workload(args[0])).args(&args[1..]);
+    place.run(&mut command)
+}
+
+/// More discards that cannot be joined than any queue has room for used to stop the program for ever: whoever freed held the
+/// locks that the writer needed to make room.
+#[test]
+fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "2G");
+    let size = if rounds() > 1 { "2G" } else { "1G" };
+    let outcome = run(&place, &server, &["--local", "64M", "--page-size", "4K"], &["holes", "gaps", size]);
+    outcome.assert_well("every second page");
+    until("its slots are free", || status(&server.address).slots == 0);
+    place.assert_nothing_left();
+}
+
+/// A slot of 2 MiB used to be discarded with pages of it that were still on their way to the server.
+#[test]
+fn a_page_on_its_way_is_not_discarded_with_its_neighbour() {
+    for mode in ["thread", "sigbus", "sigsegv"] {
+        if !mode_works(mode) {
+            continue;
+        }
+        let place = Place::new();
+        let server = Served::tcp(&place, "3G");
+        let outcome = run(&place, &server, &["--local", "4M", "--mode", mode], &["holes", "pairs", "2G"]);
+        outcome.assert_well(&format!("pairs of pages in {mode} mode"));
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "256M");
+    for page_size in ["auto", "4K", "8K", "16K", "64K", "2M"] {
+        for share in ["50%", "5%"] {
+            let json = place.path("json");
+            let flags =
+                ["--local", share, "--page-size", page_size, "--stats-json", json.to_str().expect("a plain path")];
+            let outcome = run(&place, &server, &flags, &["touch", "64M", "--passes", "2"]);
+            outcome.assert_well(&format!("{share} of memory in {page_size} pages"));
+        }
+    }
+    place.assert_nothing_left();
+}
