@@ -15,6 +15,7 @@ use hanare_paging::{policy, prefetch};
 use hanare_sys::features::{Disabled, FeaturesError};
 use thiserror::Error;
 
+pub mod fits;
 mod values;
 
 pub use values::{
