@@ -28,6 +28,7 @@ use crate::library::{self, LibraryError};
 use crate::message::say;
 use crate::program::{self, ProgramError};
 use crate::report::Figures;
+use crate::serve::tell_spill;
 use crate::signals::Forwarder;
 use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
@@ -339,7 +340,11 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
     };
     let spill = spill_of(args.spill.as_deref());
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
-    Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?)
+    let private = Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?;
+    if args.spill.is_some() {
+        spill.iter().for_each(|dir| tell_spill(dir));
+    }
+    Ok(private)
 }
 
 /// Where a private server spills, as `--spill` says.

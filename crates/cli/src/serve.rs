@@ -98,8 +98,8 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     if args.private.is_none() {
         let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
         tell_memory(&asked)?;
-        args.spill.as_deref().iter().for_each(|dir| tell_spill(dir));
         let server = bind(&args)?;
+        args.spill.as_deref().iter().for_each(|dir| tell_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
         announce(&server, &args);
         server.run()?;
@@ -146,7 +146,7 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
 }
 
 /// Tells when nothing can be spilled as things are. Whether files can be made there at all the server finds out.
-fn tell_spill(dir: &Path) {
+pub(crate) fn tell_spill(dir: &Path) {
     let margin = ServerConfig::new(Vec::new(), 0).spill_margin;
     if let Ok(disk) = rustix::fs::statvfs(dir)
         && disk.f_bavail.saturating_mul(disk.f_frsize) <= margin

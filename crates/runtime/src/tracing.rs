@@ -239,10 +239,10 @@ impl Output {
 
     fn end(&mut self, ring: &Ring) {
         self.flush(ring);
-        if let Target::Open(mut file, framer) = std::mem::replace(&mut self.file, Target::Over) {
-            if let Err(error) = file.write_all(&framer.end(ring.overrun.load(Acquire))) {
-                tell_lost(&error);
-            }
+        if let Target::Open(mut file, framer) = std::mem::replace(&mut self.file, Target::Over)
+            && let Err(error) = file.write_all(&framer.end(ring.overrun.load(Acquire)))
+        {
+            tell_lost(&error);
         }
     }
 }
