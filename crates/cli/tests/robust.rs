@@ -198,21 +198,25 @@ fn a_temporary_folder_that_takes_nothing_is_named() {
 #[test]
 fn a_command_line_that_fits_the_command_and_not_the_program_is_told() {
     let place = Place::with_library();
-    // Variables that the command adds do not fit behind as many bytes as it was itself given.
-    let mut count = 2_200_000 / 100;
-    let outcome = loop {
+    // The most arguments that the command itself can be given. The variables that it adds do not fit beside as many.
+    let with = |count: usize| {
         let mut command = place.hanare();
         command.args(["run", "true"]).args(vec!["x".repeat(91); count]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        match command.spawn() {
-            Err(error) if error.raw_os_error() == Some(7) => count -= 1,
+        command
+    };
+    let (mut fits, mut too_many) = (1, 30_000);
+    while too_many - fits > 1 {
+        let count = (fits + too_many) / 2;
+        match with(count).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+            Err(error) if error.raw_os_error() == Some(7) => too_many = count,
             Err(error) => panic!("{error}"),
             Ok(mut child) => {
                 wait(&mut child);
-                break place.run(place.hanare().args(["run", "true"]).args(vec!["x".repeat(91); count]));
+                fits = count;
             }
         }
-    };
+    }
+    let outcome = place.run(&mut with(fits));
     outcome.assert_refused(126, "Argument list too long");
     place.assert_nothing_left();
 }
