@@ -84,7 +84,7 @@ fn a_bound_leaves_the_beginning_which_replays() {
 }
 
 #[test]
-fn of_several_processes_the_first_that_pages_is_recorded_and_a_killed_ones_trace_is_refused() {
+fn of_several_processes_the_first_that_pages_is_recorded_and_a_killed_ones_beginning() {
     let place = Place::new();
     let trace = place.path("trace");
     let touch = built().workload("touch").display().to_string();
@@ -95,7 +95,50 @@ fn of_several_processes_the_first_that_pages_is_recorded_and_a_killed_ones_trace
     assert!(info.contains("touch 16M\n") && info.contains("whole run      yes"), "{info}");
     let script = format!("{touch} 16M --passes 100000 & sleep 1; kill -9 $!");
     let mut command = place.hanare(["trace", "record", "--local", "4M", "--page-size", "16K", "-o"]);
-    place.run(command.arg(&trace).args(["--", "sh", "-c", &script]));
-    let outcome = place.run(place.hanare(["trace", "info"]).arg(&trace));
-    outcome.assert_ended_by_us(125, "is truncated: it ends at offset ");
+    let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &script]));
+    assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(0), 1), "{outcome:?}");
+    assert!(outcome.stderr.contains("has the run's beginning only"), "{outcome:?}");
+    let info = look(&place, &["trace", "info"], &trace).text();
+    assert!(info.contains("passes 100000\n") && info.contains("whole run      no"), "{info}");
+    assert!(look(&place, &["trace", "replay"], &trace).text().contains("as far as"));
+}
+
+#[test]
+fn a_run_that_records_nothing_leaves_the_file_as_it_was_and_says_so() {
+    let place = Place::new();
+    let trace = place.file("trace", "of another run");
+    let far = built().workload("touch").display().to_string();
+    let killed = format!("trap '' INT; {far} 8M; kill -9 $$");
+    for (flags, program, code, lines) in [
+        (&["--far", "large"][..], &["true"][..], 125, 1),
+        (&[], &["sh", "-c", "exit 7"], 7, 1),
+        (&[], &["sh", "-c", "kill -INT $$"], 130, 1),
+        (&[], &["no-such-program"], 127, 1),
+        (&["--local", "few"], &["true"], 125, 1),
+        (&["--policy", "help"], &["true"], 0, 0),
+    ] {
+        let mut command = place.hanare(["trace", "record", "-o"]);
+        let outcome = place.run(command.arg(&trace).args(flags).arg("--").args(program));
+        assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(code), lines), "{program:?}: {outcome:?}");
+        assert_eq!(std::fs::read(&trace).expect("the trace"), b"of another run", "{program:?}");
+        place.assert_nothing_left();
+    }
+    // What was recorded counts, however the program ended.
+    let mut command = place.hanare(["trace", "record", "--local", "4M", "-o"]);
+    let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &killed]));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");
+    assert!(look(&place, &["trace", "info"], &trace).text().contains("whole run      yes"));
+    let beside = std::fs::read_dir(place.path("")).expect("the folder").filter_map(Result::ok);
+    assert_eq!(beside.filter(|entry| entry.file_name().to_string_lossy().contains("hanare-trace")).count(), 0);
+}
+
+#[test]
+fn places_that_take_no_trace_are_refused_before_the_run() {
+    let place = Place::new();
+    for output in ["/dev/null", "/no/such/dir/trace", "/proc/trace", "/tmp", "/"] {
+        let mut command = place.hanare(["trace", "record", "-o", output, "--", "touch"]);
+        place.run(command.arg(place.path("ran"))).assert_ended_by_us(125, "check --output");
+        assert!(!place.path("ran").exists(), "{output}: the program ran");
+    }
+    assert!(std::fs::metadata("/dev/null").is_ok_and(|meta| !meta.is_file()));
 }

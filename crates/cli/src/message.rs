@@ -2,6 +2,11 @@
 
 use std::io::Write;
 
+/// Characters that are kept of the beginning of a message that quotes a value of any length.
+const HEAD_CHARS: usize = 600;
+/// Characters that are kept of its end, where it says what to do.
+const TAIL_CHARS: usize = 300;
+
 /// Prints one message. Characters that would break the line become spaces, and a closed stderr is no error.
 pub(crate) fn say(message: &str) {
     let line = format!("hanare: {}\n", one_line(message));
@@ -9,7 +14,13 @@ pub(crate) fn say(message: &str) {
 }
 
 fn one_line(message: &str) -> String {
-    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let count = message.chars().count();
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    if count <= HEAD_CHARS + TAIL_CHARS {
+        return message.chars().map(plain).collect();
+    }
+    let head = message.chars().take(HEAD_CHARS).map(plain);
+    head.chain(" ... ".chars()).chain(message.chars().skip(count - TAIL_CHARS).map(plain)).collect()
 }
 
 /// clap's error as one line: its first paragraph (what happened, to what), a tip that names a likelier flag, and whose
@@ -54,5 +65,12 @@ mod tests {
     #[test]
     fn control_characters_do_not_break_the_line() {
         assert_eq!(one_line("a\nb\x1b[1m\tc"), "a b [1m c");
+    }
+
+    #[test]
+    fn a_quoted_value_of_any_length_leaves_the_beginning_and_the_advice() {
+        let line = one_line(&format!("HANARE_LOCAL: '{}' is not a size; write 64M", "\u{e9}".repeat(100_000)));
+        assert!(line.starts_with("HANARE_LOCAL: '") && line.ends_with("is not a size; write 64M"));
+        assert_eq!(line.chars().count(), HEAD_CHARS + TAIL_CHARS + 5);
     }
 }

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_json_has_units_in_its_names_and_the_right_values() {
-        let figures = figures(&End::Signalled(9), |stats| {
+        let figures = figures(&End::Signalled { number: 9, core: false }, |stats| {
             add(&stats.processes, 1);
             add(&stats.swap_ns, 1_500_000_000);
             add(&stats.bytes_in, 8192);
@@ -351,7 +351,7 @@ mod tests {
     fn the_text_says_how_the_run_ended_and_whether_memory_was_far() {
         let never = figures(&End::Exited(3), |_| {}).text();
         assert!(never.contains("exit code 3") && never.contains("never set up"), "{never}");
-        let threaded = figures(&End::Signalled(11), |stats| {
+        let threaded = figures(&End::Signalled { number: 11, core: false }, |stats| {
             add(&stats.processes, 2);
             add(&stats.swap_ns, 9_000_000_000);
             add(&stats.local_bytes_peak, 3 << 19);

@@ -8,11 +8,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
 use hanare::far::{self, StartError};
 use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
+use hanare::settings::fits::{self, TooMuch};
 use hanare::settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_size,
@@ -26,8 +28,9 @@ use crate::library::{self, LibraryError};
 use crate::message::say;
 use crate::program::{self, ProgramError};
 use crate::report::Figures;
+use crate::serve::tell_spill;
 use crate::signals::Forwarder;
-use crate::supervise::{self, SuperviseError};
+use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
 use servers::ServersError;
 
@@ -120,6 +123,9 @@ pub(crate) enum RunError {
     /// The machine's memory is unknown.
     #[error("{0}; give --local and --memory")]
     Memory(#[from] MemoryError),
+    /// The machine has less memory.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
     /// The program cannot be run.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -172,6 +178,13 @@ pub(crate) struct Recording {
     pub(crate) bytes: Option<u64>,
 }
 
+impl RunArgs {
+    /// Whether nothing is to be run.
+    pub(crate) fn only_asks_for_help(&self) -> bool {
+        [&self.policy, &self.prefetch].into_iter().any(|choice| choice.as_deref() == Some(choices::HELP))
+    }
+}
+
 /// Runs the program, recorded if asked for, and returns the command's exit code.
 pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
     if args.policy.as_deref() == Some(choices::HELP) {
@@ -186,6 +199,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
         return Err(RunError::NoProgram);
     }
     let mut settings = settings(args)?;
+    check_memory(args, &settings)?;
     if let Some(Recording { path, bytes }) = recording {
         settings.trace = Some(path);
         settings.trace_bytes = bytes.unwrap_or(settings.trace_bytes);
@@ -223,6 +237,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let vars = environment(&settings, &library);
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((warmers, tree_end));
+    tell_of_core(&end, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {
         private.program_ended();
     }
@@ -233,6 +248,16 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
         say(&error.to_string());
     }
     Ok(end.exit_code())
+}
+
+/// A core file holds no far memory, and debuggers show zeroes in its place, which must not pass for data.
+fn tell_of_core(end: &End, far_bytes: u64) {
+    if end.dumped_core() && far_bytes > 0 {
+        say(&format!(
+            "the core file lacks the program's {far_bytes} bytes of far memory: debuggers show zeroes there, or nothing; \
+             see docs/debugging.md"
+        ));
+    }
 }
 
 /// Flags before variables before the host file before the defaults.
@@ -269,6 +294,38 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     Ok(settings)
 }
 
+/// Refuses budgets that this machine can never hold, and tells of those that it cannot hold now.
+fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
+    let from_variable = std::env::var_os("HANARE_LOCAL").is_some_and(|value| !value.is_empty());
+    let local_of = match () {
+        () if args.local.is_some() => "--local",
+        () if from_variable => "HANARE_LOCAL",
+        () => "the host file's local memory of",
+    };
+    let mut asked = Vec::new();
+    if let Local::Bytes(bytes) = settings.local {
+        asked.push((local_of, bytes));
+    }
+    asked.extend(args.memory.map(|bytes| ("--memory", bytes)));
+    tell_memory(&asked)
+}
+
+/// Refuses sizes beyond all memory, one by one, and tells when all of them together are more than is available.
+pub(crate) fn tell_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
+    // Where the machine's memory is unknown nothing can be said of it.
+    let Ok(memory) = Memory::now() else { return Ok(()) };
+    for (what, bytes) in asked {
+        fits::check(what, *bytes, &memory)?;
+    }
+    let names: Vec<&str> = asked.iter().map(|(what, _)| *what).collect();
+    let all = asked.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let together = names.join(" and ") + if names.len() > 1 { " together:" } else { "" };
+    if let Some(line) = fits::warning(&together, all, &memory) {
+        say(&line);
+    }
+    Ok(())
+}
+
 /// Half of what is left beside the program's own local memory, which may be all that a container has.
 pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     const LEAST: u64 = 16 << 20;
@@ -283,7 +340,11 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
     };
     let spill = spill_of(args.spill.as_deref());
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
-    Ok(Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?)
+    let private = Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?;
+    if args.spill.is_some() {
+        spill.iter().for_each(|dir| tell_spill(dir));
+    }
+    Ok(private)
 }
 
 /// Where a private server spills, as `--spill` says.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hanare::private;
+use hanare::settings::fits::TooMuch;
 use hanare::settings::{format_size, parse_size};
 use hanare::stats::Stats;
 use hanare::warm::Warmers;
@@ -21,6 +22,7 @@ use signal_hook::iterator::Signals;
 use thiserror::Error;
 
 use crate::message::say;
+use crate::run::tell_memory;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +39,8 @@ SIGTERM and SIGINT finish what is in flight and end it with exit code 0.";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Memory to lend. Default: half of the memory available.
+    /// Memory to lend, at most what this machine has; with --spill, what is kept in memory before files are used.
+    /// Default: half of the memory available.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     /// Address to listen on; may be given several times. Default: 127.0.0.1:7441. One that other machines can reach
@@ -79,6 +82,12 @@ pub(crate) enum ServeError {
     /// The machine's memory is unknown.
     #[error("{0}; give --memory")]
     Memory(#[from] MemoryError),
+    /// No directory for a run's socket.
+    #[error("cannot make a directory for the private memory server: {0}; set TMPDIR to a writable directory")]
+    Directory(io::Error),
+    /// The machine has less memory.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
     /// Signals or threads could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
@@ -87,14 +96,17 @@ pub(crate) enum ServeError {
 /// Serves until it is told to stop.
 pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     if args.private.is_none() {
+        let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
+        tell_memory(&asked)?;
         let server = bind(&args)?;
+        args.spill.as_deref().iter().for_each(|dir| tell_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
         announce(&server, &args);
         server.run()?;
         return Ok(0);
     }
     // The starter reads one line and words the failure itself, so that the user sees one line and not two.
-    match bind(&args) {
+    match make_directory(args.private.as_deref()).and_then(|()| bind(&args)) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
             // Only speed is lost without them.
@@ -106,6 +118,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
             Ok(0)
         }
         Err(error) => {
+            remove_directory(args.private.as_deref());
             tell_starter(&format!("failed: {error}"));
             Ok(crate::EXIT_OWN)
         }
@@ -131,6 +144,17 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     }
     config.key = args.key.as_deref().map(Key::from_file).transpose()?;
     Ok(Server::bind(config)?)
+}
+
+/// Tells when nothing can be spilled as things are. Whether files can be made there at all the server finds out.
+pub(crate) fn tell_spill(dir: &Path) {
+    let margin = ServerConfig::new(Vec::new(), 0).spill_margin;
+    if let Ok(disk) = rustix::fs::statvfs(dir)
+        && disk.f_bavail.saturating_mul(disk.f_frsize) <= margin
+    {
+        let (dir, margin) = (dir.display(), format_size(margin));
+        say(&format!("--spill {dir}: nothing can be spilled, for less than the {margin} left to others is free there"));
+    }
 }
 
 fn announce(server: &Server, args: &ServeArgs) {
@@ -218,14 +242,32 @@ fn is_held(pipe: &File) -> bool {
     rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count == 0)
 }
 
-/// Removes the directory that `hanare run` made for the socket: a starter that was killed could not. It goes only when
-/// it is one of those and empty.
-fn remove_directory(socket: Option<&Path>) {
-    let dir = socket.and_then(Path::parent);
-    let is_run_directory = |dir: &&Path| {
-        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(hanare::private::DIR_PREFIX))
+/// The directory of a socket, where its name says that it is a run's own.
+fn run_directory(socket: Option<&Path>) -> Option<&Path> {
+    let dir = socket.and_then(Path::parent)?;
+    dir.file_name()?.to_string_lossy().starts_with(private::DIR_PREFIX).then_some(dir)
+}
+
+/// Makes the directory of a run's socket, which only this user may enter. The server does so, and not who starts it: it
+/// outlives a starter that is killed, and leaves nothing. One that is there already has to be this user's alone.
+fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
+    let Some(dir) = run_directory(socket) else { return Ok(()) };
+    let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
+    let is_ours = || {
+        let meta = std::fs::symlink_metadata(dir);
+        meta.is_ok_and(|meta| {
+            meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o77 == 0
+        })
     };
-    if let Some(dir) = dir.filter(is_run_directory) {
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_ours() => Ok(()),
+        made => made.map_err(ServeError::Directory),
+    }
+}
+
+/// Removes the directory of a run's socket, if it is empty.
+fn remove_directory(socket: Option<&Path>) {
+    if let Some(dir) = run_directory(socket) {
         // The starter may have been first.
         let _ = std::fs::remove_dir(dir);
     }

@@ -32,7 +32,12 @@ pub(crate) enum End {
     /// It ended by itself, with this code.
     Exited(u8),
     /// This signal ended it.
-    Signalled(u8),
+    Signalled {
+        /// The signal.
+        number: u8,
+        /// Whether the system wrote a core file, or handed one to a program.
+        core: bool,
+    },
 }
 
 impl End {
@@ -40,7 +45,7 @@ impl End {
     pub(crate) fn exit_code(&self) -> u8 {
         match *self {
             End::Exited(code) => code,
-            End::Signalled(signal) => 128_u8.saturating_add(signal),
+            End::Signalled { number, .. } => 128_u8.saturating_add(number),
         }
     }
 
@@ -48,8 +53,13 @@ impl End {
     pub(crate) fn signal(&self) -> Option<u8> {
         match *self {
             End::Exited(_) => None,
-            End::Signalled(signal) => Some(signal),
+            End::Signalled { number, .. } => Some(number),
         }
+    }
+
+    /// Whether it left a core file.
+    pub(crate) fn dumped_core(&self) -> bool {
+        matches!(self, End::Signalled { core: true, .. })
     }
 
     /// Of a process that was waited for.
@@ -57,7 +67,7 @@ impl End {
         match (status.code(), status.signal()) {
             // Both are below 256 and 128 by the definition of wait(2)'s status.
             (Some(code), _) => End::Exited(code as u8),
-            (None, Some(signal)) => End::Signalled(signal as u8),
+            (None, Some(signal)) => End::Signalled { number: signal as u8, core: status.core_dumped() },
             (None, None) => End::Exited(0),
         }
     }

@@ -1,5 +1,7 @@
 //! `hanare trace`: record what the pager of a run saw and did, and look at what was recorded.
 
+mod aside;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use thiserror::Error;
 
 use crate::message::say;
 use crate::run::{self, Recording, RunArgs, RunError};
+use aside::{Aside, Outcome};
 
 /// Record what the pager of a run sees and does, for 'hanare simulate', and look at recordings.
 #[derive(Debug, Args)]
@@ -42,7 +45,9 @@ Example:
   hanare simulate policies --trace sort.trace --local 25%,50%,75%
 
 What is touched while it lies in view is not seen, so that a small --local shows more of a program. Of a program that \
-starts others, the first that touches far pages is recorded.";
+starts others, the first that touches far pages is recorded.
+The file is written beside FILE and takes its place at the end. A run that records nothing leaves FILE as it was and says \
+so; its exit code is 125 where the program's is 0.";
 
 /// Run a program as 'hanare run' does, and record what its pager sees and does.
 #[derive(Debug, Args)]
@@ -149,15 +154,40 @@ pub(crate) fn trace(args: &TraceArgs) -> Result<u8, TraceCommandError> {
 }
 
 fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
-    let failed = |source| TraceCommandError::Write { path: args.output.clone(), source };
-    File::create(&args.output).map_err(failed)?;
-    // The program may change its directory before it touches a far page.
-    let path = std::fs::canonicalize(&args.output).map_err(failed)?;
-    let code = run::run(&args.run, Some(Recording { path, bytes: args.trace_bytes }))?;
-    if std::fs::metadata(&args.output).map_err(failed)?.len() == 0 {
-        say(&format!("{} is empty: the program touched no far page", args.output.display()));
+    if args.run.only_asks_for_help() {
+        return Ok(run::run(&args.run, None)?);
     }
-    Ok(code)
+    let failed = |source| TraceCommandError::Write { path: args.output.clone(), source };
+    let aside = Aside::open(&args.output).map_err(failed)?;
+    let recording = Recording { path: aside.path().to_owned(), bytes: args.trace_bytes };
+    let code = run::run(&args.run, Some(recording))?;
+    let output = args.output.display();
+    match aside.settle() {
+        Ok(Outcome::Whole) => Ok(code),
+        Ok(Outcome::Cut) => {
+            say(&format!("{output} has the run's beginning only: the program ended before it wrote the rest"));
+            Ok(code)
+        }
+        Ok(Outcome::Growing) => {
+            say(&format!(
+                "{output} is not whole yet: it grows until a process that the program left running has ended"
+            ));
+            Ok(code)
+        }
+        Ok(Outcome::Nothing) => {
+            say(&format!("nothing was recorded, {output} is as it was: no far page was touched; try a lower --far"));
+            Ok(unless_told(code))
+        }
+        Err(source) => {
+            say(&failed(source).to_string());
+            Ok(unless_told(code))
+        }
+    }
+}
+
+/// The exit code when the trace is missing: a program's own failure goes before ours.
+fn unless_told(code: u8) -> u8 {
+    if code == 0 { crate::EXIT_OWN } else { code }
 }
 
 fn info(path: &Path) -> Result<u8, TraceCommandError> {
@@ -174,7 +204,7 @@ fn info(path: &Path) -> Result<u8, TraceCommandError> {
     if let Some(end) = reader.end() {
         text += &format!("{:14} {}\n{}", "records", end.counts.total(), end.counts);
         text += &format!("{:14} {}\n", "bytes", bytes.len());
-        let whole = if end.cut { "no: recording stopped when its bound was reached" } else { "yes" };
+        let whole = if end.cut { "no: its bound was reached, or its program was killed" } else { "yes" };
         text += &format!("{:14} {whole}\n", "whole run");
     }
     print(&text)

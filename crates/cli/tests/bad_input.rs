@@ -50,6 +50,17 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "--memory", "much", "true"], &[], 125, "'much' is not a size"),
             (&["run", "--memory", "1K", "--spill", "none", "true"], &[], 125, "2 MiB"),
             (&["run", "--spill", "/no/such/dir", "true"], &[], 125, "/no/such/dir"),
+            (&["run", "--local", "900T", "true"], &[], 125, "--local 900T is more than"),
+            (&["run", "--memory", "900T", "true"], &[], 125, "--memory 900T is more than"),
+            (&["run", "--memory", "900T", "--spill", "/var/tmp", "true"], &[], 125, "--memory 900T is more than"),
+            (&["run", "true"], &[("HANARE_LOCAL", "900T")], 125, "HANARE_LOCAL 900T is more than"),
+            (&["launch", "-n", "1", "--local", "900T", "true"], &[], 125, "--local 900T is more than"),
+            (
+                &["launch", "-n", "1", "--local", "1M", "--memory", "900T", "true"],
+                &[],
+                125,
+                "--memory 900T is more than",
+            ),
             (&["run", "--memory", "1G", "--server", "h:1", "true"], &[], 125, "cannot be used with"),
             (&["run", "--server", "a b", "true"], &[], 125, "HOST:PORT"),
             (&["run", "--server", "h:1=none", "true"], &[], 125, "not a size"),
@@ -119,6 +130,9 @@ fn host_files_are_refused_with_their_line() {
         place.run(&mut command).assert_refused(125, part);
     }
     place.run(place.hanare().args(["run", "-f", "/no/such/file", "true"])).assert_refused(125, "/no/such/file");
+    let vast = place.file("vast", "here 900000000\nb 1\n");
+    let mut command = place.hanare();
+    place.run(command.args(["run", "-f"]).arg(vast).arg("true")).assert_refused(125, "the host file's local memory");
     place.assert_nothing_left();
 }
 
@@ -172,6 +186,8 @@ fn what_cannot_be_served() {
             (&["serve", "--bogus"], &[], 125, "hanare serve --help"),
             (&["serve", "--memory", "much"], &[], 125, "not a size"),
             (&["serve", "--memory", "0", "--listen", "127.0.0.1:0"], &[], 125, "--memory"),
+            (&["serve", "--memory", "900T", "--listen", "127.0.0.1:0"], &[], 125, "--memory 900T is more than"),
+            (&["serve", "--memory", "900T", "--spill", "/var/tmp"], &[], 125, "--memory 900T is more than"),
             (&["serve", "--listen", "0.0.0.0:0"], &[], 125, "--key"),
             (&["serve", "--listen", "[::]:0"], &[], 125, "[::]:0"),
             (&["serve", "--listen", "a b"], &[], 125, "HOST:PORT"),
@@ -183,4 +199,18 @@ fn what_cannot_be_served() {
             (&["serve", "--private", "/x", "--listen", "127.0.0.1:0"], &[], 125, "cannot be used with"),
         ],
     );
+}
+
+#[test]
+fn more_memory_than_is_left_is_told_and_run() {
+    let place = Place::with_library();
+    let memory = hanare_sys::memory::Memory::now().unwrap();
+    let half = (memory.total_bytes / 2 + memory.available_bytes / 2).to_string();
+    if memory.available_bytes + (64 << 20) > memory.total_bytes {
+        return;
+    }
+    let outcome = place.run(place.hanare().args(["run", "--local", &half, "--memory", &half, "true"]));
+    assert_eq!((outcome.code, outcome.stderr.lines().count()), (Some(0), 1), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("hanare: --local and --memory together: "), "{outcome:?}");
+    place.assert_nothing_left();
 }

@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod options;
 
+use hanare_sys::memory::Memory;
+
+use crate::settings::{Local, fits};
 use crate::stats::Stats;
 use crate::{far, heap, private, stats};
 use options::Options;
@@ -71,6 +74,11 @@ pub unsafe extern "C" fn dlm_startup(argc: *mut c_int, argv: *mut *mut *mut c_ch
 
 fn start(options: Options) -> Result<(), Box<dyn Display>> {
     let mut settings = options.settings(|name| std::env::var_os(name)).map_err(boxed)?;
+    if let (Local::Bytes(bytes), Ok(memory)) = (settings.local, Memory::now()) {
+        const WHAT: &str = "the local budget of";
+        fits::check(WHAT, bytes, &memory).map_err(boxed)?;
+        fits::warning(WHAT, bytes, &memory).inspect(|line| eprintln!("hanare: {line}"));
+    }
     // Open until the engine has counters of its own from it.
     let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {

@@ -232,7 +232,15 @@ fn map_pages(len: usize) -> *mut u8 {
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
     // by number because `mmap` may be interposed.
     let addr = unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
-    addr.map_or(null_mut(), |addr| addr as *mut u8)
+    addr.map_or(null_mut(), |addr| without_dump(addr, len))
+}
+
+/// Leaves a fresh mapping of Hanare's out of core files: its tables span gigabytes of addresses, which debuggers that write
+/// cores would fill with zeroes. A kernel that refuses writes larger cores and nothing else.
+fn without_dump(addr: usize, len: usize) -> *mut u8 {
+    // SAFETY: the advice changes no contents.
+    let _ = unsafe { syscall(libc::SYS_madvise, [addr, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
+    addr as *mut u8
 }
 
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {

@@ -10,14 +10,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use thiserror::Error;
 
 use crate::settings::Settings;
@@ -37,8 +35,8 @@ const DIR_LEN_MAX: usize = 80;
 /// Why there is no private server.
 #[derive(Debug, Error)]
 pub enum PrivateError {
-    /// No directory for its socket.
-    #[error("cannot make a directory for the private memory server: {0}; set TMPDIR to a writable directory")]
+    /// No name for its socket's directory.
+    #[error("cannot name a directory for the private memory server: {0}")]
     Directory(std::io::Error),
     /// It could not be started.
     #[error("cannot start the private memory server {command}: {source}; reinstall hanare", command = command.display())]
@@ -82,7 +80,8 @@ pub const STAYS: &str = "stays";
 pub struct Private {
     child: Child,
     lines: mpsc::Receiver<String>,
-    dir: TempDir,
+    /// Made by the server, which outlives a starter that is killed and removes it.
+    dir: PathBuf,
 }
 
 impl Private {
@@ -94,7 +93,7 @@ impl Private {
         let dir = socket_dir().map_err(PrivateError::Directory)?;
         let command = options.command;
         let mut serve = Command::new(command);
-        serve.arg("serve").arg("--private").arg(dir.path().join(SOCKET));
+        serve.arg("serve").arg("--private").arg(dir.join(SOCKET));
         serve.arg("--memory").arg(options.memory.to_string());
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
@@ -132,7 +131,7 @@ impl Private {
     /// The socket the program's engine attaches to.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.dir.path().join(SOCKET)
+        self.dir.join(SOCKET)
     }
 
     /// After the program ended in good order: the server ends too, unless processes that the program left behind still
@@ -141,7 +140,6 @@ impl Private {
         let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
         // A server that ends says nothing more.
         if told && self.lines.recv_timeout(STOP_TIMEOUT).is_ok_and(|line| line == STAYS) {
-            self.dir.disable_cleanup(true);
             // Its end of the pipe closes with this process.
             std::mem::forget(self);
         }
@@ -171,16 +169,19 @@ impl Drop for Private {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        // A server that ended in good order was first; one that was killed left it.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// A fresh directory that only this user may enter.
-fn socket_dir() -> std::io::Result<TempDir> {
+/// The path of a directory that is not there yet.
+fn socket_dir() -> std::io::Result<PathBuf> {
     let wish = std::env::temp_dir();
     // LD_PRELOAD's environment carries the path as text, and a socket's address is short.
     let fits = wish.as_os_str().len() <= DIR_LEN_MAX && wish.to_str().is_some();
     let base = if fits { wish } else { PathBuf::from("/tmp") };
-    tempfile::Builder::new().prefix(DIR_PREFIX).permissions(std::fs::Permissions::from_mode(0o700)).tempdir_in(base)
+    let random = hanare_wire::handshake::random::<8>().map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(base.join(format!("{DIR_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
 
 /// The lines that `output` says, as long as there are any. They are read by a thread, which ends with the output.

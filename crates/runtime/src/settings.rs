@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::store::remote::SERVERS_MAX;
 
+pub mod fits;
 mod values;
 
 pub use values::{

@@ -17,6 +17,7 @@ use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Mapping};
 
 use crate::engine::now_ns;
+use crate::fatal;
 use crate::plan::Plan;
 use crate::settings::{Mode, Settings};
 
@@ -188,6 +189,9 @@ pub(crate) fn forked() {
     // SAFETY: set once to a leaked box, or null.
     if let Some(tracing) = unsafe { tracing.as_ref() } {
         tracing.ring.closed.store(true, Release);
+        // The child's copy of the descriptor would hold the file's lock beyond the parent's end. No thread of the parent's
+        // was at the output when it forked.
+        tracing.output.lock().file = Target::Over;
     }
 }
 
@@ -223,7 +227,11 @@ impl Output {
     fn write(&mut self, len: usize) -> usize {
         let Target::Open(file, framer) = &mut self.file else { return 0 };
         let (head, taken) = framer.chunk(&self.part[..len]);
-        if taken > 0 && file.write_all(&head).and_then(|()| file.write_all(&self.part[..taken])).is_err() {
+        if taken == 0 {
+            return 0;
+        }
+        if let Err(error) = file.write_all(&head).and_then(|()| file.write_all(&self.part[..taken])) {
+            tell_lost(&error);
             self.file = Target::Over;
             return 0;
         }
@@ -232,26 +240,43 @@ impl Output {
 
     fn end(&mut self, ring: &Ring) {
         self.flush(ring);
-        if let Target::Open(mut file, framer) = std::mem::replace(&mut self.file, Target::Over) {
-            // A trace that cannot be ended is refused as truncated by whoever reads it.
-            let _ = file.write_all(&framer.end(ring.overrun.load(Acquire)));
+        if let Target::Open(mut file, framer) = std::mem::replace(&mut self.file, Target::Over)
+            && let Err(error) = file.write_all(&framer.end(ring.overrun.load(Acquire)))
+        {
+            tell_lost(&error);
         }
     }
+}
+
+/// Says once a process why its run is not recorded to the end. The run itself goes on.
+fn tell_lost(error: &std::io::Error) {
+    fatal::say(format_args!("cannot write the trace any more: {error}; the run goes on unrecorded"));
 }
 
 /// The file, if it is there for us: of all processes of a run the first that has pages to tell of is recorded, and that
 /// is the one that finds the file empty.
 fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
-    let file = File::options().write(true).open(path).ok()?;
+    match try_file(path, header, bytes_max) {
+        Ok(taken) => taken,
+        // The command that wants the trace has ended, and took the file away.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => {
+            tell_lost(&error);
+            None
+        }
+    }
+}
+
+fn try_file(path: &Path, header: &Header, bytes_max: u64) -> std::io::Result<Option<(File, Framer)>> {
+    let file = File::options().write(true).open(path)?;
     let mut file = File::from(descriptors::keep(file.into()));
     // SAFETY: a plain system call on a descriptor of ours. Released when the file is closed at the end of the trace.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 || file.metadata().ok()?.len() != 0
-    {
-        return None;
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 || file.metadata()?.len() != 0 {
+        return Ok(None);
     }
     let (framer, bytes) = Framer::start(header, bytes_max);
-    file.write_all(&bytes).ok()?;
-    Some((file, framer))
+    file.write_all(&bytes)?;
+    Ok(Some((file, framer)))
 }
 
 #[cfg(test)]

@@ -164,25 +164,31 @@ impl Tree {
         }
     }
 
-    /// Forgets what a program that this process executed was given.
+    /// Forgets what a program that this process executed was given. Without the lock others do so when they look round:
+    /// the stack they know of is gone.
     pub(crate) fn executed(&self, counters: &Counters) {
         let me = own_pid();
-        for member in self.members() {
-            if member.pid.load(Relaxed) == me && member.kind.load(Acquire) != PROMISED {
-                member.retire(counters);
+        let _ = self.alone(|| {
+            for member in self.members() {
+                if member.pid.load(Relaxed) == me && member.kind.load(Acquire) != PROMISED {
+                    member.retire(counters);
+                }
             }
-        }
+        });
     }
 }
 
 impl Member {
+    /// Gives the place up. The lock is held: two that clear it at once could clear what a third put there in between. The
+    /// place is free only when it is cleared, so that a holder of the lock who dies on the way leaves it to the next one.
     fn retire(&self, counters: &Counters) {
-        if self.kind.swap(FREE, AcqRel) == FREE {
+        if self.kind.load(Acquire) == FREE {
             return;
         }
         counters.local_bytes.fetch_sub(self.local.swap(0, Relaxed), Relaxed);
         counters.far_bytes.fetch_sub(self.far.swap(0, Relaxed), Relaxed);
-        self.share.store(0, Release);
+        self.share.store(0, Relaxed);
+        self.kind.store(FREE, Release);
     }
 }
 
@@ -319,9 +325,10 @@ impl Seat {
         self.member.kind.store(if pages { SEATED } else { FIXED }, Release);
     }
 
-    /// Nobody takes this place after all.
+    /// Nobody takes this place after all. Without the lock it lapses when others look round: a promise by its age, any other
+    /// place with its process.
     pub(crate) fn withdraw(&self) {
-        self.member.retire(self.counters);
+        let _ = self.tree.alone(|| self.member.retire(self.counters));
     }
 }
 
@@ -339,7 +346,9 @@ fn own_stack() -> u64 {
 /// stack begins there (0: any).
 fn is_running(pid: u32, stack: u64) -> bool {
     match process(pid) {
-        Some(process) => !matches!(process.state, b'Z' | b'X') && (stack == 0 || process.stack == stack),
+        // The first thread of a process may end before the others: it is a zombie without a stack, and the process runs.
+        Some(process) if matches!(process.state, b'Z' | b'X') => process.threads > 1,
+        Some(process) => stack == 0 || process.stack == stack,
         // What cannot be read is not known to be gone.
         None => {
             // SAFETY: asks whether there is such a process; sends nothing.
@@ -351,6 +360,7 @@ fn is_running(pid: u32, stack: u64) -> bool {
 
 struct Process {
     state: u8,
+    threads: u64,
     stack: u64,
 }
 
@@ -374,8 +384,9 @@ fn process(pid: u32) -> Option<Process> {
     let behind = text[..len].iter().rposition(|&byte| byte == b')')? + 2;
     let mut fields = text.get(behind..len)?.split(|&byte| byte == b' ');
     let state = *fields.next()?.first()?;
-    let stack = std::str::from_utf8(fields.nth(24)?).ok()?.parse().ok()?;
-    Some(Process { state, stack })
+    let mut number = |skipped| std::str::from_utf8(fields.nth(skipped)?).ok()?.parse().ok();
+    let (threads, stack) = (number(16)?, number(7)?);
+    Some(Process { state, threads, stack })
 }
 
 #[cfg(test)]
@@ -476,6 +487,44 @@ mod tests {
         assert_eq!((child.share(), stats.local_bytes.load(Relaxed), stats.far_bytes.load(Relaxed)), (0, 100, 0));
         assert_eq!(stats.local_bytes_peak.load(Relaxed), 500);
         process.wait().unwrap();
+    }
+
+    #[test]
+    fn nobody_retires_a_member_beside_who_holds_the_lock() {
+        let stats = fresh();
+        let tree = stats.tree();
+        let parent = tree.join(stats, 1000, 10).unwrap();
+        let child = parent.promise(300, 100, false).ok().unwrap();
+        tree.alone(|| {
+            // As long as the lock is held elsewhere the place stays taken, and the holder's sums stay true.
+            std::thread::scope(|scope| scope.spawn(|| child.withdraw()).join().unwrap());
+            assert_eq!((child.share(), child.member.kind.load(Acquire)), (300, PROMISED));
+            std::thread::scope(|scope| scope.spawn(|| tree.executed(stats)).join().unwrap());
+            assert_eq!(parent.member.kind.load(Acquire), SEATED);
+        })
+        .unwrap();
+        child.withdraw();
+        assert_eq!((child.share(), child.member.kind.load(Acquire)), (0, FREE));
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_ended_is_running() {
+        // The first thread ends by itself and is a zombie; another goes on for some seconds.
+        const SCRIPT: &str = "import ctypes, os, threading, time\n\
+            threading.Thread(target=lambda: (time.sleep(5), os._exit(0))).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = std::process::Command::new("python3").args(["-c", SCRIPT]).spawn().unwrap();
+        let end_ns = now_ns() + 4_000_000_000;
+        while process(child.id()).unwrap().state != b'Z' {
+            assert!(now_ns() < end_ns, "the first thread did not end");
+        }
+        assert!(is_running(child.id(), 0));
+        child.kill().unwrap();
+        let end_ns = now_ns() + 4_000_000_000;
+        while is_running(child.id(), 0) {
+            assert!(now_ns() < end_ns, "a zombie that nobody waited for counts as running");
+        }
+        child.wait().unwrap();
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::process::Command;
 use clap::Args;
 use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
+use hanare::settings::fits::TooMuch;
 use hanare::settings::{Local, POLICIES, ServerSpec, Settings, SettingsError, parse_name, parse_size};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
 use crate::run::servers::{self, ServersError};
-use crate::run::{choices, private_memory, spill_of};
+use crate::run::{choices, private_memory, spill_of, tell_memory};
 
 /// The policy of ranks: what is kept of a loop over more than fits is used again.
 const DEFAULT_POLICY: &str = "lirs";
@@ -62,6 +63,9 @@ pub(crate) enum ElsewhereError {
     /// The machine's memory is unknown.
     #[error("{0}; give --memory")]
     Memory(#[from] MemoryError),
+    /// The machine has less memory.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
     /// A named server is no use.
     #[error(transparent)]
     Servers(#[from] ServersError),
@@ -99,6 +103,8 @@ impl Elsewhere {
         settings.key_file = args.key.clone().or(settings.key_file);
         settings.policy = args.policy.clone().unwrap_or_else(|| DEFAULT_POLICY.to_owned());
         settings.validate_values()?;
+        let private = args.memory.map(|bytes| ("--memory", bytes));
+        tell_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;
         if !settings.servers.is_empty() {
             servers::check(&settings)?;
             return Ok(Elsewhere::Servers(Box::new(settings)));

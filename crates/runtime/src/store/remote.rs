@@ -325,14 +325,15 @@ impl Remote {
 
     /// Where each link stands, in words.
     pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
-        for server in &self.servers {
+        for (index, server) in self.servers.iter().enumerate() {
             let reads = server.reads_in_flight.load(Relaxed);
             let writes = server.writes_in_flight.load(Relaxed);
-            write!(out, "; {}: {reads} reads under way, ", server.name)?;
-            match server.jobs.try_lock() {
-                Some(jobs) => write!(out, "{} jobs queued, {writes} sent", jobs.len())?,
-                None => out.write_str("its queue is locked")?,
-            }
+            write!(out, "; {}: {reads} reads and {writes} writes under way, ", server.name)?;
+            out.write_str(match self.places.try_lock().map(|places| places.waits_for(index)) {
+                Some(true) => "more queued",
+                Some(false) => "nothing queued",
+                None => "its queue locked",
+            })?;
         }
         Ok(())
     }

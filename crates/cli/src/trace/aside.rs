@@ -1,0 +1,216 @@
+//! The file that a run is recorded into: beside the one that the user named, which it replaces once it is a trace.
+//!
+//! A run that records nothing, or cannot write, leaves the named file as it was.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use hanare_paging::trace::{Framer, Reader};
+use rustix::fs::FlockOperation;
+use tempfile::NamedTempFile;
+
+const HEAD_LEN: usize = 8;
+const END_BIT: u32 = 1 << 31;
+
+/// A recording under way.
+pub(super) struct Aside {
+    target: PathBuf,
+    /// Those of the file to be replaced.
+    permissions: Option<Permissions>,
+    file: NamedTempFile,
+}
+
+/// What became of a recording.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It tells of the whole run, as far as its bound allowed.
+    Whole,
+    /// It is the beginning of the run: the program ended without ending its trace.
+    Cut,
+    /// A process that the program left running still writes it.
+    Growing,
+    /// It tells of nothing; the named file is as it was.
+    Nothing,
+}
+
+impl Aside {
+    /// Makes the file in the folder of `target`, which is checked to be replaceable.
+    pub(super) fn open(target: &Path) -> io::Result<Self> {
+        let (target, permissions) = match std::fs::metadata(target) {
+            Ok(meta) if !meta.is_file() => return Err(io::Error::other("it is no regular file")),
+            Ok(meta) => {
+                // Replacing asks for rights on the folder only; a file that may not be written is not replaced either.
+                File::options().write(true).open(target)?;
+                (target.canonicalize()?, Some(meta.permissions()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (fresh(target)?, None),
+            Err(error) => return Err(error),
+        };
+        if target.to_str().is_none() {
+            return Err(io::Error::other("its path is not valid UTF-8"));
+        }
+        let folder = target.parent().unwrap_or(Path::new("/"));
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(".hanare-trace-").permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+        Ok(Self { target, permissions, file })
+    }
+
+    /// Where to record, by its whole path: the program may change its directory before it has pages.
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// After the run: puts a trace in the named file's place.
+    pub(super) fn settle(self) -> io::Result<Outcome> {
+        let mut file = self.file.as_file();
+        // Whoever records holds the lock for as long.
+        let outcome = match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                match missing_end(&bytes) {
+                    End::There => Outcome::Whole,
+                    End::Nowhere => return Ok(Outcome::Nothing),
+                    End::Missing(at, end) => {
+                        file.set_len(at)?;
+                        file.seek(SeekFrom::Start(at))?;
+                        file.write_all(&end)?;
+                        Outcome::Cut
+                    }
+                }
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Outcome::Growing,
+            Err(errno) => return Err(errno.into()),
+        };
+        let kept = self.file.persist(&self.target).map_err(|error| error.error)?;
+        if let Some(permissions) = self.permissions {
+            kept.set_permissions(permissions)?;
+        }
+        Ok(outcome)
+    }
+}
+
+/// The whole path of a file that is not there yet.
+fn fresh(target: &Path) -> io::Result<PathBuf> {
+    let name = target.file_name().ok_or(io::ErrorKind::NotFound)?;
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(folder.canonicalize()?.join(name))
+}
+
+/// Where a trace ends.
+enum End {
+    There,
+    /// There is no record.
+    Nowhere,
+    /// Behind the last whole chunk, and with these bytes.
+    Missing(u64, Vec<u8>),
+}
+
+/// Looks for the end of a trace, and makes one for a trace whose program was killed while it wrote.
+fn missing_end(bytes: &[u8]) -> End {
+    let Ok(reader) = Reader::new(bytes) else { return End::Nowhere };
+    let start = reader.offset();
+    let mut at = start;
+    let (mut framer, _) = Framer::start(reader.header(), u64::MAX);
+    while let Some(head) = bytes.get(at..at + HEAD_LEN) {
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let len = (length & !END_BIT) as usize;
+        let Some(payload) = bytes.get(at + HEAD_LEN..at + HEAD_LEN + len) else { break };
+        if length & END_BIT != 0 {
+            let cut = payload.first() == Some(&1);
+            if framer.end(cut) == bytes[at..] {
+                return End::There;
+            }
+            return End::Nowhere;
+        }
+        // The same head again shows that the chunk is whole.
+        let (again, taken) = framer.chunk(payload);
+        if len == 0 || taken != len || again != head {
+            // The framer has counted it. What is before it is counted anew, without it.
+            return missing_end(&bytes[..at]);
+        }
+        at += HEAD_LEN + len;
+    }
+    if at == start { End::Nowhere } else { End::Missing(at as u64, framer.end(true)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare_paging::PageId;
+    use hanare_paging::policy::Cause;
+    use hanare_paging::trace::{Header, Record, write};
+
+    fn trace() -> Vec<u8> {
+        let header =
+            Header { unit_bytes: 4096, units: 1 << 22, block_units: 1, policy: "fifo".into(), ..Header::default() };
+        write(&header, (0..40_000_u32).map(|page| Record::Inserted(PageId(page * 97 % (1 << 22)), Cause::Read)))
+    }
+
+    /// What is kept of these bytes.
+    fn settled(dir: &Path, bytes: &[u8]) -> (Outcome, Option<Vec<u8>>) {
+        let target = dir.join("t");
+        std::fs::write(&target, "old").unwrap();
+        let aside = Aside::open(&target).unwrap();
+        std::fs::write(aside.path(), bytes).unwrap();
+        let outcome = aside.settle().unwrap();
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1, "something is left aside");
+        let kept = std::fs::read(&target).unwrap();
+        (outcome, (kept != b"old").then_some(kept))
+    }
+
+    #[test]
+    fn a_trace_cut_anywhere_becomes_a_whole_one_of_its_beginning_or_nothing() {
+        let (dir, whole) = (tempfile::tempdir().unwrap(), trace());
+        assert_eq!(settled(dir.path(), &whole), (Outcome::Whole, Some(whole.clone())));
+        let mut cuts = 0;
+        for len in (0..whole.len()).step_by(311).chain([whole.len() - 1]) {
+            let (outcome, kept) = settled(dir.path(), &whole[..len]);
+            let Some(kept) = kept else {
+                assert_eq!(outcome, Outcome::Nothing);
+                continue;
+            };
+            assert_eq!(outcome, Outcome::Cut);
+            cuts += 1;
+            let mut reader = Reader::new(&kept).unwrap();
+            assert!(reader.by_ref().all(|record| record.is_ok()), "{len}");
+            assert!(reader.end().unwrap().cut, "{len}");
+        }
+        assert!(cuts > 100, "{cuts}");
+    }
+
+    #[test]
+    fn a_damaged_chunk_ends_what_is_kept() {
+        let (dir, mut bytes) = (tempfile::tempdir().unwrap(), trace());
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        let (outcome, kept) = settled(dir.path(), &bytes);
+        assert_eq!(outcome, Outcome::Cut);
+        let kept = kept.unwrap();
+        assert!(kept.len() < middle + 200 && Reader::new(&kept).unwrap().all(|record| record.is_ok()));
+    }
+
+    #[test]
+    fn the_named_files_mode_and_link_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::write(&real, "old").unwrap();
+        std::fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let aside = Aside::open(&link).unwrap();
+        std::fs::write(aside.path(), trace()).unwrap();
+        assert_eq!(aside.settle().unwrap(), Outcome::Whole);
+        assert_eq!(std::fs::read(&real).unwrap(), trace());
+        assert_eq!(real.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_refused() {
+        for path in ["/dev/null", "/tmp", "/no/such/dir/t", "", "/"] {
+            assert!(Aside::open(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Sizes that users give, against the memory that this process may use.
+
+use hanare_sys::memory::Memory;
+use thiserror::Error;
+
+/// More was asked for than there can ever be.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what} {asked} is more than the {total} that {whose}; give less", asked = about(*bytes), total = about(memory.total_bytes), whose = owner(memory))]
+pub struct TooMuch {
+    what: String,
+    bytes: u64,
+    memory: Memory,
+}
+
+/// Refuses a size of local memory, which the user named as `what`, that is beyond all memory.
+///
+/// # Errors
+/// [`TooMuch`].
+pub fn check(what: &str, bytes: u64, memory: &Memory) -> Result<(), TooMuch> {
+    if bytes > memory.total_bytes {
+        return Err(TooMuch { what: what.to_owned(), bytes, memory: *memory });
+    }
+    Ok(())
+}
+
+/// What is to be told of a size beyond what is available now: it may yet work.
+#[must_use]
+pub fn warning(what: &str, bytes: u64, memory: &Memory) -> Option<String> {
+    let left = memory.available_bytes;
+    let line = || {
+        let (bytes, left) = (about(bytes), about(left));
+        format!("{what} {bytes} is more than the {left} of memory available now; the system may swap, or end processes")
+    };
+    (bytes > left).then(line)
+}
+
+fn owner(memory: &Memory) -> &'static str {
+    match memory.cgroup_limit_bytes {
+        Some(_) => "the memory cgroup allows",
+        None => "this machine has",
+    }
+}
+
+/// A size to be read: whole numbers of a unit, else one digit behind the point.
+fn about(bytes: u64) -> String {
+    let (unit, shift) = [("T", 40), ("G", 30), ("M", 20), ("K", 10)]
+        .into_iter()
+        .find(|(_, shift)| bytes >= 1 << shift)
+        .unwrap_or(("", 0));
+    let value = bytes as f64 / (1_u64 << shift) as f64;
+    if value.fract() == 0.0 { format!("{value:.0}{unit}") } else { format!("{value:.1}{unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn beyond_all_memory_is_refused_and_beyond_what_is_left_is_told() {
+        let memory = Memory { total_bytes: 24 * GIB, available_bytes: 20 * GIB + GIB / 2, cgroup_limit_bytes: None };
+        assert_eq!(check("--local", 22 * GIB, &memory), Ok(()));
+        assert_eq!(warning("--local", 20 * GIB, &memory), None);
+        let told = warning("--local", 22 * GIB, &memory).unwrap();
+        assert!(told.starts_with("--local 22G is more than the 20.5G of memory available now"), "{told}");
+        let refused = check("--memory", 100 << 40, &memory).unwrap_err().to_string();
+        assert_eq!(refused, "--memory 100T is more than the 24G that this machine has; give less");
+        let within = Memory { cgroup_limit_bytes: Some(24 * GIB), ..memory };
+        assert!(check("--memory", u64::MAX, &within).unwrap_err().to_string().contains("the memory cgroup allows"));
+    }
+}

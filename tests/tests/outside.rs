@@ -1,0 +1,109 @@
+//! Guards what is seen of far memory from outside the program, as docs/debugging.md tells it: zeroes never stand for bytes
+//! that are away.
+
+use hanare_tests::{Place, mode_works, until};
+
+/// Fills pages that differ, says where they are, and waits.
+const PROGRAM: &str = "\
+import ctypes, os, sys, time
+size = 32 << 20
+block = bytearray(size)
+for at in range(0, size, 4096):
+    block[at:at + 8] = (at // 4096 + 1).to_bytes(8, 'little')
+where = ctypes.addressof((ctypes.c_char * size).from_buffer(block))
+print(os.getpid(), where, size, file=sys.stderr, flush=True)
+time.sleep(100)
+";
+
+/// Reads every 16th page of another process in two ways; counts what it gets.
+const LOOKER: &str = "\
+import collections, ctypes, os, sys
+pid, where, size = map(int, sys.argv[1:])
+libc = ctypes.CDLL(None)
+class Part(ctypes.Structure):
+    _fields_ = [('at', ctypes.c_void_p), ('len', ctypes.c_size_t)]
+buffer = ctypes.create_string_buffer(8)
+def call(at):
+    here, there = Part(ctypes.addressof(buffer), 8), Part(at, 8)
+    got = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return buffer.raw if got == 8 else None
+memory = os.open(f'/proc/{pid}/mem', os.O_RDONLY)
+def file(at):
+    try:
+        return os.pread(memory, 8, at)
+    except OSError:
+        return None
+for name, read in (('call', call), ('file', file)):
+    seen = collections.Counter()
+    for at in range(0, size, 16 * 4096):
+        got = read(where + at)
+        right = (at // 4096 + 1).to_bytes(8, 'little')
+        seen['refused' if got is None else 'right' if got == right else 'wrong'] += 1
+    print(name, seen['right'], seen['refused'], seen['wrong'])
+";
+
+/// What a looker got: right, refused and wrong pages.
+fn look(mode: &str) -> [[u64; 3]; 2] {
+    let place = Place::new();
+    let program = place.file("program.py", PROGRAM);
+    let looker = place.file("looker.py", LOOKER);
+    let mut command = place.hanare(["run", "--mode", mode, "--local", "8M", "--page-size", "16K", "--", "python3"]);
+    let running = place.start(command.arg(&program));
+    until("the program has said where its pages are", || running.said_so_far().ends_with('\n'));
+    let said = running.said_so_far();
+    let mut python = place.command("python3");
+    let outcome = place.run(python.arg(&looker).args(said.split_whitespace()));
+    outcome.assert_well(mode);
+    let text = outcome.text();
+    let mut rows = text.lines().map(|line| {
+        let mut numbers = line.split(' ').skip(1).map(|word| word.parse().expect("a number"));
+        std::array::from_fn(|_| numbers.next().expect("three numbers"))
+    });
+    std::array::from_fn(|_| rows.next().expect("two rows"))
+}
+
+#[test]
+fn in_thread_mode_another_process_reads_pages_that_are_away() {
+    if mode_works("thread") {
+        let [call, file] = look("thread");
+        assert!(call[0] == 512 && call[2] == 0, "{call:?}");
+        assert_eq!(file[2], 0, "{file:?}");
+    }
+}
+
+#[test]
+fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
+    if mode_works("sigbus") {
+        for [right, refused, wrong] in look("sigbus") {
+            assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
+        }
+    }
+}
+
+#[test]
+fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
+    // What the file shows there is told in docs/debugging.md.
+    let [[right, refused, wrong], _] = look("sigsegv");
+    assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
+}
+
+#[test]
+fn a_run_that_dumps_core_says_what_the_core_lacks() {
+    let place = Place::new();
+    let program = place.file("program.py", PROGRAM.replace("time.sleep(100)", "time.sleep(1); os.abort()"));
+    for (limit, told) in [("unlimited", true), ("0", false)] {
+        let script = format!("ulimit -c {limit} && exec \"$@\"");
+        let mut shell = place.command("sh");
+        shell.args(["-c", &script, "sh"]).arg(hanare_tests::built().hanare());
+        let outcome = place.run(shell.args(["run", "--local", "8M", "--", "python3"]).arg(&program));
+        if outcome.stderr.contains("ulimit") {
+            // This user may not have core files.
+            continue;
+        }
+        assert_eq!(outcome.code, Some(134), "{outcome:?}");
+        let says = outcome.stderr.contains("hanare: the core file lacks the program's ");
+        // A system may hand cores to a program whatever the limit is.
+        assert!(says == told || limit == "0", "{limit}: {outcome:?}");
+        place.assert_nothing_left();
+    }
+}
