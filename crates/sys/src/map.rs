@@ -391,3 +391,11 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
 }
+
+/// Gives a range of a memfd or file its memory, zeroes where there was none; what is there stays.
+///
+/// # Errors
+/// `ENOSPC` and `ENOMEM` without memory for it.
+pub fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len).map_err(Errno::from)
+}

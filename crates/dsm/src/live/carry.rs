@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
+use rustix::io::Errno;
 
 use super::behind::{Pages, Shelf};
 use super::engine::Counts;
 use super::events::{Events, SERVERS, TRAPS};
-use super::fatal::{EXIT_LOST, EXIT_OWN, die};
+use super::fatal::{EXIT_LOST, EXIT_OWN, die, must};
 use super::gates::Gates;
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
@@ -104,8 +105,10 @@ pub(super) struct Engine {
     /// Pages on their way, and since when.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// The call that ends everything has begun: peers may go.
+    /// The call that ends everything has begun: peers but rank 0 may go.
     is_ending: bool,
+    /// It is over: all may go.
+    is_over: bool,
     /// Frames carry checksums. Nothing is damaged between processes of one host.
     is_guarded: bool,
     /// What a rank that does not keep all its pages keeps.
@@ -146,6 +149,7 @@ impl Engine {
             timed: Vec::with_capacity(TIMED_MAX),
             lost: None,
             is_ending: false,
+            is_over: false,
             is_guarded,
             limit,
             touch: None,
@@ -253,8 +257,8 @@ impl Engine {
         }
         self.takes = 0;
         let (ready, count) = match timeout_us {
-            0 => events.wait(0),
-            _ if any || !self.lie_down(Rest::Sleeps) => events.wait(0),
+            0 => events.look(),
+            _ if any || !self.lie_down(Rest::Sleeps) => events.look(),
             _ => {
                 let ready = events.wait(timeout_us);
                 self.get_up();
@@ -457,7 +461,7 @@ impl Engine {
             }
         }
         match ended {
-            Some(LinkError::Closed) if !self.is_ending && self.lost.is_none() => {
+            Some(LinkError::Closed) if self.lost.is_none() && !self.may_go(from) => {
                 self.lost = Some((from, Instant::now()))
             }
             Some(LinkError::Garbage) => die(
@@ -466,6 +470,12 @@ impl Engine {
             ),
             _ => {}
         }
+    }
+
+    /// Whether a rank that has gone may have gone in good order. In the last call rank 0 goes when it has told all others, and
+    /// those others go when they heard: so rank 0 may not go before this rank, nor anybody before rank 0.
+    fn may_go(&self, from: Rank) -> bool {
+        self.is_over || self.is_ending && from != Rank(0) && self.rank != Rank(0)
     }
 
     fn receive(&mut self, from: Rank, arrived: codec::Arrived, payload: &[u8]) {
@@ -496,13 +506,17 @@ impl Engine {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
+                // A link that has ended is heard of when it is read; what found no room goes when there is some.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
-                // A link that ended is watched no more.
-                let _ = events.want_room(peer.link.as_fd(), rank as u64, wants);
+                match events.want_room(peer.link.as_fd(), rank as u64, wants) {
+                    // A link that ended is watched no more.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    other => must("wait for room on a link", other),
+                }
             }
         }
     }
@@ -519,7 +533,8 @@ impl Engine {
 
     /// The end: the shared memory is gone, and the links with it.
     pub(super) fn take_away_everything(&mut self) {
-        self.region.close();
+        let closed = self.region.close();
+        self.must(closed.map_err(Trouble::from));
         self.peers.clear();
     }
 }

@@ -76,9 +76,12 @@ impl Engine {
             Action::Wake { page } => self.wake(page)?,
             Action::WakeAll => {
                 self.timed.clear();
-                self.region.wake_all();
+                self.region.wake_all()?;
             }
-            Action::Finished { outcome } => self.outcome = Some(outcome),
+            Action::Finished { outcome } => {
+                self.is_over |= self.is_ending;
+                self.outcome = Some(outcome);
+            }
             Action::Fail { failure } => {
                 self.last_words(Duration::from_secs(1));
                 die(EXIT_LOST, &format!("rank {}: {failure}", self.rank))
@@ -376,7 +379,7 @@ impl Engine {
         }
         // Showing a page wakes who waits for it.
         if self.region.take_last_shown() != Some(page) {
-            self.region.wake(Run { first: page, count: 1 });
+            self.region.wake(Run { first: page, count: 1 })?;
         }
         Ok(())
     }
