@@ -44,7 +44,7 @@ int main(int argc, char *argv[]) {
     dsm_barrier();
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
-    every_us(500);
+    every_us(2000);
     for (int round = 0; round < rounds; round++) {
         dsm_lock(1);
         counter[0]++;

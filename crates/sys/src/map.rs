@@ -33,7 +33,9 @@ pub enum MapError {
         errno: Errno,
     },
     /// A shared object could not be mapped.
-    #[error("cannot map {len} bytes at offset {offset} of a shared object: {errno}")]
+    #[error(
+        "cannot map {len} bytes at offset {offset} of a shared object: {errno}; check `ulimit -v` and vm.max_map_count"
+    )]
     Shared {
         /// The offset in the object.
         offset: u64,

@@ -105,6 +105,8 @@ pub(super) struct Engine {
     /// Pages on their way, and since when.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
+    /// A call is under way, whoever answers meanwhile.
+    is_in_call: bool,
     /// The call that ends everything has begun: peers but rank 0 may go.
     is_ending: bool,
     /// It is over: all may go.
@@ -148,6 +150,7 @@ impl Engine {
             outcome: None,
             timed: Vec::with_capacity(TIMED_MAX),
             lost: None,
+            is_in_call: false,
             is_ending: false,
             is_over: false,
             is_guarded,
@@ -171,6 +174,7 @@ impl Engine {
     }
 
     pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
+        self.is_in_call &= self.outcome.is_none();
         self.outcome.take()
     }
 
@@ -195,17 +199,18 @@ impl Engine {
     /// Begins a call.
     pub(super) fn call(&mut self, event: Event<'_>, events: &Events) -> Result<(), Misuse> {
         self.is_ending |= matches!(event, Event::Shutdown);
-        if !matches!(event, Event::Barrier | Event::Release { .. }) {
-            self.step(event, NOWHERE)?;
-            self.watch_room(events);
-            return Ok(());
+        let tells = matches!(event, Event::Barrier | Event::Release { .. });
+        if tells {
+            // Until all that is to be protected is, nobody may read what this rank then writes unseen.
+            self.offers.iter().for_each(Offers::begin_flush);
+            self.find_written();
+            self.hear_readers(None, events);
         }
-        // Until all that is to be protected is, nobody may read what this rank then writes unseen.
-        self.offers.iter().for_each(Offers::begin_flush);
-        self.find_written();
-        self.hear_readers(None, events);
         let begun = self.step(event, NOWHERE);
-        self.offers.iter().for_each(Offers::end_flush);
+        self.is_in_call |= begun.is_ok();
+        if tells {
+            self.offers.iter().for_each(Offers::end_flush);
+        }
         self.watch_room(events);
         begun
     }
@@ -299,6 +304,11 @@ impl Engine {
             std::hint::spin_loop();
         }
         false
+    }
+
+    /// What this rank does when nobody looks: whoever interrupts a call for a signal's sake still waits for others.
+    pub(super) fn rest(&self) -> Rest {
+        if self.is_in_call { Rest::Sleeps } else { Rest::Computes }
     }
 
     /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.

@@ -20,7 +20,6 @@ use super::job::{Job, Meet};
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
 use super::meet::{Join, MeetError, has_hung_up, meet};
-use super::post::Rest;
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
@@ -277,7 +276,7 @@ impl Live {
     /// From here on the engine's thread is woken for what cannot wait. What has come before is answered here: nobody rings for it.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
-            if engine.lie_down(Rest::Computes) {
+            if engine.lie_down(engine.rest()) {
                 return;
             }
             engine.pump(&self.events, 0);

@@ -21,7 +21,9 @@ use crate::limits::WORD_BYTES;
 pub(super) const PAGE: usize = 4096;
 /// Where every rank has the region: far above what programs and the kernel's own choices use on 47-bit address spaces.
 const ADDRESS: usize = 0x2000_0000_0000;
-/// Attempts at an ioctl that the kernel asks to repeat.
+/// Descriptors that are there at once while the region is made, or stay.
+const DESCRIPTORS: usize = 5;
+/// Attempts at a call that the kernel asks to repeat.
 const ATTEMPTS: usize = 1000;
 
 /// Why there is no region.
@@ -91,6 +93,10 @@ pub(super) struct Region {
 impl Region {
     /// A region of so many bytes; behind it in its memfd lie `more`, among them at this offset the twins, where peers read them.
     pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
+        // Without descriptors the machine would seem to be unable.
+        let spare = || map::memfd("hanare-spare", 0);
+        let spares: Result<Vec<OwnedFd>, MapError> = (0..DESCRIPTORS).map(|_| spare()).collect();
+        drop(spares?);
         let features = Features::probe(&Disabled::from_env().unwrap_or_default());
         if !features.minor_shmem || !features.continue_ || !features.wp {
             return Err(RegionError::Unable("it lacks minor faults, CONTINUE or write protection of shared memory"));
@@ -108,8 +114,10 @@ impl Region {
             Some(offset) => Mapping::shared(&memory, offset, bytes as usize)?,
             None => Mapping::reserve(bytes as usize, PAGE)?,
         };
-        let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize)
-            .map_err(|source| RegionError::Taken { rank, source })?;
+        let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize).map_err(|source| match source {
+            MapError::Shared { errno: Errno(libc::EEXIST), .. } => RegionError::Taken { rank, source },
+            _ => RegionError::Map(source),
+        })?;
         uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
         for mapping in [&trapped, &io, &twins] {
             for advice in [Advice::DontFork, Advice::DontDump] {
@@ -200,6 +208,11 @@ impl Region {
     /// Whether a page has memory.
     pub(super) fn is_held(&self, page: u32) -> bool {
         self.held.contains(page)
+    }
+
+    /// A page has got its bytes, and so its memory.
+    pub(super) fn came(&mut self, page: u32) {
+        self.held.insert(page);
     }
 
     /// Gives pages of the memfd their memory, as far as they have none: a hole cannot be continued. Memory that cannot be had

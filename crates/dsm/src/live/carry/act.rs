@@ -286,13 +286,12 @@ impl Engine {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
             // Its home has written it into this page already, or this rank has read it.
             _ if source.is_in_place => {}
-            _ if self.is_zero_copy => {
-                if let Some(memory) = memory_of(&self.peers, source.from) {
-                    self.region.take_from(memory, page);
-                }
-            }
-            _ => self.region.clear(page),
+            _ => match memory_of(&self.peers, source.from) {
+                Some(memory) if self.is_zero_copy => self.region.take_from(memory, page),
+                _ => self.region.clear(page),
+            },
         }
+        self.region.came(page);
         self.came(page);
         if let Some(limit) = &mut self.limit {
             limit.copies.came(page);
