@@ -69,7 +69,7 @@ int main(int argc, char *argv[]) {
         fprintf(stderr, "late: %s\n", dlerror());
         return 2;
     }
-    if (strstr(argv[1], "dsm")) {
+    if (strstr(argv[1], "hanare_dsm")) {
         int (*startup)(int *, char ***) = find(library, "dsm_startup");
         void *(*alloc)(size_t, struct dsm_placement) = find(library, "dsm_alloc");
         startup(&argc, &argv);

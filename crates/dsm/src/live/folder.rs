@@ -87,7 +87,7 @@ impl Folder {
     pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&stream, &SocketAddrUnix::new(&self.socket_of(rank))?)?;
+        rustix::net::connect(&stream, &SocketAddrUnix::new(self.socket_of(rank))?)?;
         if !is_this_user(&stream)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
