@@ -23,6 +23,14 @@
  * A call that cannot be made, and a rank that is lost, end all ranks: each says why in one line on standard error, the
  * exit code is 125 or 122; 120 when a memory server is lost, 121 when all are full. Calls are made by one thread of a rank at a time; every thread may touch. A forked child has
  * no shared memory.
+ *
+ * A signal handler may touch shared memory, also one that interrupts a call; it must make no calls. In a call signals are held
+ * back for some milliseconds at most. A rank that is stopped (SIGSTOP) delays the others until it goes on.
+ *
+ * A program must not close descriptors that it did not open (closefrom, for example): userfaultfd is one of them, and without
+ * it pages read as whatever was there last. Memory that runs out is one line and exit code 122 where the kernel says so, which it
+ * does for pages a rank uses first. It does not within a memory cgroup, which kills the rank (SIGKILL), nor for copies of
+ * others' pages under vm.overcommit_memory=2 (SIGBUS): the other ranks then end with 122.
  */
 #ifndef HANARE_DSM_H
 #define HANARE_DSM_H
@@ -39,8 +47,10 @@ extern "C" {
  * HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND, HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES (what a rank keeps in
  * memory; the rest goes to HANARE_SERVERS, or to a private server). Ranks on several hosts
  * meet at HANARE_RANK0=HOST:PORT, which for srun need not be given where hosts know each other's names; their links are
- * not guarded, so an address that is not of loopback wants HANARE_TRUSTED_NETWORK=yes. Returns 0; when ranks cannot meet it says why and ends
- * the process with 125. */
+ * not guarded, so an address that is not of loopback wants HANARE_TRUSTED_NETWORK=yes. Whatever else connects there is dropped.
+ * Ranks of one host meet in a directory that belongs to their user and has mode 0700 (another is refused), and let in that
+ * user only: not even root, whose ranks could not reach theirs. Returns 0; when ranks cannot meet it says why and ends
+ * the process with 125, or with 122 when one of them ended meanwhile. */
 int dsm_startup(int *argc, char ***argv);
 
 /* Waits for all ranks, then ends sharing: the memory is gone. */

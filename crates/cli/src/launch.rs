@@ -35,6 +35,8 @@ const GRACE: Duration = Duration::from_secs(4);
 /// Exit code of a rank that lost another.
 const EXIT_LOST: u8 = 122;
 
+/// Names that are tried for the directory in which ranks meet.
+const PLACES_MAX: u32 = 100;
 /// Least of shared pages that a rank keeps, in bytes.
 const LOCAL_MIN: u64 = 256 << 10;
 
@@ -177,7 +179,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
             sender.send(News::Ended(rank, status))
         });
     }
-    let code = ranks.wait(&news);
+    let code = ranks.wait(&news, &place);
     elsewhere.close();
     let counts = place.counts(args.ranks);
     let write = |path: &PathBuf, text: &str| {
@@ -242,7 +244,7 @@ impl Ranks {
     }
 
     /// Waits for all of them. When one fails the others end by themselves, or are ended a little later.
-    fn wait(&mut self, news: &Receiver<News>) -> u8 {
+    fn wait(&mut self, news: &Receiver<News>, place: &Place) -> u8 {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
         while self.pids.iter().any(Option::is_some) {
@@ -250,6 +252,7 @@ impl Ranks {
             match news.recv_timeout(left) {
                 Ok(News::Ended(rank, status)) => {
                     self.pids[usize::from(rank)] = None;
+                    place.note_end(rank);
                     let ended = status.map_or(crate::EXIT_OWN, |status| End::of(status).exit_code());
                     if ended != 0 {
                         failed_at.get_or_insert_with(Instant::now);
@@ -291,11 +294,23 @@ struct Place(PathBuf);
 impl Place {
     fn new() -> Result<Self, LaunchError> {
         use std::os::unix::fs::DirBuilderExt;
-        let path = std::env::temp_dir().join(format!("hanare-launch-{}", std::process::id()));
-        // Left by an earlier process of this number.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(LaunchError::Place)?;
-        Ok(Self(path))
+        let name = format!("hanare-launch-{}", std::process::id());
+        for attempt in 0..PLACES_MAX {
+            let path = std::env::temp_dir().join(if attempt == 0 { name.clone() } else { format!("{name}-{attempt}") });
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // Left by an earlier process of this number, or put there by somebody else.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(LaunchError::Place(error)),
+            }
+        }
+        Err(LaunchError::Place(io::ErrorKind::AlreadyExists.into()))
+    }
+
+    /// Tells ranks that still wait for this one to come that it has ended.
+    fn note_end(&self, rank: u16) {
+        // Without the note they wait until the launcher ends them.
+        let _ = std::fs::write(self.0.join("ended"), format!("{rank}\n"));
     }
 
     /// What the ranks wrote at their end, as one array.

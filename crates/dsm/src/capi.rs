@@ -157,7 +157,7 @@ pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -
     }
     let job = Job::from_env(|name| std::env::var(name).ok()).unwrap_or_else(|error| die(EXIT_OWN, &error.to_string()));
     end_with_launcher(&job);
-    let live = Live::start(job).unwrap_or_else(|error| die(EXIT_OWN, &error));
+    let live = Live::start(job).unwrap_or_else(|error| die(error.code, &error.why));
     // Set once: the check above is only passed again by a second thread, which the header forbids.
     let _ = LIVE.set(live);
     0

@@ -35,7 +35,9 @@ pub enum MapError {
         errno: Errno,
     },
     /// A shared object could not be mapped.
-    #[error("cannot map {len} bytes at offset {offset} of a shared object: {errno}")]
+    #[error(
+        "cannot map {len} bytes at offset {offset} of a shared object: {errno}; check `ulimit -v` and vm.max_map_count"
+    )]
     Shared {
         /// The offset in the object.
         offset: u64,
@@ -400,4 +402,12 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     refuse::draw(Call::Punch)?;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
+}
+
+/// Gives a range of a memfd or file its memory, zeroes where there was none; what is there stays.
+///
+/// # Errors
+/// `ENOSPC` and `ENOMEM` without memory for it.
+pub fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+    rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len).map_err(Errno::from)
 }

@@ -9,7 +9,8 @@ use crate::futex::LockCell;
 use crate::raw::{self, Errno};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// What failed while a handler was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -442,10 +443,65 @@ impl SignalMask {
         before
     }
 
+    /// Whether a signal waits that was not blocked before. One short system call.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        let mut waiting = 0u64;
+        let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
+        // SAFETY: the kernel writes a 64-bit signal set. It cannot fail with these arguments.
+        let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
+        waiting & !self.before.mask != 0
+    }
+
     /// Lets through again exactly what was let through before [`SignalMask::keep`].
     pub fn restore(before: Unblocked) {
         set_mask(before.mask);
         set_cancel_state(before.cancel_state);
+    }
+}
+
+/// A descriptor that is readable for a thread while a signal waits for it that [`SignalMask`] holds back. Nothing is read
+/// from it: the signal is delivered when the mask is dropped.
+#[derive(Debug)]
+pub struct SignalWatch {
+    fd: OwnedFd,
+    watched: AtomicU64,
+}
+
+impl SignalWatch {
+    /// Watches nothing yet.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors or memory.
+    pub fn new() -> Result<Self, Errno> {
+        let fd = Self::set(-1, 0)?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
+    }
+
+    /// Watches for what a mask holds back and would be delivered without it.
+    ///
+    /// # Errors
+    /// The kernel's: `EBADF` when the program closed the descriptor.
+    pub fn watch(&self, mask: &SignalMask) -> Result<(), Errno> {
+        if self.watched.load(Ordering::Relaxed) != !mask.before.mask {
+            Self::set(self.fd.as_raw_fd(), !mask.before.mask)?;
+            self.watched.store(!mask.before.mask, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn set(fd: RawFd, signals: u64) -> Result<RawFd, Errno> {
+        let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+        let args = [fd as usize, &raw const signals as usize, KERNEL_SET_BYTES, flags, 0, 0];
+        // SAFETY: reads a 64-bit kernel signal set; takes a descriptor of ours, or makes one.
+        unsafe { raw::syscall(libc::SYS_signalfd4, args) }.map(|fd| fd as RawFd)
+    }
+}
+
+impl AsFd for SignalWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -70,7 +70,8 @@ pub(super) type Figures = BTreeMap<String, f64>;
 
 /// Measures; rank 0 prints the figures as one JSON object.
 pub(crate) fn rank(args: &RankArgs) -> Result<u8, RankError> {
-    let live = Live::start(Job::from_env(|name| std::env::var(name).ok())?).map_err(RankError::Start)?;
+    let live =
+        Live::start(Job::from_env(|name| std::env::var(name).ok())?).map_err(|error| RankError::Start(error.why))?;
     let mut bench = Bench { live, is_first: live.job().rank == Rank(0), figures: Figures::new() };
     match args.part {
         Part::Faults => bench.faults()?,

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use hanare_sys::map::Mapping;
 use hanare_sys::uffd::{self, EVENTS_PER_READ};
+use rustix::io::Errno;
 
 use super::behind::{Pages, Shelf};
 use super::engine::Counts;
 use super::events::{Events, SERVERS, TRAPS};
-use super::fatal::{EXIT_LOST, EXIT_OWN, die};
+use super::fatal::{EXIT_LOST, EXIT_OWN, die, must};
 use super::gates::Gates;
 use super::limit::{Limit, Moved, Trouble};
 use super::links::{Link, LinkError};
@@ -104,8 +105,12 @@ pub(super) struct Engine {
     /// Pages on their way, and since when.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// The call that ends everything has begun: peers may go.
+    /// A call is under way, whoever answers meanwhile.
+    is_in_call: bool,
+    /// The call that ends everything has begun: peers but rank 0 may go.
     is_ending: bool,
+    /// It is over: all may go.
+    is_over: bool,
     /// Frames carry checksums. Nothing is damaged between processes of one host.
     is_guarded: bool,
     /// What a rank that does not keep all its pages keeps.
@@ -145,7 +150,9 @@ impl Engine {
             outcome: None,
             timed: Vec::with_capacity(TIMED_MAX),
             lost: None,
+            is_in_call: false,
             is_ending: false,
+            is_over: false,
             is_guarded,
             limit,
             touch: None,
@@ -167,6 +174,7 @@ impl Engine {
     }
 
     pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
+        self.is_in_call &= self.outcome.is_none();
         self.outcome.take()
     }
 
@@ -191,17 +199,18 @@ impl Engine {
     /// Begins a call.
     pub(super) fn call(&mut self, event: Event<'_>, events: &Events) -> Result<(), Misuse> {
         self.is_ending |= matches!(event, Event::Shutdown);
-        if !matches!(event, Event::Barrier | Event::Release { .. }) {
-            self.step(event, NOWHERE)?;
-            self.watch_room(events);
-            return Ok(());
+        let tells = matches!(event, Event::Barrier | Event::Release { .. });
+        if tells {
+            // Until all that is to be protected is, nobody may read what this rank then writes unseen.
+            self.offers.iter().for_each(Offers::begin_flush);
+            self.find_written();
+            self.hear_readers(None, events);
         }
-        // Until all that is to be protected is, nobody may read what this rank then writes unseen.
-        self.offers.iter().for_each(Offers::begin_flush);
-        self.find_written();
-        self.hear_readers(None, events);
         let begun = self.step(event, NOWHERE);
-        self.offers.iter().for_each(Offers::end_flush);
+        self.is_in_call |= begun.is_ok();
+        if tells {
+            self.offers.iter().for_each(Offers::end_flush);
+        }
         self.watch_room(events);
         begun
     }
@@ -253,8 +262,8 @@ impl Engine {
         }
         self.takes = 0;
         let (ready, count) = match timeout_us {
-            0 => events.wait(0),
-            _ if any || !self.lie_down(Rest::Sleeps) => events.wait(0),
+            0 => events.look(),
+            _ if any || !self.lie_down(Rest::Sleeps) => events.look(),
             _ => {
                 let ready = events.wait(timeout_us);
                 self.get_up();
@@ -295,6 +304,11 @@ impl Engine {
             std::hint::spin_loop();
         }
         false
+    }
+
+    /// What this rank does when nobody looks: whoever interrupts a call for a signal's sake still waits for others.
+    pub(super) fn rest(&self) -> Rest {
+        if self.is_in_call { Rest::Sleeps } else { Rest::Computes }
     }
 
     /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
@@ -460,7 +474,7 @@ impl Engine {
             }
         }
         match ended {
-            Some(LinkError::Closed) if !self.is_ending && self.lost.is_none() => {
+            Some(LinkError::Closed) if self.lost.is_none() && !self.may_go(from) => {
                 self.lost = Some((from, Instant::now()))
             }
             Some(LinkError::Garbage) => die(
@@ -469,6 +483,12 @@ impl Engine {
             ),
             _ => {}
         }
+    }
+
+    /// Whether a rank that has gone may have gone in good order. In the last call rank 0 goes when it has told all others, and
+    /// those others go when they heard: so rank 0 may not go before this rank, nor anybody before rank 0.
+    fn may_go(&self, from: Rank) -> bool {
+        self.is_over || self.is_ending && from != Rank(0) && self.rank != Rank(0)
     }
 
     fn receive(&mut self, from: Rank, arrived: codec::Arrived, payload: &[u8]) {
@@ -499,13 +519,17 @@ impl Engine {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
+                // A link that has ended is heard of when it is read; what found no room goes when there is some.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
-                // A link that ended is watched no more.
-                let _ = events.want_room(peer.link.as_fd(), rank as u64, wants);
+                match events.want_room(peer.link.as_fd(), rank as u64, wants) {
+                    // A link that ended is watched no more.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    other => must("wait for room on a link", other),
+                }
             }
         }
     }
@@ -522,7 +546,8 @@ impl Engine {
 
     /// The end: the shared memory is gone, and the links with it.
     pub(super) fn take_away_everything(&mut self) {
-        self.region.close();
+        let closed = self.region.close();
+        self.must(closed.map_err(Trouble::from));
         self.peers.clear();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hanare_paging::policy::{self, Space};
-use hanare_sys::futex::LockCell;
+use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
 
@@ -14,13 +14,12 @@ use super::away::Away;
 use super::behind::{Behind, pages_of, peer_memory};
 use super::carry::{Engine, Peer};
 use super::events::{Events, SERVERS, TRAPS};
-use super::fatal::{EXIT_LOST, die};
+use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::gates::Gates;
 use super::job::{Job, Meet};
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
-use super::meet::{Join, meet};
-use super::post::Rest;
+use super::meet::{Join, MeetError, has_hung_up, meet};
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
@@ -31,6 +30,8 @@ const SPIN: Duration = Duration::from_micros(200);
 /// How long whoever waits in a call looks for others before it sleeps: within the millisecond that a rank may spin. To wake
 /// one that sleeps takes the waker some ten microseconds.
 const SPIN_IN_CALL: Duration = Duration::from_micros(800);
+/// How often whoever waits in a call and does not sleep looks whether a signal waits for it.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(1);
 /// How often whoever leaves answers what came just then. What comes even later is found after [`NAP_US`].
 const LEAVE_MAX: u32 = 1000;
 /// Longest sleep, in microseconds, so that nothing is waited for without end.
@@ -74,6 +75,33 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
     Ok(Some(Limit::new(bytes, gates, away, policy)))
 }
 
+/// Why a rank cannot share memory: one line, and the exit code for it.
+#[derive(Debug)]
+pub struct StartError {
+    /// The exit code.
+    pub code: i32,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+impl From<String> for StartError {
+    fn from(why: String) -> Self {
+        Self { code: EXIT_OWN, why }
+    }
+}
+
+impl From<MeetError> for StartError {
+    fn from(error: MeetError) -> Self {
+        Self { code: error.exit_code(), why: error.to_string() }
+    }
+}
+
+/// The engine, held by a thread of the program; first it is free again, then signals are delivered.
+struct Held<'a> {
+    engine: LockCellGuard<'a, Engine>,
+    mask: SignalMask,
+}
+
 /// A rank that shares memory.
 pub struct Live {
     engine: LockCell<Engine>,
@@ -90,8 +118,8 @@ impl Live {
     /// Meets the other ranks and starts the thread that answers them. Lives as long as the process.
     ///
     /// # Errors
-    /// One line that says what is wrong.
-    pub fn start(job: Job) -> Result<&'static Self, String> {
+    /// [`StartError`].
+    pub fn start(job: Job) -> Result<&'static Self, StartError> {
         let (behind, pages) = (Behind::of(&job), pages_of(&job));
         let region = Region::new(job.region_bytes, behind.bytes(), behind.twins_at(), job.rank.0);
         let region = region.map_err(|error| error.to_string())?;
@@ -104,7 +132,7 @@ impl Live {
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
         let limit = open_limit(&job, &region, behind.gates_at())?;
         let join = Join::of(&job, region.memory_number());
-        let met = meet(&job, &join, PATIENCE).map_err(|error| error.to_string())?;
+        let met = meet(&job, &join, PATIENCE)?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot watch the other ranks: {error}; free descriptors");
         let events = Events::new().map_err(|errno| failed(&errno))?;
         events.add(region.uffd().as_fd(), TRAPS).map_err(|errno| failed(&errno))?;
@@ -116,7 +144,11 @@ impl Live {
             };
             let (memory, posts) = match &post {
                 Some(own) => {
-                    let (theirs, memory) = peer_memory(&join, &job)?.split();
+                    let theirs = peer_memory(&join, &job).map_err(|why| match has_hung_up(&stream) {
+                        true => MeetError::Lost { rank: job.rank, other: join.rank }.into(),
+                        false => StartError::from(why),
+                    })?;
+                    let (theirs, memory) = theirs.split();
                     (Some(memory), Some(Posts { own: own.clone(), peer: join.rank, theirs, me: job.rank }))
                 }
                 None => (None, None),
@@ -144,7 +176,11 @@ impl Live {
             live.events.add(link, SERVERS).map_err(|errno| failed(&errno))?;
         }
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
-        thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
+        {
+            // Inherited: no handler of the program's ever runs in the engine's thread, where nobody would answer its traps.
+            let _mask = SignalMask::block_all();
+            thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
+        }
         // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
         // other ranks unanswered for as long as that computes.
         let _ = thread::set_patient();
@@ -173,43 +209,74 @@ impl Live {
 
     /// Makes a call and waits for its end, answering traps and other ranks meanwhile.
     ///
+    /// Signals are held back while the engine is held: a handler that touched shared memory would wait for the thread that
+    /// it interrupted. One that comes is delivered soon, with the engine free meanwhile.
+    ///
     /// # Errors
     /// When this rank cannot make it.
     pub fn call(&self, event: Event<'_>) -> Result<Outcome, Misuse> {
         let is_barrier = matches!(event, Event::Barrier);
         let since = Instant::now();
-        let mut engine = self.engine.lock();
-        self.events.take_over();
-        engine.get_up();
-        let begun = engine.call(event, &self.events);
-        let outcome = begun.map(|()| {
-            let mut quiet_since = Instant::now();
-            loop {
-                if let Some(outcome) = engine.take_outcome() {
-                    return outcome;
-                }
-                let nap_us = if quiet_since.elapsed() < self.spin_in_call { 0 } else { NAP_US };
-                if engine.pump(&self.events, nap_us) {
-                    quiet_since = Instant::now();
-                } else {
-                    // Whom this rank waits for may be on the same CPU.
-                    std::thread::yield_now();
-                }
-                Self::mourn(&engine);
-            }
-        });
-        if is_barrier {
-            engine.counts.barrier_ns += since.elapsed().as_nanos() as u64;
+        let mut held = self.take_over();
+        if let Err(misuse) = held.engine.call(event, &self.events) {
+            self.give_back(held);
+            return Err(misuse);
         }
-        self.leave(&mut engine);
+        let mut quiet_since = Instant::now();
+        let mut looked = quiet_since;
+        let outcome = loop {
+            if let Some(outcome) = held.engine.take_outcome() {
+                break outcome;
+            }
+            let now = Instant::now();
+            let sleeps = now.duration_since(quiet_since) >= self.spin_in_call;
+            if sleeps || now.duration_since(looked) >= LOOK_FOR_SIGNALS {
+                looked = now;
+                self.events.watch(&held.mask);
+                if held.mask.has_waiting() {
+                    self.give_back(held);
+                    held = self.take_over();
+                    continue;
+                }
+            }
+            if held.engine.pump(&self.events, if sleeps { NAP_US } else { 0 }) {
+                quiet_since = Instant::now();
+            } else {
+                // Whom this rank waits for may be on the same CPU.
+                std::thread::yield_now();
+            }
+            Self::mourn(&held.engine);
+        };
+        if is_barrier {
+            held.engine.counts.barrier_ns += since.elapsed().as_nanos() as u64;
+        }
+        self.give_back(held);
+        Ok(outcome)
+    }
+
+    fn hold(&self) -> Held<'_> {
+        let mask = SignalMask::block_all();
+        Held { engine: self.engine.lock(), mask }
+    }
+
+    /// From here on the calling thread answers traps and other ranks.
+    fn take_over(&self) -> Held<'_> {
+        let held = self.hold();
+        self.events.take_over();
+        held.engine.get_up();
+        held
+    }
+
+    /// From here on the engine's thread does. Signals that were held back are delivered.
+    fn give_back(&self, mut held: Held<'_>) {
+        self.leave(&mut held.engine);
         self.events.give_back();
-        outcome
     }
 
     /// From here on the engine's thread is woken for what cannot wait. What has come before is answered here: nobody rings for it.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
-            if engine.lie_down(Rest::Computes) {
+            if engine.lie_down(engine.rest()) {
                 return;
             }
             engine.pump(&self.events, 0);
@@ -219,20 +286,19 @@ impl Live {
     /// What was counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.engine.lock().counts()
+        self.hold().engine.counts()
     }
 
     /// After the last call: sends what is still to be sent, and ends the engine's thread. The shared memory is gone.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
-        let mut engine = self.engine.lock();
-        engine.last_words(LAST_WORDS);
-        engine.take_away_everything();
+        let mut held = self.hold();
+        held.engine.last_words(LAST_WORDS);
+        held.engine.take_away_everything();
     }
 
     /// The life of the engine's thread.
     fn serve(&self) {
-        let _mask = SignalMask::block_all();
         // Merely slower without: other ranks wait while this one computes.
         let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {

@@ -1,14 +1,19 @@
 //! Waiting for links and traps, by one of two: the engine's own thread, or a thread of the program that waits in a call.
 //!
 //! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A thread of the program that
-//! takes over takes the inner set out of the outer one, which costs one system call, and puts it back in the end: so
-//! the engine's thread is not woken for what the other one answers.
+//! takes over has the outer set not look at the inner one, which costs one system call, and look again in the end: so
+//! the engine's thread is not woken for what the other one answers. Neither takes memory, so neither can fail for want of it.
+//!
+//! A thread in a call holds signals back. What it sleeps on tells of them too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::Timespec;
+use hanare_sys::signal::{SignalMask, SignalWatch};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+
+use super::fatal::must;
 
 /// Number of the trap descriptor among what is ready; links have their rank's.
 pub(super) const TRAPS: u64 = u64::MAX;
@@ -20,6 +25,7 @@ const READY_MAX: usize = 64;
 pub(super) struct Events {
     inner: OwnedFd,
     outer: OwnedFd,
+    signals: SignalWatch,
 }
 
 /// What is ready: numbers, and how many.
@@ -34,7 +40,8 @@ impl Events {
         let inner = epoll::create(CreateFlags::CLOEXEC)?;
         let outer = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&outer, &inner, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Self { inner, outer })
+        let signals = SignalWatch::new().map_err(|errno| Errno::from_raw_os_error(errno.0))?;
+        Ok(Self { inner, outer, signals })
     }
 
     pub(super) fn add(&self, fd: BorrowedFd<'_>, number: u64) -> Result<(), Errno> {
@@ -48,34 +55,61 @@ impl Events {
     }
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
-        // It may be gone already, which is what is wanted.
-        let _ = epoll::delete(&self.inner, fd);
+        match epoll::delete(&self.inner, fd) {
+            // It may be gone already, which is what is wanted.
+            Ok(()) | Err(Errno::NOENT) => {}
+            other => must("leave a link alone that has ended", other),
+        }
     }
 
-    /// What is ready within so many microseconds.
-    pub(super) fn wait(&self, timeout_us: u64) -> Ready {
+    /// What is ready now.
+    pub(super) fn look(&self) -> Ready {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX];
-        let count = epoll::wait(&self.inner, &mut events[..], Some(&nanoseconds(timeout_us))).unwrap_or(0);
+        let count = match epoll::wait(&self.inner, &mut events[..], Some(&nanoseconds(0))) {
+            Err(Errno::INTR) => 0,
+            other => must("look for what other ranks sent", other),
+        };
         let mut ready = [0; READY_MAX];
         ready.iter_mut().zip(&events[..count]).for_each(|(ready, event)| *ready = event.data.u64());
         (ready, count)
     }
 
+    /// What is ready within so many microseconds. A signal that was held back since [`Self::watch`] ends the wait.
+    pub(super) fn wait(&self, timeout_us: u64) -> Ready {
+        let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+        match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
+            Ok(0) | Err(Errno::INTR) => return ([0; READY_MAX], 0),
+            other => _ = must("wait for other ranks", other),
+        }
+        self.look()
+    }
+
+    /// A thread of the program waits from now on, and holds these signals back.
+    pub(super) fn watch(&self, mask: &SignalMask) {
+        must("watch for signals", self.signals.watch(mask).map_err(|errno| Errno::from_raw_os_error(errno.0)));
+    }
+
     /// The engine's thread: sleeps until something is ready that nobody else answers.
     pub(super) fn sleep(&self, timeout_us: u64) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
-        // Woken in vain at worst.
-        let _ = epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us)));
+        match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {
+            // Woken in vain at worst.
+            Err(Errno::INTR) => {}
+            other => _ = must("wait for other ranks", other),
+        }
     }
 
     /// A thread of the program answers from now on.
     pub(super) fn take_over(&self) {
-        // Fails only without memory; then both are woken, and the one without the lock sleeps again.
-        let _ = epoll::delete(&self.outer, &self.inner);
+        self.have_outer_look(EventFlags::empty());
     }
 
     /// It no longer does.
     pub(super) fn give_back(&self) {
-        let _ = epoll::add(&self.outer, &self.inner, EventData::new_u64(0), EventFlags::IN);
+        self.have_outer_look(EventFlags::IN);
+    }
+
+    fn have_outer_look(&self, at: EventFlags) {
+        must("say who answers other ranks", epoll::modify(&self.outer, &self.inner, EventData::new_u64(0), at));
     }
 }

@@ -43,6 +43,8 @@ pub struct Job {
     pub rank: Rank,
     /// How many there are.
     pub ranks: u16,
+    /// What tells jobs apart that could meet at one address; 0 where nothing says.
+    pub number: u64,
     /// Where the ranks meet. None for a rank on its own.
     pub meet: Option<Meet>,
     /// Whether links may leave this machine although nothing guards them.
@@ -110,7 +112,7 @@ impl Job {
     /// # Errors
     /// When it contradicts itself or names what does not exist.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
-        let (rank, ranks, meet) = place(&get)?;
+        let (rank, ranks, meet, job) = place(&get)?;
         let choose = |name, wanted, choices: &[&str]| match get(name) {
             None => Ok(0),
             Some(value) => {
@@ -132,6 +134,7 @@ impl Job {
         Ok(Self {
             rank: Rank(rank),
             ranks,
+            number: job,
             meet,
             trusts_network: trusts == 1,
             launcher: get("HANARE_LAUNCHER").and_then(|pid| pid.parse().ok()),
@@ -157,7 +160,7 @@ fn policy(get: &impl Fn(&str) -> Option<String>) -> Result<String, JobError> {
     if known { Ok(value) } else { Err(JobError::Value { name, value, wanted }) }
 }
 
-type Place = (u16, u16, Option<Meet>);
+type Place = (u16, u16, Option<Meet>, u64);
 
 fn place(get: &impl Fn(&str) -> Option<String>) -> Result<Place, JobError> {
     if let Some(rank) = number(get, "HANARE_RANK", "a rank")? {
@@ -169,7 +172,7 @@ fn place(get: &impl Fn(&str) -> Option<String>) -> Result<Place, JobError> {
                 Meet::Folder(folder.ok_or(JobError::Missing { name: "HANARE_MEET", other: "HANARE_RANK" })?.into())
             }
         };
-        return within(rank, ranks, Some(meet), "HANARE_RANK");
+        return within(rank, (ranks, Some(meet), 0), "HANARE_RANK");
     }
     for (name, size, keys) in STARTERS {
         let Some(rank) = number(get, name, "a rank")? else { continue };
@@ -184,9 +187,9 @@ fn place(get: &impl Fn(&str) -> Option<String>) -> Result<Place, JobError> {
             None if is_on_several_hosts(get, name, ranks)? => Meet::Address(address_of_slurm(get, &key)?),
             None => Meet::Folder(folder(get, &key)),
         };
-        return within(rank, ranks, (ranks > 1).then_some(meet), name);
+        return within(rank, (ranks, (ranks > 1).then_some(meet), number_of(&key)), name);
     }
-    Ok((0, 1, None))
+    Ok((0, 1, None, 0))
 }
 
 fn folder(get: &impl Fn(&str) -> Option<String>, key: &str) -> PathBuf {
@@ -226,9 +229,15 @@ fn first_host(hosts: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-fn within(rank: u16, ranks: u16, meet: Option<Meet>, name: &'static str) -> Result<Place, JobError> {
+/// A number that differs when the names of jobs differ (FNV-1a).
+fn number_of(key: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+fn within(rank: u16, (ranks, meet, job): (u16, Option<Meet>, u64), name: &'static str) -> Result<Place, JobError> {
     if rank < ranks {
-        return Ok((rank, ranks, meet));
+        return Ok((rank, ranks, meet, job));
     }
     Err(JobError::Value { name, value: rank.to_string(), wanted: "below the number of ranks" })
 }

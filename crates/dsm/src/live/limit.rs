@@ -167,7 +167,7 @@ impl Limit {
         region.fetch(&mut self.away, &self.stored)?;
         self.moved.back += self.stored.len() as u64;
         for &page in &self.missing {
-            region.hold(page);
+            region.hold(Run { first: page, count: 1 })?;
             self.gates.open(page);
             self.policy.inserted(PageId(page), cause);
         }

@@ -97,10 +97,15 @@ impl Link {
 
     /// Wakes the peer by a byte that means nothing.
     fn ring(stream: &OwnedFd) -> Result<(), LinkError> {
-        match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
-            // As many bytes as fit are there already.
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(LinkError::Closed),
+        loop {
+            return match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => continue,
+                // As many bytes as fit are there already.
+                Ok(_) | Err(Errno::AGAIN) => Ok(()),
+                // Without memory for a byte the peer is not woken, and looks when its nap is over.
+                Err(Errno::NOBUFS | Errno::NOMEM) => Ok(()),
+                Err(_) => Err(LinkError::Closed),
+            };
         }
     }
 
@@ -143,7 +148,8 @@ impl Link {
                 }
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
+                // Sent when there is room, or memory.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => break,
                 Err(_) => return Err(LinkError::Closed),
             }
         }

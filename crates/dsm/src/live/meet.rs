@@ -1,36 +1,59 @@
 //! How ranks find each other and compare what they are. On one host each has a socket in one directory; across hosts each
 //! listens at a port of its own, and rank 0, whose address all know, tells everyone the others'.
+//!
+//! Whoever is no rank of the job is dropped (`reception`); a rank that was dropped by mistake comes again.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::fatal::{EXIT_LOST, EXIT_OWN};
+use super::folder::{Folder, FolderError};
 use super::job::{Job, Meet, Transfer};
+use super::reception::{Door, Hello, Reception, hear, say};
 use super::tcp;
 use crate::coherence::{Protocol, Rank, RankSet};
 
 /// The message by which ranks introduce themselves.
 const JOIN: u32 = 32;
 const JOIN_BYTES: usize = 40;
-/// Between two looks for a rank that is not there yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Bytes of an introduction, its header among them.
+pub(super) const HELLO_BYTES: usize = HEADER_BYTES + JOIN_BYTES;
+/// Between two attempts to reach a rank that is not there yet.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
+/// Between two looks for a rank that is lost.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The launcher's note in the folder: the number of the first rank that has ended.
+const ENDED: &str = "ended";
 
 /// Why the ranks did not meet.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MeetError {
-    /// The directory or a socket could not be made.
+    /// The directory is no use.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// A socket could not be made.
     #[error("cannot meet the other ranks in {path}: {source}; check that the directory can be written")]
     Place {
         /// The directory.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nobody can be let in.
+    #[error(
+        "rank {rank} cannot let other ranks in: {source}; raise the limit on descriptors ('ulimit -n'), or free memory"
+    )]
+    Shut {
+        /// This rank.
+        rank: Rank,
         /// What the system said.
         source: io::Error,
     },
@@ -73,12 +96,35 @@ pub(super) enum MeetError {
         /// In what.
         what: &'static str,
     },
-    /// Not a rank at all, or one of another release.
-    #[error("what came to meet rank {rank} is no rank of this release of hanare; use the same release everywhere")]
+    /// What answers is not a rank at all, or one of another release, or another user's.
+    #[error(
+        "what answered rank {rank} where rank {other} should be is no rank of this user and this release of hanare; \
+             use the same release everywhere, and an address or a directory that nothing else uses"
+    )]
     Stranger {
         /// This rank.
         rank: Rank,
+        /// Who should have answered.
+        other: Rank,
     },
+    /// A rank ended meanwhile.
+    #[error("rank {rank} lost rank {other}: it ended before all ranks had met, or was killed; look at what it said")]
+    Lost {
+        /// This rank.
+        rank: Rank,
+        /// The other.
+        other: Rank,
+    },
+}
+
+impl MeetError {
+    /// The exit code for it.
+    pub(super) fn exit_code(&self) -> i32 {
+        match self {
+            MeetError::Lost { .. } => EXIT_LOST,
+            _ => EXIT_OWN,
+        }
+    }
 }
 
 /// What a rank says of itself.
@@ -92,6 +138,8 @@ pub(super) struct Join {
     /// Where its memory is: process number, and descriptor there.
     pub(super) process: u32,
     pub(super) memory: u32,
+    /// What tells jobs apart that could meet at one address.
+    pub(super) job: u64,
 }
 
 impl Join {
@@ -109,10 +157,11 @@ impl Join {
             program: program_number(),
             process: std::process::id(),
             memory: memory as u32,
+            job: job.number,
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut header = Header::bare(Kind::BetweenRanks, 0);
         (header.length, header.code) = (JOIN_BYTES as u32, JOIN);
         let mut bytes = header.encode().to_vec();
@@ -123,11 +172,11 @@ impl Join {
         bytes.extend_from_slice(&self.program.to_le_bytes());
         bytes.extend_from_slice(&self.process.to_le_bytes());
         bytes.extend_from_slice(&self.memory.to_le_bytes());
-        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&self.job.to_le_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8; HEADER_BYTES + JOIN_BYTES]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         let (head, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         let header = Header::decode(head).ok()?;
         if header.kind != Kind::BetweenRanks || header.code != JOIN || header.length as usize != JOIN_BYTES {
@@ -144,12 +193,14 @@ impl Join {
             program: u64_at(16),
             process: u32_at(24),
             memory: u32_at(28),
+            job: u64_at(32),
         })
     }
 
     /// In what another rank differs that must be equal.
     fn difference(&self, other: &Self) -> Option<&'static str> {
         [
+            (self.job != other.job, "the job"),
             (self.ranks != other.ranks, "the number of ranks"),
             (self.settings != other.settings, "protocol, home policy or transfer"),
             (self.region_bytes != other.region_bytes, "the size of the shared region"),
@@ -168,18 +219,6 @@ fn program_number() -> u64 {
     ends.fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A connection over which ranks introduce themselves.
-pub(super) trait Socket: Read + Write + Into<OwnedFd> {
-    /// Reads fail when nothing came for so long.
-    fn limit(&self, patience: Duration) -> io::Result<()>;
-}
-
-impl Socket for UnixStream {
-    fn limit(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))
-    }
-}
-
 /// What the other ranks said, and the connections to them; none for this rank itself.
 pub(super) type Met = Vec<Option<(Join, OwnedFd)>>;
 
@@ -194,101 +233,184 @@ pub(super) fn meet(job: &Job, join: &Join, patience: Duration) -> Result<Met, Me
 
 fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
     let failed = |source| MeetError::Place { path: place.to_owned(), source };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place).map_err(failed)?;
-    let mine = socket_of(place, job.rank);
+    let folder = Folder::open(place)?;
+    let mine = folder.socket_of(job.rank);
     // Left by a rank of an earlier job of the same name.
-    let _ = std::fs::remove_file(&mine);
+    remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
     let mut meeting = Meeting::new(job, join, patience);
-    let deadline = meeting.deadline;
-    meeting.introduce(
-        0..job.rank.0,
-        |rank| connect(deadline, || UnixStream::connect(socket_of(place, rank))),
-        || is_ready(&listener, deadline).then(|| listener.accept().ok().map(|(stream, _)| stream)).flatten(),
-    )?;
+    meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
     // Everyone who needs it has connected. The directory goes with the last socket, unless the launcher keeps it.
-    let _ = std::fs::remove_file(&mine);
+    remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
+        // Not while another rank's socket is in it. One that stays is where the next job of this name meets.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)
 }
 
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// This rank's account of whom it has met.
 pub(super) struct Meeting<'a> {
     job: &'a Job,
-    join: &'a Join,
+    pub(super) join: &'a Join,
     patience: Duration,
     pub(super) deadline: Instant,
     pub(super) met: Met,
+    looked: Instant,
 }
 
 impl<'a> Meeting<'a> {
     pub(super) fn new(job: &'a Job, join: &'a Join, patience: Duration) -> Self {
         let met = (0..job.ranks).map(|_| None).collect();
-        Self { job, join, patience, deadline: Instant::now() + patience, met }
+        let now = Instant::now();
+        Self { job, join, patience, deadline: now + patience, met, looked: now }
     }
 
-    /// Connects to the ranks of a range, and waits for those above this one.
-    pub(super) fn introduce<S: Socket>(
+    /// Connects to the ranks of a range, and waits for those above this one. Those are answered at once, whatever the
+    /// ranks of the range do: so no ring of ranks waits for each other.
+    pub(super) fn introduce(
         &mut self,
         below: Range<u16>,
-        mut connect: impl FnMut(Rank) -> Option<S>,
-        mut accept: impl FnMut() -> Option<S>,
+        door: &impl Door,
+        connect: impl Fn(Rank) -> io::Result<OwnedFd>,
     ) -> Result<(), MeetError> {
+        let hello = self.join.encode();
         let mut asked = Vec::new();
-        for rank in below.map(Rank) {
-            let mut stream = connect(rank).ok_or_else(|| self.missing())?;
-            self.say(&mut stream)?;
-            asked.push(stream);
+        for rank in below.clone().map(Rank) {
+            asked.push(self.ask(&hello, || connect(rank))?);
         }
+        let mut reception = Reception::new(door, HELLO_BYTES, usize::from(self.job.ranks));
         for _ in self.job.rank.0 + 1..self.job.ranks {
-            let mut stream = accept().ok_or_else(|| self.missing())?;
-            let theirs = self.hear(&mut stream)?;
-            // Answered before it is judged, so that both sides learn of a difference.
-            self.say(&mut stream)?;
-            self.place(theirs, stream)?;
+            self.welcome(&mut reception)?;
         }
-        for mut stream in asked {
-            let theirs = self.hear(&mut stream)?;
-            self.place(theirs, stream)?;
+        for (rank, stream) in below.map(Rank).zip(asked) {
+            self.be_answered(rank, stream, &hello, || connect(rank))?;
         }
         Ok(())
     }
 
-    pub(super) fn say(&self, stream: &mut impl Socket) -> Result<(), MeetError> {
-        stream.write_all(&self.join.encode()).map_err(|_| self.stranger())
+    /// Connects, again and again until the deadline: who is to answer may not have begun. Says who this rank is.
+    pub(super) fn ask(
+        &mut self,
+        hello: &[u8],
+        connect: impl Fn() -> io::Result<OwnedFd>,
+    ) -> Result<OwnedFd, MeetError> {
+        loop {
+            if let Ok(stream) = connect()
+                && say(&stream, hello, self.deadline).is_ok()
+            {
+                return Ok(stream);
+            }
+            self.is_in_time()?;
+            std::thread::sleep(TRY_AGAIN);
+        }
     }
 
-    pub(super) fn hear(&self, stream: &mut impl Socket) -> Result<Join, MeetError> {
-        let mut bytes = [0; HEADER_BYTES + JOIN_BYTES];
-        self.read(stream, &mut bytes)?;
-        Join::decode(&bytes).ok_or_else(|| self.stranger())
+    /// Takes in the answer of a rank that was asked. Asks again when the connection ends without one: the other may have
+    /// dropped it, with so many at its door.
+    pub(super) fn be_answered(
+        &mut self,
+        other: Rank,
+        mut stream: OwnedFd,
+        hello: &[u8],
+        connect: impl Fn() -> io::Result<OwnedFd>,
+    ) -> Result<(), MeetError> {
+        loop {
+            let mut bytes = [0; HELLO_BYTES];
+            if self.read(&stream, &mut bytes)? {
+                let stranger = MeetError::Stranger { rank: self.job.rank, other };
+                match Join::decode(&bytes) {
+                    // By chance a connection to a free port of this host can meet itself.
+                    Some(theirs) if theirs == *self.join => {}
+                    Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
+                        return self.place(theirs, stream);
+                    }
+                    _ => return Err(stranger),
+                }
+            }
+            std::thread::sleep(TRY_AGAIN);
+            stream = self.ask(hello, &connect)?;
+        }
     }
 
-    pub(super) fn read(&self, stream: &mut impl Socket, bytes: &mut [u8]) -> Result<(), MeetError> {
-        let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        stream.limit(left).and_then(|()| stream.read_exact(bytes)).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => self.missing(),
-            _ => self.stranger(),
-        })
+    /// Waits for a rank that comes by itself, answers it and takes it in; says what it said behind its introduction.
+    pub(super) fn welcome<D: Door>(&mut self, reception: &mut Reception<'_, D>) -> Result<Hello, MeetError> {
+        loop {
+            let came = reception.next(Instant::now() + LOOK_AGAIN);
+            let came = came.map_err(|source| MeetError::Shut { rank: self.job.rank, source })?;
+            let Some((hello, stream)) = came else {
+                self.is_in_time()?;
+                continue;
+            };
+            // Answered before it is judged, so that both sides learn of a difference. One that is gone comes again.
+            let is_answered = say(&stream, &self.join.encode(), self.deadline).is_ok();
+            let is_one_of_us = hello.join.job == self.join.job && hello.join.rank.0 < hello.join.ranks;
+            if is_answered && is_one_of_us {
+                self.place(hello.join, stream)?;
+                return Ok(hello);
+            }
+        }
+    }
+
+    /// Reads what a rank has to say; `false` when the connection ended before.
+    pub(super) fn read(&mut self, stream: &OwnedFd, bytes: &mut [u8]) -> Result<bool, MeetError> {
+        let mut done = 0;
+        loop {
+            match hear(stream, &mut bytes[done..], Instant::now() + LOOK_AGAIN) {
+                Ok(count) if done + count == bytes.len() => return Ok(true),
+                Ok(count) => done += count,
+                Err(_) => return Ok(false),
+            }
+            self.is_in_time()?;
+        }
     }
 
     /// Takes a rank in, if it is one of this job.
-    pub(super) fn place(&mut self, theirs: Join, stream: impl Socket) -> Result<(), MeetError> {
+    fn place(&mut self, theirs: Join, stream: OwnedFd) -> Result<(), MeetError> {
         let (rank, other) = (self.job.rank, theirs.rank);
         if let Some(what) = self.join.difference(&theirs) {
             return Err(MeetError::Differs { rank, other, what });
         }
         match self.met.get_mut(usize::from(other.0)) {
-            Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, stream.into())),
+            Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, stream)),
             _ => return Err(MeetError::Differs { rank, other, what: "its number, which another rank has too" }),
         }
         Ok(())
     }
 
-    pub(super) fn stranger(&self) -> MeetError {
-        MeetError::Stranger { rank: self.job.rank }
+    /// Whether there is still time, and nobody is known to be lost.
+    pub(super) fn is_in_time(&mut self) -> Result<(), MeetError> {
+        let now = Instant::now();
+        if now >= self.deadline {
+            return Err(self.missing());
+        }
+        if now.duration_since(self.looked) >= LOOK_AGAIN {
+            self.looked = now;
+            if let Some(other) = self.lost() {
+                return Err(MeetError::Lost { rank: self.job.rank, other });
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank that was here and is gone, or of which the launcher says so.
+    fn lost(&self) -> Option<Rank> {
+        let is_gone = |met: &Option<(Join, OwnedFd)>| met.as_ref().is_some_and(|(_, stream)| has_hung_up(stream));
+        let gone = self.met.iter().position(is_gone).map(|rank| Rank(rank as u16));
+        gone.or_else(|| match &self.job.meet {
+            Some(Meet::Folder(place)) if self.job.launcher.is_some() => {
+                std::fs::read_to_string(place.join(ENDED)).ok()?.trim().parse().ok().map(Rank)
+            }
+            _ => None,
+        })
     }
 
     /// Who did not come.
@@ -306,32 +428,21 @@ impl<'a> Meeting<'a> {
     }
 }
 
-fn socket_of(place: &Path, rank: Rank) -> PathBuf {
-    place.join(rank.0.to_string())
-}
-
-/// Connects, again and again until the deadline: who is to answer may not have begun.
-pub(super) fn connect<S>(deadline: Instant, mut once: impl FnMut() -> io::Result<S>) -> Option<S> {
-    loop {
-        match once() {
-            Ok(stream) => return Some(stream),
-            Err(_) if Instant::now() >= deadline => return None,
-            Err(_) => std::thread::sleep(LOOK_AGAIN),
-        }
-    }
-}
-
-/// Waits until somebody has connected.
-pub(super) fn is_ready(listener: &impl AsFd, deadline: Instant) -> bool {
-    let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
-    left.is_some_and(|left| poll(&mut fds, Some(&left)).is_ok_and(|count| count > 0))
+/// Whether the other end of a connection is closed.
+pub(super) fn has_hung_up(stream: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
+    /// A rank that meets in this folder.
     fn job(rank: u16, ranks: u16, place: &Path) -> Job {
         let mut job = Job::from_env(|_| None).expect("nothing is set");
         (job.rank, job.ranks, job.meet) = (Rank(rank), ranks, Some(Meet::Folder(place.to_owned())));
@@ -353,9 +464,10 @@ mod tests {
     #[test]
     fn everyone_meets_everyone() {
         let place = tempfile::tempdir().expect("a directory");
-        check((0..5).map(|rank| job(rank, 5, place.path())).collect());
+        let folder = place.path().join("ranks");
+        check((0..5).map(|rank| job(rank, 5, &folder)).collect());
         let address = Some(Meet::Address(address()));
-        check((0..5).map(|rank| Job { meet: address.clone(), ..job(rank, 5, place.path()) }).collect());
+        check((0..5).map(|rank| Job { meet: address.clone(), ..job(rank, 5, &folder) }).collect());
     }
 
     fn check(jobs: Vec<Job>) {
@@ -369,9 +481,147 @@ mod tests {
     }
 
     #[test]
+    fn strangers_are_dropped_and_the_ranks_meet() {
+        let place = tempfile::tempdir().expect("a directory");
+        let folder = place.path().join("ranks");
+        let address = address();
+        let in_folder = |rank| job(rank, 3, &folder);
+        let by_tcp = |rank| Job { meet: Some(Meet::Address(address.clone())), ..in_folder(rank) };
+        let (path, at) = (folder.join("0"), address.clone());
+        check_among_strangers(&in_folder, move || UnixStream::connect(&path).map(OwnedFd::from));
+        check_among_strangers(&by_tcp, move || TcpStream::connect(&at).map(OwnedFd::from));
+    }
+
+    /// Rank 0 is there before the strangers, and the others come after them.
+    fn check_among_strangers(job: &dyn Fn(u16) -> Job, connect: impl Fn() -> io::Result<OwnedFd>) {
+        let began = Instant::now();
+        let patience = Duration::from_secs(20);
+        let meet_one = |rank: u16| {
+            let job = job(rank);
+            std::thread::spawn(move || meet(&job, &Join::of(&job, rank.into()), patience))
+        };
+        let first = meet_one(0);
+        let hello = Join::of(&job(1), 1);
+        let big = Join { rank: Rank(60_000), ranks: 65_000, region_bytes: u64::MAX, job: 1, ..hello };
+        let mut long = hello.encode();
+        long[..HEADER_BYTES].fill(0xff);
+        let said: [&[u8]; 6] = [
+            &[],
+            b"GET / HTTP/1.0\r\n\r\n",
+            &hello.encode()[..40],
+            &Join { job: 77, ..hello }.encode(),
+            &big.encode(),
+            &long,
+        ];
+        let mut strangers = Vec::new();
+        for turn in 0..200 {
+            let stream = (0..2000).find_map(|_| {
+                let stream = connect().ok();
+                stream.is_none().then(|| std::thread::sleep(Duration::from_millis(1)));
+                stream
+            });
+            let stream = stream.expect("rank 0 is there");
+            // Those behind the first may be dropped while they speak.
+            let is_said = say(&stream, said[turn % said.len()], Instant::now()).is_ok();
+            assert!(is_said || turn > 0);
+            strangers.push(stream);
+        }
+        let others = [meet_one(1), meet_one(2)];
+        for met in [first].into_iter().chain(others) {
+            let met = met.join().expect("no panic").expect("strangers are nobody's business");
+            assert_eq!(met.iter().flatten().count(), 2);
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "nobody waits for strangers: {:?}", began.elapsed());
+        drop(strangers);
+        assert!(connect().is_err(), "nobody listens any more");
+    }
+
+    #[test]
+    fn ranks_of_another_job_are_told_so_and_disturb_nobody() {
+        let place = tempfile::tempdir().expect("a directory");
+        let address = Some(Meet::Address(address()));
+        let of = |rank, number| Job { meet: address.clone(), number, ..job(rank, 2, place.path()) };
+        let patience = Duration::from_secs(20);
+        let first = std::thread::spawn({
+            let job = of(0, 5);
+            move || meet(&job, &Join::of(&job, 0), patience)
+        });
+        let other = of(1, 6);
+        let said = meet(&other, &Join::of(&other, 0), patience).expect_err("another job").to_string();
+        assert!(said.contains("rank 1 differs from rank 0 in the job"), "{said}");
+        let right = of(1, 5);
+        assert!(meet(&right, &Join::of(&right, 0), patience).is_ok());
+        assert!(first.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn a_rank_that_ends_among_those_that_meet_is_lost() {
+        let place = tempfile::tempdir().expect("a directory");
+        let folder = place.path().join("ranks");
+        let met = all(vec![job(0, 3, &folder), Job { ranks: 3, ..job(1, 3, &folder) }], Duration::from_secs(1));
+        assert!(met.iter().all(Result::is_err), "rank 2 does not come");
+        let first = std::thread::spawn({
+            let job = job(0, 3, &folder);
+            move || meet(&job, &Join::of(&job, 0), Duration::from_secs(20))
+        });
+        // Rank 1 gives up before the others do.
+        let second = job(1, 3, &folder);
+        let began = Instant::now();
+        meet(&second, &Join::of(&second, 0), Duration::from_millis(500)).expect_err("rank 2 does not come");
+        let lost = first.join().expect("no panic").expect_err("rank 1 is gone");
+        assert_eq!(lost.exit_code(), EXIT_LOST);
+        assert!(lost.to_string().contains("rank 0 lost rank 1"), "{lost}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_the_launcher_says_of_a_rank_ends_the_wait() {
+        let place = tempfile::tempdir().expect("a directory");
+        let folder = place.path().join("ranks");
+        Folder::open(&folder).expect("a folder");
+        let first = Job { launcher: Some(1), ..job(0, 2, &folder) };
+        std::fs::write(folder.join(ENDED), "1\n").expect("a note");
+        let lost = meet(&first, &Join::of(&first, 0), Duration::from_secs(20)).expect_err("rank 1 has ended");
+        assert!(lost.to_string().contains("rank 0 lost rank 1"), "{lost}");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+        let place = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| place.path().join(name);
+        for (name, mode) in [("open", 0o777), ("group", 0o750), ("own", 0o700)] {
+            std::fs::DirBuilder::new().create(path(name)).expect("a directory");
+            std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(mode)).expect("its mode");
+        }
+        std::fs::DirBuilder::new().mode(0o700).create(path("theirs")).expect("a directory");
+        // Only root can give a directory away, and only then this case is there.
+        let is_given = std::os::unix::fs::chown(path("theirs"), Some(65_534), None).is_ok();
+        symlink(path("own"), path("link")).expect("a link");
+        std::fs::write(path("file"), "").expect("a file");
+        for (name, part) in [
+            ("open", Some("has mode 0777")),
+            ("group", Some("has mode 0750")),
+            ("theirs", is_given.then_some("belongs to user 65534")),
+            ("link", Some("symbolic link")),
+            ("file", Some("no directory")),
+        ] {
+            let Some(part) = part else { continue };
+            let first = job(0, 2, &path(name));
+            let error = meet(&first, &Join::of(&first, 0), Duration::from_millis(50)).expect_err(name);
+            let said = error.to_string();
+            assert!(
+                said.contains(part) && said.contains("remove it") && error.exit_code() == EXIT_OWN,
+                "{name}: {said}"
+            );
+        }
+    }
+
+    #[test]
     fn a_rank_that_does_not_come_is_named() {
         let place = tempfile::tempdir().expect("a directory");
-        let met = all(vec![job(0, 3, place.path()), job(2, 3, place.path())], Duration::from_millis(300));
+        let folder = place.path().join("ranks");
+        let met = all(vec![job(0, 3, &folder), job(2, 3, &folder)], Duration::from_millis(300));
         let said: Vec<String> = met.into_iter().map(|met| met.expect_err("one is missing").to_string()).collect();
         assert!(said[1].contains("rank 2 waited") && said[1].contains("1"), "{said:?}");
         assert!(said[0].contains("ranks 1") || said[0].contains("rank 0"), "{said:?}");
@@ -388,9 +638,10 @@ mod tests {
     #[test]
     fn ranks_with_other_settings_are_told_so_on_both_sides() {
         let place = tempfile::tempdir().expect("a directory");
-        let mut other = job(1, 2, place.path());
+        let folder = place.path().join("ranks");
+        let mut other = job(1, 2, &folder);
         other.protocol = Protocol::Update;
-        for met in all(vec![job(0, 2, place.path()), other], Duration::from_secs(20)) {
+        for met in all(vec![job(0, 2, &folder), other], Duration::from_secs(20)) {
             let said = met.expect_err("they differ").to_string();
             assert!(said.contains("differs") && said.contains("protocol"), "{said}");
         }

@@ -21,7 +21,9 @@ use crate::limits::WORD_BYTES;
 pub(super) const PAGE: usize = 4096;
 /// Where every rank has the region: far above what programs and the kernel's own choices use on 47-bit address spaces.
 const ADDRESS: usize = 0x2000_0000_0000;
-/// Attempts at an ioctl that the kernel asks to repeat.
+/// Descriptors that are there at once while the region is made, or stay.
+const DESCRIPTORS: usize = 5;
+/// Attempts at a call that the kernel asks to repeat.
 const ATTEMPTS: usize = 1000;
 
 /// Why there is no region.
@@ -36,6 +38,20 @@ pub(super) enum RegionError {
     /// The memory could not be had.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// It could not be kept from children and core dumps.
+    #[error("cannot keep shared memory from forked children: {}; free memory", std::io::Error::from_raw_os_error(.0.0))]
+    Advise(Errno),
+    /// Files, and so memory objects, may not be so long.
+    #[error(
+        "the limit on the length of files is {limit} bytes, and shared memory takes {bytes}; raise 'ulimit -f', or set a \
+             smaller HANARE_SHARED_BYTES"
+    )]
+    FileLimit {
+        /// The limit.
+        limit: u64,
+        /// What is wanted.
+        bytes: u64,
+    },
     /// Something else lies where the region must be.
     #[error(
         "the address {ADDRESS:#x}, at which every rank has the shared region, is taken in rank {rank}: {source}; \
@@ -77,25 +93,37 @@ pub(super) struct Region {
 impl Region {
     /// A region of so many bytes; behind it in its memfd lie `more`, among them at this offset the twins, where peers read them.
     pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
+        // Without descriptors the machine would seem to be unable.
+        let spare = || map::memfd("hanare-spare", 0);
+        let spares: Result<Vec<OwnedFd>, MapError> = (0..DESCRIPTORS).map(|_| spare()).collect();
+        drop(spares?);
         let features = Features::probe(&Disabled::from_env().unwrap_or_default());
         if !features.minor_shmem || !features.continue_ || !features.wp {
             return Err(RegionError::Unable("it lacks minor faults, CONTINUE or write protection of shared memory"));
         }
         let wanted = feature::MINOR_SHMEM | feature::MISSING_SHMEM | feature::WP | feature::WP_HUGETLBFS_SHMEM;
         let uffd = Uffd::open(features.access, wanted)?;
+        // Beyond the limit the kernel would send SIGXFSZ.
+        match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+            Some(limit) if limit < bytes + more => return Err(RegionError::FileLimit { limit, bytes: bytes + more }),
+            _ => {}
+        }
         let memory = map::memfd("hanare-shared", bytes + more)?;
         let io = Mapping::shared(&memory, 0, bytes as usize)?;
         let twins = match twins_at {
             Some(offset) => Mapping::shared(&memory, offset, bytes as usize)?,
             None => Mapping::reserve(bytes as usize, PAGE)?,
         };
-        let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize)
-            .map_err(|source| RegionError::Taken { rank, source })?;
+        let trapped = Mapping::shared_at(&memory, ADDRESS, bytes as usize).map_err(|source| match source {
+            MapError::Shared { errno: Errno(libc::EEXIST), .. } => RegionError::Taken { rank, source },
+            _ => RegionError::Map(source),
+        })?;
         uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
         for mapping in [&trapped, &io, &twins] {
             for advice in [Advice::DontFork, Advice::DontDump] {
-                // SAFETY: advice about forks and dumps changes no contents. Without it a child merely has them too.
-                let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
+                // A child that had them would write to this rank's pages, and no trap would tell.
+                // SAFETY: advice about forks and dumps changes no contents.
+                unsafe { map::advise(mapping.addr(), mapping.len(), advice) }.map_err(RegionError::Advise)?;
             }
         }
         Ok(Self {
@@ -156,16 +184,13 @@ impl Region {
         let addr = self.address_of(page);
         match (*self.shown(page), writable) {
             (Shown::Absent, _) => {
-                self.hold(page);
-                repeat(|| match writable {
-                    true => self.uffd.continue_(addr, PAGE, false),
-                    false => self.uffd.continue_protected(addr, PAGE),
-                }
-                .errno)?;
+                let run = Run { first: page, count: 1 };
+                self.hold(run)?;
+                self.map_in(run, writable)?;
                 self.last_shown = Some(page);
             }
             (Shown::Protected, true) => {
-                repeat(|| errno(self.uffd.write_protect(addr, PAGE, false, false)))?;
+                self.set_protection(addr, PAGE, false)?;
                 self.last_shown = Some(page);
             }
             (Shown::Writable, false) => self.protect(Run { first: page, count: 1 })?,
@@ -185,24 +210,62 @@ impl Region {
         self.held.contains(page)
     }
 
-    /// Gives a page of the memfd its memory: a hole cannot be continued.
-    pub(super) fn hold(&mut self, page: u32) {
+    /// A page has got its bytes, and so its memory.
+    pub(super) fn came(&mut self, page: u32) {
         self.held.insert(page);
-        // SAFETY: within the mapping. Reading a hole of a memfd by a shared mapping makes it zeroes; the value is not used.
-        unsafe { self.bytes(page).read_volatile() };
+    }
+
+    /// Gives pages of the memfd their memory, as far as they have none: a hole cannot be continued. Memory that cannot be had
+    /// is an error here, and would be SIGBUS at a touch.
+    pub(super) fn hold(&mut self, run: Run) -> Result<(), Errno> {
+        let new = run.pages().filter(|&page| self.held.insert(page)).count();
+        if new == 0 {
+            return Ok(());
+        }
+        let (offset, len) = Self::range(run);
+        retry(|| map::allocate(self.memory(), offset as u64, len as u64))
     }
 
     /// Shows absent pages at once, and wakes who waits for them.
     pub(super) fn show_all(&mut self, run: Run, writable: bool) -> Result<(), Errno> {
-        run.pages().for_each(|page| self.hold(page));
-        let (addr, len) = (self.address_of(run.first), run.count as usize * PAGE);
-        repeat(|| match writable {
-            true => self.uffd.continue_(addr, len, false).errno,
-            false => self.uffd.continue_protected(addr, len).errno,
-        })?;
+        self.hold(run)?;
+        self.map_in(run, writable)?;
         let shown = if writable { Shown::Writable } else { Shown::Protected };
         run.pages().for_each(|page| *self.shown(page) = shown);
         Ok(())
+    }
+
+    /// Has the kernel map absent pages of the trapped view, and wake who waits for them. What it did not come to is asked
+    /// for again from there.
+    fn map_in(&self, run: Run, writable: bool) -> Result<(), Errno> {
+        let mut addr = self.address_of(run.first);
+        let end = addr + run.count as usize * PAGE;
+        let mut attempts = 0;
+        while addr < end {
+            let asked = match writable {
+                true => self.uffd.continue_(addr, end - addr, false),
+                false => self.uffd.continue_protected(addr, end - addr),
+            };
+            addr += asked.done;
+            attempts = if asked.done > 0 { 0 } else { attempts + 1 };
+            match asked.errno {
+                None => {}
+                Some(libc::EEXIST) => {
+                    // It is there already, and nobody knows whether it is protected.
+                    self.set_protection(addr, PAGE, !writable)?;
+                    retry(|| self.uffd.wake(addr, PAGE))?;
+                    addr += PAGE;
+                }
+                Some(libc::EAGAIN | libc::EINTR) if attempts < ATTEMPTS => {}
+                Some(other) => return Err(Errno(other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets or lifts the protection of pages that are there.
+    fn set_protection(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
+        retry(|| self.uffd.write_protect(addr, len, on, false))
     }
 
     /// Lets the pages of a run be read only; absent ones stay absent.
@@ -222,7 +285,7 @@ impl Region {
             let more = pages.clone().take_while(|&page| self.shown.get(page as usize) == Some(&from));
             let count = 1 + more.count() as u32;
             let addr = self.address_of(first);
-            repeat(|| errno(self.uffd.write_protect(addr, count as usize * PAGE, to == Shown::Protected, false)))?;
+            self.set_protection(addr, count as usize * PAGE, to == Shown::Protected)?;
             (first..first + count).for_each(|page| *self.shown(page) = to);
             pages = first + count..run.pages().end;
         }
@@ -236,7 +299,7 @@ impl Region {
             *self.shown(page) = Shown::Absent;
         }
         // SAFETY: the region's own pages, to which there are no references. The memfd keeps their bytes.
-        unsafe { map::advise(self.trapped.addr() + offset, len, Advice::DontNeed) }
+        retry(|| unsafe { map::advise(self.trapped.addr() + offset, len, Advice::DontNeed) })
     }
 
     /// Takes pages out of view and gives their memory back: they read as zeroes from now on.
@@ -252,7 +315,7 @@ impl Region {
             self.held.remove(page);
         }
         let (offset, len) = Self::range(run);
-        map::punch_hole(self.memory(), offset as u64, len as u64)
+        retry(|| map::punch_hole(self.memory(), offset as u64, len as u64))
     }
 
     /// Puts pages away that are out of view, and that no peer has pinned.
@@ -282,10 +345,10 @@ impl Region {
         }
         let (offset, len) = Self::range(run);
         if let Some(first) = self.twins_at {
-            return map::punch_hole(self.memory(), first + offset as u64, len as u64);
+            return retry(|| map::punch_hole(self.memory(), first + offset as u64, len as u64));
         }
         // SAFETY: twins nobody needs any more, and no references to them.
-        unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) }
+        retry(|| unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) })
     }
 
     /// Pages of memory that the region takes now: pages and twins.
@@ -298,24 +361,28 @@ impl Region {
         self.twinned.len()
     }
 
-    pub(super) fn wake(&self, run: Run) {
+    pub(super) fn wake(&self, run: Run) -> Result<(), Errno> {
         let (offset, len) = Self::range(run);
-        if len > 0 {
-            // Fails only for a range that is not the region's.
-            let _ = self.uffd.wake(self.trapped.addr() + offset, len);
+        match len {
+            0 => Ok(()),
+            _ => retry(|| self.uffd.wake(self.trapped.addr() + offset, len)),
         }
     }
 
     /// Wakes everyone who waits for any page.
-    pub(super) fn wake_all(&self) {
-        let _ = self.uffd.wake(self.trapped.addr(), self.trapped.len());
+    pub(super) fn wake_all(&self) -> Result<(), Errno> {
+        retry(|| self.uffd.wake(self.trapped.addr(), self.trapped.len()))
     }
 
     /// The program may touch nothing of it any more; a touch ends it with SIGSEGV instead of waiting for ever.
-    pub(super) fn close(&mut self) {
-        let _ = self.uffd.unregister(self.trapped.addr(), self.trapped.len());
+    pub(super) fn close(&mut self) -> Result<(), Errno> {
+        let (addr, len) = (self.trapped.addr(), self.trapped.len());
+        self.uffd.unregister(addr, len).or_else(|error| match error {
+            UffdError::Unregister { errno, .. } => Err(errno),
+            _ => Ok(()),
+        })?;
         // SAFETY: replaces the region's own mapping, to which there are no references, by nothing.
-        let _ = unsafe { map::replace_with_none(self.trapped.addr(), self.trapped.len()) };
+        retry(|| unsafe { map::replace_with_none(addr, len) })
     }
 
     /// Where a page's bytes are for Hanare.
@@ -413,18 +480,59 @@ impl Region {
     }
 }
 
-fn errno(result: Result<(), Errno>) -> Option<i32> {
-    result.err().map(|errno| errno.0)
-}
-
-/// Does something again that the kernel asks to repeat. A page that is there already is as good as shown.
-fn repeat(mut once: impl FnMut() -> Option<i32>) -> Result<(), Errno> {
+/// Does something again that the kernel asks to repeat.
+fn retry(mut once: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..ATTEMPTS {
         match once() {
-            None | Some(libc::EEXIST) => return Ok(()),
-            Some(libc::EAGAIN) => {}
-            Some(other) => return Err(Errno(other)),
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
+            other => return other,
         }
     }
     Err(Errno(libc::EAGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// What the kernel says of a page of the trapped view: whether it is there, and whether it is protected.
+    fn state(region: &Region, page: u32) -> (bool, bool) {
+        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("this process's own");
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, (region.address_of(page) / PAGE * 8) as u64).expect("an entry");
+        let entry = u64::from_le_bytes(entry);
+        (entry & 1 << 63 != 0, entry & 1 << 57 != 0)
+    }
+
+    /// A page that the kernel has mapped already once made all behind it count as shown, and its protection as set.
+    #[test]
+    fn pages_behind_one_that_is_there_already_are_shown_too() {
+        let mut region = Region::new(64 * PAGE as u64, 0, None, 0).expect("a region");
+        for (first, writable) in [(0, false), (16, true)] {
+            let run = Run { first, count: 16 };
+            let stray = Run { first: first + 5, count: 2 };
+            region.hold(run).expect("memory");
+            region.map_in(stray, !writable).expect("mapped");
+            region.show_all(run, writable).expect("shown");
+            for page in run.pages() {
+                assert_eq!(state(&region, page), (true, !writable), "page {page}");
+            }
+        }
+        region.map_in(Run { first: 40, count: 1 }, true).expect_err("a hole is no page");
+    }
+
+    #[test]
+    fn what_the_kernel_asks_to_repeat_is_repeated_and_nothing_else_is_taken_for_done() {
+        let answer = |errnos: &[i32]| {
+            let mut errnos = errnos.iter();
+            retry(|| errnos.next().map_or(Ok(()), |&errno| Err(Errno(errno))))
+        };
+        assert_eq!(answer(&[libc::EAGAIN, libc::EINTR]), Ok(()));
+        for errno in [libc::ENOMEM, libc::ENOENT, libc::EFAULT, libc::EEXIST, libc::EBADF] {
+            assert_eq!(answer(&[libc::EAGAIN, errno]), Err(Errno(errno)));
+        }
+        assert_eq!(answer(&[libc::EAGAIN; ATTEMPTS]), Err(Errno(libc::EAGAIN)));
+    }
 }

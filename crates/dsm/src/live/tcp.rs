@@ -3,23 +3,20 @@
 //! A rank connects to rank 0, says who it is and at which port it listens, and gets a table of all ranks' addresses when all
 //! have come. Then it connects to the ranks below itself, as on one host. Nothing guards these links.
 
-use std::io::{self, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::job::Job;
-use super::meet::{Join, MeetError, Meeting, Met, Socket, connect, is_ready};
+use super::meet::{HELLO_BYTES, Join, MeetError, Meeting, Met};
+use super::reception::{MORE_BYTES, Reception, say};
+use crate::coherence::Rank;
 
 /// Bytes of an address in the table: an IPv6 one, or an IPv4 one in its form, and a port.
 const ENTRY: usize = 18;
 /// How long one attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-
-impl Socket for TcpStream {
-    fn limit(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))
-    }
-}
 
 pub(super) fn meet_at(address: &str, job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
     let failed = |source| MeetError::Address { address: address.to_owned(), source };
@@ -30,62 +27,65 @@ pub(super) fn meet_at(address: &str, job: &Job, join: &Join, patience: Duration)
     }
     let mut meeting = Meeting::new(job, join, patience);
     if job.rank.0 == 0 {
-        gather(&TcpListener::bind(rank_0).map_err(failed)?, job.ranks, &mut meeting)?;
+        gather(&listen(rank_0).map_err(failed)?, job.ranks, &mut meeting)?;
     } else {
         come(rank_0, job, &mut meeting).map_err(|error| error.unwrap_or_else(failed))?;
     }
     Ok(meeting.met)
 }
 
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn connect(address: &SocketAddr) -> io::Result<OwnedFd> {
+    let stream = TcpStream::connect_timeout(address, ATTEMPT)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
+
 /// Rank 0: takes everyone in, then tells everyone where the others are.
 fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Result<(), MeetError> {
     let mut table = vec![0; usize::from(ranks) * ENTRY];
-    let mut streams = Vec::new();
+    let mut reception = Reception::new(listener, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
     for _ in 1..ranks {
-        let stream = is_ready(listener, meeting.deadline).then(|| listener.accept().ok()).flatten();
-        let (mut stream, from) = stream.ok_or_else(|| meeting.missing())?;
-        let _ = stream.set_nodelay(true);
-        let theirs = meeting.hear(&mut stream)?;
-        let mut port = [0; 2];
-        meeting.read(&mut stream, &mut port)?;
-        meeting.say(&mut stream)?;
-        if let Some(entry) = table.chunks_exact_mut(ENTRY).nth(theirs.rank.0.into()) {
-            entry.copy_from_slice(&entry_of(from.ip(), port));
+        let hello = meeting.welcome(&mut reception)?;
+        let entry = table.chunks_exact_mut(ENTRY).nth(hello.join.rank.0.into());
+        if let (Some(entry), Some(ip)) = (entry, hello.from) {
+            entry.copy_from_slice(&entry_of(ip, hello.more));
         }
-        streams.push(stream.try_clone().map_err(|_| meeting.stranger())?);
-        meeting.place(theirs, stream)?;
     }
-    streams.iter_mut().try_for_each(|stream| stream.write_all(&table)).map_err(|_| meeting.stranger())
+    let rank = meeting.join.rank;
+    for (join, stream) in meeting.met.iter().flatten() {
+        say(stream, &table, meeting.deadline).map_err(|_| MeetError::Lost { rank, other: join.rank })?;
+    }
+    Ok(())
 }
 
 /// Any other rank. An error of the system's is about rank 0's address.
 fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), Result<MeetError, io::Error>> {
-    let deadline = meeting.deadline;
-    let stream = connect(deadline, || TcpStream::connect_timeout(&rank_0, ATTEMPT));
-    let mut stream = stream.ok_or_else(|| Ok(meeting.missing()))?;
-    stream.set_nodelay(true).map_err(Err)?;
-    // Others reach this rank the way rank 0 does.
-    let listener = TcpListener::bind((stream.local_addr().map_err(Err)?.ip(), 0)).map_err(Err)?;
-    let port = listener.local_addr().map_err(Err)?.port();
-    meeting.say(&mut stream).map_err(Ok)?;
-    stream.write_all(&port.to_le_bytes()).map_err(Err)?;
-    let theirs = meeting.hear(&mut stream).map_err(Ok)?;
-    let mut again = stream.try_clone().map_err(Err)?;
-    meeting.place(theirs, stream).map_err(Ok)?;
+    let rank = job.rank;
+    // Others reach this rank the way it reaches rank 0. A datagram socket finds that out, and sends nothing.
+    let any = if rank_0.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let probe = UdpSocket::bind((any, 0)).map_err(Err)?;
+    probe.connect(rank_0).map_err(Err)?;
+    let listener = listen((probe.local_addr().map_err(Err)?.ip(), 0).into()).map_err(Err)?;
+    let mut hello = meeting.join.encode();
+    hello.extend_from_slice(&listener.local_addr().map_err(Err)?.port().to_le_bytes());
+    let stream = meeting.ask(&hello, || connect(&rank_0)).map_err(Ok)?;
+    meeting.be_answered(Rank(0), stream, &hello, || connect(&rank_0)).map_err(Ok)?;
     let mut table = vec![0; usize::from(job.ranks) * ENTRY];
-    meeting.read(&mut again, &mut table).map_err(Ok)?;
-    let address = |rank: usize| table.chunks_exact(ENTRY).nth(rank).map(address_of);
-    let ready = |stream: TcpStream| stream.set_nodelay(true).ok().map(|()| stream);
-    meeting
-        .introduce(
-            1..job.rank.0,
-            |rank| {
-                let address = address(rank.0.into())?;
-                connect(deadline, || TcpStream::connect_timeout(&address, ATTEMPT)).and_then(ready)
-            },
-            || is_ready(&listener, deadline).then(|| listener.accept().ok()).flatten().and_then(|(s, _)| ready(s)),
-        )
-        .map_err(Ok)
+    let lost = || MeetError::Lost { rank, other: Rank(0) };
+    let stream = meeting.met[0].as_ref().map(|(_, stream)| stream.try_clone()).ok_or_else(|| Ok(lost()))?;
+    if !meeting.read(&stream.map_err(Err)?, &mut table).map_err(Ok)? {
+        return Err(Ok(lost()));
+    }
+    let address = |rank: Rank| table.chunks_exact(ENTRY).nth(rank.0.into()).map(address_of);
+    let connect = |rank| connect(&address(rank).ok_or(io::ErrorKind::NotFound)?);
+    meeting.introduce(1..rank.0, &listener, connect).map_err(Ok)
 }
 
 fn entry_of(ip: IpAddr, port: [u8; 2]) -> [u8; ENTRY] {

@@ -76,9 +76,12 @@ impl Engine {
             Action::Wake { page } => self.wake(page)?,
             Action::WakeAll => {
                 self.timed.clear();
-                self.region.wake_all();
+                self.region.wake_all()?;
             }
-            Action::Finished { outcome } => self.outcome = Some(outcome),
+            Action::Finished { outcome } => {
+                self.is_over |= self.is_ending;
+                self.outcome = Some(outcome);
+            }
             Action::Fail { failure } => {
                 self.last_words(Duration::from_secs(1));
                 die(EXIT_LOST, &format!("rank {}: {failure}", self.rank))
@@ -283,13 +286,12 @@ impl Engine {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
             // Its home has written it into this page already, or this rank has read it.
             _ if source.is_in_place => {}
-            _ if self.is_zero_copy => {
-                if let Some(memory) = memory_of(&self.peers, source.from) {
-                    self.region.take_from(memory, page);
-                }
-            }
-            _ => self.region.clear(page),
+            _ => match memory_of(&self.peers, source.from) {
+                Some(memory) if self.is_zero_copy => self.region.take_from(memory, page),
+                _ => self.region.clear(page),
+            },
         }
+        self.region.came(page);
         self.came(page);
         if let Some(limit) = &mut self.limit {
             limit.copies.came(page);
@@ -376,7 +378,7 @@ impl Engine {
         }
         // Showing a page wakes who waits for it.
         if self.region.take_last_shown() != Some(page) {
-            self.region.wake(Run { first: page, count: 1 });
+            self.region.wake(Run { first: page, count: 1 })?;
         }
         Ok(())
     }

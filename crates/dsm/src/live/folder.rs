@@ -1,0 +1,96 @@
+//! The folder in which ranks of one host meet: this user's alone, whatever others put at its path before.
+//!
+//! It is held open, and sockets in it are named by the descriptor: whoever replaces the path later changes nothing.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::reception::is_this_user;
+use crate::coherence::Rank;
+
+/// What others may do in it: nothing.
+const MODE: u32 = 0o700;
+
+/// Why a folder is no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FolderError {
+    /// It could not be made or opened.
+    #[error(
+        "cannot make {path}, in which the ranks are to meet: {source}; check TMPDIR, XDG_RUNTIME_DIR or HANARE_MEET"
+    )]
+    Make {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not this user's alone.
+    #[error(
+        "ranks do not meet in {path}: it {what}; remove it or give it mode 0700, or set TMPDIR or HANARE_MEET to a \
+             directory that only you can enter"
+    )]
+    Unsafe {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// The folder, open.
+pub(super) struct Folder {
+    dir: OwnedFd,
+}
+
+impl Folder {
+    /// Makes it, or opens the one that is there if it is this user's alone.
+    pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
+        let failed = |source| FolderError::Make { path: path.to_owned(), source };
+        match std::fs::DirBuilder::new().mode(MODE).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            // Made by another rank, or by whoever wants to be taken for one.
+            _ => {}
+        }
+        let refused = |what: String| Err(FolderError::Unsafe { path: path.to_owned(), what });
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(dir) => dir,
+            Err(Errno::NOTDIR | Errno::LOOP) => return refused("is a symbolic link, or no directory".to_owned()),
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        let stat = rustix::fs::fstat(&dir).map_err(|errno| failed(errno.into()))?;
+        let (me, mode) = (rustix::process::geteuid().as_raw(), stat.st_mode & 0o7777);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return refused("is no directory".to_owned());
+        }
+        if stat.st_uid != me {
+            return refused(format!("belongs to user {}, and this is user {me}", stat.st_uid));
+        }
+        if mode & 0o777 != MODE {
+            return refused(format!("has mode {mode:04o}, and only 0700 keeps others out"));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Where a rank's socket is; as long as this folder is open.
+    pub(super) fn socket_of(&self, rank: Rank) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{}", self.dir.as_raw_fd(), rank.0))
+    }
+
+    /// Connects to a rank, without waiting: one whose queue is full is as good as not there yet.
+    pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&stream, &SocketAddrUnix::new(self.socket_of(rank))?)?;
+        if !is_this_user(&stream)? {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(stream)
+    }
+}

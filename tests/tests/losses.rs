@@ -1,0 +1,247 @@
+//! Guards shared memory against what befalls its ranks: one is killed or stopped in any phase, strangers come where ranks
+//! meet, a signal handler touches shared memory in the middle of a call, or a limit is too low to start. Every rank ends
+//! with a line and the documented exit code, or the job goes on; none waits for ever.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use hanare_tests::{Outcome, Place, built, installed, until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How soon all ranks have ended once one is killed, the program's own time before that among it.
+const SOON: Duration = Duration::from_secs(5);
+const PHASES: [&str; 7] = ["start", "meet", "barrier", "lock", "wait", "transfer", "shutdown"];
+/// Shared memory objects of programs that do not use memfd lie there.
+const SHM: &str = "/dev/shm";
+
+fn launch(place: &Place, flags: &[&str], program: &[&str]) -> Outcome {
+    let mut command = place.command(built().hanare());
+    command.args(["launch", "-n", "3"]).args(flags).arg("--");
+    command.arg(built().workload(program[0])).args(&program[1..]);
+    place.start(&mut command).finish(LIMIT)
+}
+
+fn shm() -> Vec<std::ffi::OsString> {
+    let hanare = |name: &std::ffi::OsString| name.to_string_lossy().contains("hanare");
+    std::fs::read_dir(SHM).map_or(Vec::new(), |dir| dir.flatten().map(|file| file.file_name()).filter(hanare).collect())
+}
+
+#[test]
+fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
+    let place = Place::new();
+    // Built before any time is taken.
+    built();
+    for phase in PHASES {
+        for victim in [0, 1, 2] {
+            for transfer in ["zero-copy", "message"] {
+                let began = Instant::now();
+                let outcome =
+                    launch(&place, &["--transfer", transfer], &["phases", phase, &victim.to_string(), "kill"]);
+                let case = format!("{phase}, rank {victim}, {transfer}, after {:?}: {outcome:?}", began.elapsed());
+                assert_eq!(outcome.code, Some(137), "{case}");
+                for rank in (0..3).filter(|&rank| rank != victim) {
+                    assert!(outcome.stderr.contains(&format!("rank {rank} lost rank ")), "{case}");
+                }
+                assert!(outcome.stderr.contains(&format!("rank {victim} was ended by signal 9\n")), "{case}");
+                // The phase is reached within three seconds, also where the machine is busy.
+                assert!(began.elapsed() < SOON + Duration::from_secs(3), "{case}");
+                place.assert_nothing_left();
+            }
+        }
+    }
+    assert_eq!(shm(), Vec::<std::ffi::OsString>::new());
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_a_while_in_any_phase_delays_the_job_and_nothing_else() {
+    let place = Place::new();
+    let runs: Vec<_> = PHASES
+        .into_iter()
+        .enumerate()
+        .map(|(index, phase)| {
+            let victim = (index % 3).to_string();
+            let mut command = place.command(built().hanare());
+            command.args(["launch", "-n", "3", "--"]).arg(built().workload("phases"));
+            (phase, place.start(command.args([phase, &victim, "stop", "8"])))
+        })
+        .collect();
+    for (phase, run) in runs {
+        let outcome = run.finish(LIMIT);
+        assert!(outcome.code == Some(0) && outcome.text() == "ok phases\n", "{phase}: {outcome:?}");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_signal_handler_touches_shared_memory_in_the_middle_of_any_call() {
+    let place = Place::new();
+    for protocol in ["invalidate", "update", "adaptive"] {
+        for transfer in ["zero-copy", "message"] {
+            for more in [&[][..], &["--local", "256K"]] {
+                let flags = [&["--protocol", protocol, "--transfer", transfer], more].concat();
+                let outcome = launch(&place, &flags, &["handlers", "100"]);
+                assert!(outcome.code == Some(0) && outcome.text() == "ok handlers\n", "{flags:?}: {outcome:?}");
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// SIGTERM must end a rank that waits in a call, however long the call takes.
+#[test]
+fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
+    let place = Place::new();
+    let mut command = place.command(built().hanare());
+    command.args(["launch", "-n", "3", "--"]).arg(built().workload("phases"));
+    let run = place.start(command.args(["lock", "1", "stop", "30"]));
+    std::thread::sleep(Duration::from_secs(2));
+    let began = Instant::now();
+    run.signal(rustix::process::Signal::TERM);
+    run.signal(rustix::process::Signal::CONT);
+    let outcome = run.finish(LIMIT);
+    assert!(began.elapsed() < SOON && outcome.code != Some(0), "after {:?}: {outcome:?}", began.elapsed());
+}
+
+/// Rank 0 and rank 1 of two, started by hand, that meet by TCP.
+fn rank(place: &Place, address: &str, rank: u32) -> Command {
+    let mut command = place.command(built().workload("litmus"));
+    command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_RANK0", address);
+    command
+}
+
+#[test]
+fn strangers_at_the_port_of_rank_0_are_dropped() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address").to_string();
+    drop(listener);
+    let mut first = place.start(&mut rank(&place, &address, 0));
+    let mut strangers = Vec::new();
+    for turn in 0..200 {
+        let mut connected = None;
+        until("rank 0 listens", || {
+            connected = TcpStream::connect(&address).ok();
+            connected.is_some()
+        });
+        let mut stream = connected.expect("connected");
+        match turn % 4 {
+            0 => {}
+            1 => stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("room"),
+            2 => stream.write_all(&[0xff; 300]).expect("room"),
+            _ => stream.write_all(&[0; 20]).expect("room"),
+        }
+        strangers.push(stream);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(first.runs(), "rank 0 ended: {}", first.said_so_far());
+    let began = Instant::now();
+    let second = place.start(&mut rank(&place, &address, 1)).finish(LIMIT);
+    let first = first.finish(LIMIT);
+    assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
+    assert!(began.elapsed() < Duration::from_secs(10), "strangers hold nobody up: {:?}", began.elapsed());
+    assert!(first.stderr.is_empty() && second.stderr.is_empty(), "{first:?}, {second:?}");
+}
+
+#[test]
+fn a_folder_of_somebody_elses_is_refused() {
+    let place = Place::new();
+    let path = place.path("ranks");
+    std::fs::create_dir(&path).expect("a folder");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("its mode");
+    let run = || {
+        let mut command = place.command(built().workload("litmus"));
+        command.env("HANARE_RANK", "0").env("HANARE_RANKS", "2").env("HANARE_MEET", &path);
+        place.run(&mut command)
+    };
+    run().assert_ended_by_us(125, "has mode 0777");
+    if rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+        std::os::unix::fs::chown(&path, Some(65_534), Some(65_534)).expect("root gives it away");
+        run().assert_ended_by_us(125, "belongs to user 65534");
+    }
+}
+
+/// Another user who may enter any folder, as a program with CAP_DAC_OVERRIDE may, and speaks to ranks there.
+#[test]
+fn another_user_at_the_socket_of_a_rank_is_dropped() {
+    if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("python3", "python3")
+    {
+        return;
+    }
+    let place = Place::new();
+    let path = place.path("ranks");
+    let start = |rank: u32| {
+        let mut command = place.command(built().workload("litmus"));
+        command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_MEET", &path);
+        place.start(&mut command)
+    };
+    let first = start(0);
+    let socket = path.join("0");
+    until("rank 0 listens", || socket.exists());
+    let script = "import socket,sys\ns=socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect(sys.argv[1])\n\
+                  try:\n print(len(s.recv(1)))\nexcept ConnectionError:\n print(0)\n";
+    let mut other = place.command("setpriv");
+    other.args(["--reuid", "65534", "--inh-caps", "+dac_override", "--ambient-caps", "+dac_override", "python3", "-c"]);
+    let began = Instant::now();
+    let outcome = place.run(other.arg(script).arg(&socket));
+    assert!(outcome.text() == "0\n" && began.elapsed() < Duration::from_secs(2), "dropped at once: {outcome:?}");
+    let second = start(1).finish(LIMIT);
+    let first = first.finish(LIMIT);
+    assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
+}
+
+/// `ulimit` with these words before a rank on its own, and before two.
+#[test]
+fn limits_too_low_to_start_are_one_line() {
+    let place = Place::new();
+    let litmus = built().workload("litmus");
+    let run = |limit: &str, ranks: u32| {
+        let script = format!("ulimit {limit}; exec {} 3", litmus.display());
+        let mut command = place.command("sh");
+        if ranks > 1 {
+            command = place.command(built().hanare());
+            command.args(["launch", "-n", &ranks.to_string(), "--", "sh"]);
+        }
+        place.start(command.args(["-c", &script])).finish(LIMIT)
+    };
+    let limits: Vec<String> = (3..24).map(|files| format!("-n {files}")).collect();
+    let of_memory = ["-v 200000", "-v 70000000", "-v 140000000", "-v 210000000", "-f 1000", "-u 1"].map(str::to_owned);
+    for limit in limits.iter().chain(&of_memory) {
+        for ranks in [1, 2] {
+            let outcome = run(limit, ranks);
+            let case = format!("ulimit {limit}, {ranks} ranks: {outcome:?}");
+            if outcome.code == Some(0) {
+                continue;
+            }
+            // Where the dynamic linker or the shell comes to nothing, it says so, and ends with a code of its own.
+            let is_loaded = !outcome.stderr.contains("shared librar") && !outcome.stderr.contains("sh: ");
+            assert!(!outcome.stderr.contains("panicked") && (!is_loaded || outcome.code == Some(125)), "{case}");
+            if is_loaded && ranks == 1 {
+                outcome.assert_ended_by_us(125, "");
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// A thread-local of such a library is made at its first use; in the middle of a fault that would be a call of malloc.
+#[test]
+fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
+    let place = Place::new();
+    for (library, mode) in
+        [("libhanare_dsm.so", ""), ("libhanare.so", "thread"), ("libhanare.so", "sigbus"), ("libhanare.so", "sigsegv")]
+    {
+        let mut command = place.command(built().workload("late"));
+        command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
+        // Without, the dynamic linker refuses libhanare.so: its thread-locals have fixed places.
+        command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
+        if !mode.is_empty() {
+            command.env("HANARE_MODE", mode);
+        }
+        let outcome = place.run(&mut command);
+        assert!(outcome.code == Some(0) && outcome.text() == "0 allocations\n", "{library}, {mode}: {outcome:?}");
+    }
+}
