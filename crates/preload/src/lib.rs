@@ -17,6 +17,7 @@
 //!   resolves a symbol inside `malloc` or calls itself.
 //! - `errno` is set on failure only.
 
+mod advice;
 mod answer;
 mod break_;
 mod calls;
@@ -24,6 +25,7 @@ mod fork;
 mod heap;
 mod locking;
 mod mapping;
+mod numbers;
 mod range;
 mod signals;
 mod statics;

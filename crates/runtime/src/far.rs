@@ -450,6 +450,14 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
     std::ptr::null_mut()
 }
 
+/// Whether all of a far range is allocated.
+pub fn is_allocated(addr: usize, len: usize) -> bool {
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
+    let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
+    state.extents.lock().covers(offset as u64, len as u64)
+}
+
 /// Whether the program left itself write access to a far address.
 pub fn is_writable(addr: usize) -> bool {
     permits(addr, true)

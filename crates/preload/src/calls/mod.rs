@@ -5,6 +5,7 @@
 //!
 //! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `process` and `stdio` take
 //!   paths and structures.
+//! - `splice` is for every mode: what the kernel would keep references to.
 //! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
 //!   made again once its pages are there.
 //!
@@ -12,12 +13,13 @@
 //! up then ([`real::resolve`]), and what is near costs a comparison.
 
 mod again;
-mod data;
+pub(crate) mod data;
 mod files;
 mod near;
 mod process;
 pub(crate) mod real;
 mod sockets;
+pub(crate) mod splice;
 mod stack;
 mod stdio;
 mod vectors;
