@@ -184,8 +184,8 @@ int main(void) {
         near_bytes[i] = (char)(i * 7 + 1);
     for (int by = 0; by < 2; by++) {
         splicer *call = by ? by_number : by_function;
-        pages_leave(call, 0, MIB, "whole pages");
-        pages_leave(call, 5 * MIB + 777, MIB, "parts of pages");
+        pages_leave(call, 0, MIB / 2, "whole pages");
+        pages_leave(call, 5 * MIB + 777, MIB / 2, "parts of pages");
         counts(call);
         takes(call);
         sockets(!by);

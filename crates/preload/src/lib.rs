@@ -32,6 +32,7 @@ mod statics;
 
 use hanare::far;
 use hanare::settings::{Environment, Settings};
+use hanare_sys::limits;
 
 /// Runs before the program's `main` and before the constructors of its libraries.
 #[used]
@@ -39,11 +40,15 @@ use hanare::settings::{Environment, Settings};
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    heap::find_linker();
+    heap::find_code();
     // SAFETY: the program has not begun, so there is nobody else.
     let environment = unsafe { Environment::take() };
     if environment.get("HANARE_LOCAL").is_none() {
         return;
+    }
+    let carried = environment.get(limits::VARIABLE);
+    if let Err(error) = limits::begin(carried.as_deref().and_then(|text| text.to_str())) {
+        refuse(&error);
     }
     far::before_start(look_up);
     if let Err(error) = fork::watch() {

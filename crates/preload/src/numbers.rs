@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long};
 use hanare::far;
 
 use crate::answer::status;
-use crate::calls::{data, splice};
+use crate::calls::{data, limits, splice};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
@@ -15,11 +15,11 @@ use crate::{advice, locking, mapping};
 /// # Safety
 /// The arguments are those of the call.
 pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let int = |value: usize| value as c_int;
     if !far::active() {
         return None;
     }
-    let [a, b, c, d, e, f] = args;
-    let int = |value: usize| value as c_int;
     // SAFETY: the caller's arguments under the contract of each call.
     Some(unsafe {
         match number {
@@ -46,6 +46,9 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_sendto => data::sendto(int(a), b as *mut _, c, int(d), e as *const _, f as u32) as c_long,
             libc::SYS_sendmsg => data::sendmsg(int(a), b as *const _, int(c)) as c_long,
             libc::SYS_sendmmsg => splice::sendmmsg(int(a), b as *mut _, c as u32, int(d)).into(),
+            libc::SYS_getrlimit => limits::getrlimit(int(a), b as *mut _).into(),
+            libc::SYS_setrlimit => limits::setrlimit(int(a), b as *const _).into(),
+            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as *const _, d as *mut _).into(),
             _ => return None,
         }
     })

@@ -13,6 +13,7 @@ use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy,
 use hanare_sys::copy;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::LockCell;
+use hanare_sys::limits;
 use hanare_sys::map::{MapError, Prot};
 use hanare_sys::mark;
 use hanare_sys::pagemap::PagemapError;
@@ -79,6 +80,16 @@ pub enum StartError {
     Map(#[from] MapError),
     #[error("the pager refuses its configuration ({0:?}); give a larger --local or a smaller HANARE_RESERVE")]
     Pager(ConfigError),
+    #[error(
+        "the hard limit on address space or data ('ulimit -H{name}') is {most} bytes, and far memory needs {wanted}; raise it, or \
+         set only the soft one ('ulimit -S{name}'), or lower HANARE_RESERVE"
+    )]
+    Limit { name: &'static str, most: u64, wanted: u64 },
+    #[error(
+        "allocations below 128K become far (--far all or SIZE) only where system calls work on far pages, and in {mode} mode \
+         they do not; leave --far large, or see 'hanare doctor' for how to get thread mode"
+    )]
+    Far { mode: Mode },
     #[error("cannot set up the heap: {0}")]
     Heap(#[from] HeapError),
     #[error("cannot start a thread: {0}; raise the limit on processes")]
@@ -490,6 +501,9 @@ impl State {
         if more > LEN.load(Relaxed) {
             return false;
         }
+        if !limits::has_room(more) {
+            return false;
+        }
         let allocated = self.taken.load(Relaxed).saturating_sub(self.idle.load(Relaxed));
         self.engine.promises(more as u64, allocated, overcommit, refusal)
     }
@@ -582,10 +596,19 @@ impl State {
     fn count_far(&self, taken: u64) {
         let far = self.far_bytes_of(taken);
         self.seat.set_far(far);
+        self.lend(taken, far);
         if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
             self.engine.set_budget(far / 100 * u64::from(percent));
         }
+    }
+
+    /// What of the far bytes the program's limits are to count. Static arrays lie in mappings that were the program's before.
+    /// What it closed is address space, and data neither for the kernel nor here.
+    fn lend(&self, taken: u64, far: u64) {
+        let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
+        let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
+        limits::lend(space, data);
     }
 
     /// Far memory that the program can touch.

@@ -18,6 +18,7 @@ pub mod batch;
 pub mod copy;
 pub mod features;
 pub mod futex;
+pub mod limits;
 pub mod map;
 pub mod mark;
 pub mod memory;

@@ -5,6 +5,7 @@
 //!
 //! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `process` and `stdio` take
 //!   paths and structures.
+//! - `limits` is for every mode: what the program may have, as it knows it.
 //! - `splice` is for every mode: what the kernel would keep references to.
 //! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
 //!   made again once its pages are there.
@@ -15,6 +16,7 @@
 mod again;
 pub(crate) mod data;
 mod files;
+pub(crate) mod limits;
 mod near;
 mod process;
 pub(crate) mod real;

@@ -66,7 +66,7 @@ reals! {
     poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
     nanosleep clock_nanosleep clock_gettime clock_getres
     wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
-    uname sysinfo times getrusage getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64
+    uname sysinfo times getrusage
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
