@@ -98,3 +98,8 @@ fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
     }
     place.assert_nothing_left();
 }
+
+#[test]
+fn the_programs_own_memory_is_read_by_the_kernel_or_refused() {
+    same_everywhere("own", 16 << 20);
+}

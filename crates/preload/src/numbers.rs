@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long};
 use hanare::far;
 
 use crate::answer::status;
-use crate::calls::{data, limits, splice};
+use crate::calls::{data, limits, own, splice};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
@@ -49,6 +49,12 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_getrlimit => limits::getrlimit(int(a), b as *mut _).into(),
             libc::SYS_setrlimit => limits::setrlimit(int(a), b as *const _).into(),
             libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as *const _, d as *mut _).into(),
+            libc::SYS_process_vm_readv => {
+                own::process_vm_readv(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
+            }
+            libc::SYS_process_vm_writev => {
+                own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
+            }
             _ => return None,
         }
     })

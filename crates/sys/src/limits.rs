@@ -32,8 +32,8 @@ impl Kind {
     #[must_use]
     pub fn of(resource: c_int) -> Option<Self> {
         match resource as u32 {
-            resource if resource == libc::RLIMIT_AS as u32 => Some(Self::Space),
-            resource if resource == libc::RLIMIT_DATA as u32 => Some(Self::Data),
+            libc::RLIMIT_AS => Some(Self::Space),
+            libc::RLIMIT_DATA => Some(Self::Data),
             _ => None,
         }
     }
@@ -67,6 +67,10 @@ const MARK: u64 = 0x5a7;
 /// A limit that no process reaches, and that can be marked.
 const VAST: u64 = 1 << 62;
 
+fn marked(bytes: u64) -> u64 {
+    (bytes / PAGE * PAGE) | MARK
+}
+
 /// The sums of one kind, in bytes.
 struct Account {
     soft: AtomicU64,
@@ -96,7 +100,7 @@ impl Account {
             UNLIMITED => UNLIMITED,
             soft => {
                 let bytes = soft.saturating_add(self.held.load(SeqCst)).saturating_sub(self.lent.load(SeqCst));
-                bytes.min(VAST) / PAGE * PAGE | MARK
+                marked(bytes.min(VAST))
             }
         }
     }
@@ -370,7 +374,7 @@ fn may_raise() -> bool {
     let (header, mut sets) = ([VERSION_3, 0], [[0u32; 3]; 2]);
     let args = [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0];
     // SAFETY: the header and the two triples of words that this version has.
-    unsafe { raw::syscall(libc::SYS_capget, args) }.is_ok() && sets[0][0] & 1 << CAP_SYS_RESOURCE != 0
+    unsafe { raw::syscall(libc::SYS_capget, args) }.is_ok() && sets[0][0] & (1 << CAP_SYS_RESOURCE) != 0
 }
 
 /// Before this process becomes another program: its soft limits are the program's own. [`executing_failed`] may follow.
@@ -419,7 +423,7 @@ fn raise(kind: Kind) {
     let Ok(kernel) = kernel_limit(kind) else { return };
     let most = match kernel.hard {
         UNLIMITED => VAST | MARK,
-        hard => hard.saturating_sub(PAGE) / PAGE * PAGE | MARK,
+        hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
         // What is refused shows in the mapping that it was for.
@@ -451,7 +455,7 @@ fn text_of(limits: [Limit; 2]) -> [u8; VALUE_BYTES] {
     let mut text = [b','; VALUE_BYTES];
     for (at, bytes) in limits.iter().flat_map(|limit| [limit.soft, limit.hard]).enumerate() {
         for nibble in 0..16 {
-            let digit = (bytes >> (60 - 4 * nibble) & 15) as usize;
+            let digit = ((bytes >> (60 - 4 * nibble)) & 15) as usize;
             text[17 * at + nibble] = b"0123456789abcdef"[digit];
         }
     }
@@ -476,7 +480,7 @@ mod tests {
         account.soft.store(1 << 30, SeqCst);
         account.held.store(256 << 30, SeqCst);
         account.lent.store(1 << 20, SeqCst);
-        assert_eq!(account.enforced(), (257 << 30) - (1 << 20) | MARK);
+        assert_eq!(account.enforced(), marked((257 << 30) - (1 << 20)));
         account.lent.store(300 << 30, SeqCst);
         assert_eq!(account.enforced(), MARK);
     }

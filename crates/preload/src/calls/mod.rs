@@ -6,6 +6,7 @@
 //! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `process` and `stdio` take
 //!   paths and structures.
 //! - `limits` is for every mode: what the program may have, as it knows it.
+//! - `own` is for the program's own memory by way of the kernel.
 //! - `splice` is for every mode: what the kernel would keep references to.
 //! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
 //!   made again once its pages are there.
@@ -18,6 +19,7 @@ pub(crate) mod data;
 mod files;
 pub(crate) mod limits;
 mod near;
+pub(crate) mod own;
 mod process;
 pub(crate) mod real;
 mod sockets;

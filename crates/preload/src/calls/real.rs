@@ -54,7 +54,7 @@ reals! {
     read __read_chk pread pread64 __pread_chk __pread64_chk readv preadv preadv64 preadv2 preadv64v2
     write pwrite pwrite64 writev pwritev pwritev64 pwritev2 pwritev64v2
     recv __recv_chk recvfrom __recvfrom_chk recvmsg send sendto sendmsg getrandom getentropy
-    open open64 openat openat64 creat creat64 opendir fopen fopen64
+    open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 process_vm_readv process_vm_writev creat creat64 opendir fopen fopen64
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
     statfs statfs64 fstatfs fstatfs64 statvfs statvfs64

@@ -42,7 +42,7 @@ fn refused(error: c_int) -> ssize_t {
 // ---- pipes ----------------------------------------------------------------------------------------------------------
 
 /// The kernel's limit on the number of buffers.
-const BUFFERS_MAX: usize = 1024;
+pub(super) const BUFFERS_MAX: usize = 1024;
 
 /// A piece of the program's buffers that is far, and the near memory in its place, at the same offset in its page. The
 /// memory is never used for anything else: the pipe may have references to it for long.
@@ -74,18 +74,19 @@ impl Drop for Stand {
 }
 
 /// A row of buffers in which near memory stands for what is far.
-struct Row {
+pub(super) struct Row {
     buffers: Vec<iovec>,
     stands: Vec<Stand>,
 }
 
 impl Row {
     /// The first `most` bytes of a row, or up to what the program itself may not read (`writes`: write).
-    fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
+    pub(super) fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
         let mut row = Row { buffers: Vec::new(), stands: Vec::new() };
         let mut left = most;
         for buffer in buffers {
-            let (mut at, end) = (buffer.iov_base as usize, buffer.iov_base as usize + buffer.iov_len.min(left));
+            let (mut at, len) = (buffer.iov_base as usize, buffer.iov_len.min(left));
+            let end = at.checked_add(len).ok_or(libc::EFAULT)?;
             while at < end && row.buffers.len() < BUFFERS_MAX {
                 let (is_far, to) = far::run(at, end);
                 let open = if is_far { accessible(at, to, writes) } else { to };
@@ -106,6 +107,15 @@ impl Row {
         Ok(row)
     }
 
+    /// A row in which nothing stands for anything.
+    pub(super) fn of(buffers: &[iovec]) -> Row {
+        Row { buffers: buffers.to_vec(), stands: Vec::new() }
+    }
+
+    pub(super) fn buffers(&self) -> &[iovec] {
+        &self.buffers
+    }
+
     fn stand_for(&mut self, far: usize, len: usize, writes: bool) -> Result<*mut u8, c_int> {
         let stand = Stand::new(far as *mut u8, len)?;
         if !writes {
@@ -118,7 +128,7 @@ impl Row {
     }
 
     /// Takes what the kernel wrote, `came` bytes over the row, back to far memory.
-    fn take_back(&self, came: usize) {
+    pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
             let len = buffer.iov_len.min(left);
