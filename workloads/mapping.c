@@ -76,8 +76,8 @@ static void discarding(void) {
         fill_words((uint64_t *)(bytes + from), len / 8, 1, from / 8);
         check_words(words, size / 8, 1, 0, "written after a discard");
     }
-    static const int hints[] = {MADV_WILLNEED, MADV_SEQUENTIAL, MADV_RANDOM,   MADV_NORMAL,
-                                MADV_DONTDUMP, MADV_DODUMP,     MADV_DONTFORK, MADV_DOFORK};
+    static const int hints[] = {MADV_WILLNEED, MADV_SEQUENTIAL, MADV_RANDOM, MADV_NORMAL,
+                                MADV_DONTDUMP, MADV_DODUMP,     MADV_DOFORK};
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         CALL(madvise(words, size, hints[i]) == 0);
     REQUIRE(madvise(words, size, 12345) == -1 && errno == EINVAL, "an unknown advice succeeded");

@@ -21,6 +21,7 @@ use hanare::settings::{
 };
 use hanare::stats::{Stats, StatsError};
 use hanare::warm::Warmers;
+use hanare_sys::limits;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
@@ -73,6 +74,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', value_name = "N", requires = "hostfile")]
     count: Option<usize>,
     /// What becomes far: every allocation (all), large ones (128K and more), or those from a size on. Default: large.
+    /// Below 128K only in thread mode.
     #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far)]
     far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
@@ -153,6 +155,9 @@ pub(crate) enum RunError {
     /// The program could not be started or waited for.
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
+    /// The limits cannot be read.
+    #[error("cannot read the limits on address space and data: {0}")]
+    Limits(std::io::Error),
     /// The counters' descriptor cannot be passed on.
     #[error("cannot pass the counters on: {0}; check 'ulimit -n'")]
     Descriptor(std::io::Error),
@@ -198,6 +203,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     if args.program.is_empty() {
         return Err(RunError::NoProgram);
     }
+    let carried = lift_limits()?;
     let mut settings = settings(args)?;
     check_memory(args, &settings)?;
     if let Some(Recording { path, bytes }) = recording {
@@ -234,7 +240,8 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     settings.stats_fd = Some(stats_fd.as_raw_fd());
     settings.stats_pid = i32::try_from(std::process::id()).ok();
     let tree_end = out_of_the_way(tree_end)?;
-    let vars = environment(&settings, &library);
+    let mut vars = environment(&settings, &library);
+    vars.extend(carried.map(|limits| (limits::VARIABLE.into(), limits.into())));
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((warmers, tree_end));
     tell_of_core(&end, stats.far_bytes.load(Relaxed));
@@ -258,6 +265,13 @@ fn tell_of_core(end: &End, far_bytes: u64) {
              see docs/debugging.md"
         ));
     }
+}
+
+/// Limits on address space and data are the program's, which finds them in its environment: the private server and the
+/// command need more addresses than they have memory.
+fn lift_limits() -> Result<Option<String>, RunError> {
+    let outer = std::env::var(limits::VARIABLE).ok();
+    limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))
 }
 
 /// Flags before variables before the host file before the defaults.

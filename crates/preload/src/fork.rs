@@ -44,6 +44,9 @@ pub(crate) fn watch() -> Result<(), c_int> {
 
 unsafe extern "C" fn before() {
     hanare::far::before_fork();
+    if hanare::far::is_started() {
+        hanare_sys::limits::forking();
+    }
 }
 
 unsafe extern "C" fn in_parent() {
@@ -51,6 +54,7 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    hanare_sys::limits::forked();
     hanare::far::forked_child();
 }
 

@@ -17,6 +17,7 @@
 //!   resolves a symbol inside `malloc` or calls itself.
 //! - `errno` is set on failure only.
 
+mod advice;
 mod answer;
 mod break_;
 mod calls;
@@ -25,12 +26,14 @@ mod fork;
 mod heap;
 mod locking;
 mod mapping;
+mod numbers;
 mod range;
 mod signals;
 mod statics;
 
 use hanare::far;
 use hanare::settings::{Environment, Settings};
+use hanare_sys::limits;
 
 /// Runs before the program's `main` and before the constructors of its libraries.
 #[used]
@@ -38,12 +41,16 @@ use hanare::settings::{Environment, Settings};
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    heap::find_linker();
+    heap::find_code();
     calls::descriptors::find_own_code();
     // SAFETY: the program has not begun, so there is nobody else.
     let environment = unsafe { Environment::take() };
     if environment.get("HANARE_LOCAL").is_none() {
         return;
+    }
+    let carried = environment.get(limits::VARIABLE);
+    if let Err(error) = limits::begin(carried.as_deref().and_then(|text| text.to_str())) {
+        refuse(&error);
     }
     far::before_start(look_up);
     if let Err(error) = fork::watch() {

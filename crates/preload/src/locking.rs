@@ -27,19 +27,19 @@ unsafe fn near_parts(number: libc::c_long, addr: usize, len: usize, flags: usize
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
     // SAFETY: the number is one of the three.
     status(unsafe { near_parts(libc::SYS_mlock, addr as usize, len, 0) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
+pub(crate) unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
     // SAFETY: as above.
     status(unsafe { near_parts(libc::SYS_mlock2, addr as usize, len, flags as usize) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     // SAFETY: as above.
     status(unsafe { near_parts(libc::SYS_munlock, addr as usize, len, 0) })
 }
@@ -47,7 +47,7 @@ unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
 /// Under Hanare nothing is pinned: the kernel would fill the whole far reservation, and evicting from locked memory
 /// fails.
 #[unsafe(no_mangle)]
-extern "C" fn mlockall(flags: c_int) -> c_int {
+pub(crate) extern "C" fn mlockall(flags: c_int) -> c_int {
     if far::active() {
         return 0;
     }

@@ -1,4 +1,4 @@
-//! `mmap`, `munmap`, `mremap`, `madvise` and `mprotect`.
+//! `mmap`, `munmap`, `mremap` and `mprotect`.
 //!
 //! Far becomes what a program uses as plain memory: a private anonymous mapping, readable and writable, of at least the
 //! threshold; and one that is not accessible at all (`PROT_NONE`), the address space that allocators set aside to open
@@ -13,7 +13,7 @@
 //! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. A mapping moved without one is
 //!   copied piece by piece, so the program must be able to read it; it is readable and writable afterwards.
 //! - A near mapping grown by `mremap` stays near: what it maps is not known here.
-//! - Advice about how the kernel should treat the pages is accepted and ignored: they are not the kernel's to treat.
+//! - Protection keys (`pkey_mprotect`) are refused with `EINVAL`: the pages are not the kernel's to guard.
 
 use std::ffi::{c_int, c_void};
 
@@ -47,7 +47,7 @@ fn is_reservation(prot: c_int, flags: c_int) -> bool {
 }
 
 /// The range, when the engine runs and part of it is far.
-fn with_far(addr: usize, len: usize) -> Option<Range> {
+pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
         return None;
     }
@@ -55,7 +55,7 @@ fn with_far(addr: usize, len: usize) -> Option<Range> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mmap(
+pub(crate) unsafe extern "C" fn mmap(
     addr: *mut c_void,
     len: usize,
     prot: c_int,
@@ -143,7 +143,7 @@ unsafe extern "C" fn mmap64(
 }
 
 /// Hands the near parts of a range to `near`, the far ones to `far`; stops at the first error.
-fn split(
+pub(crate) fn split(
     range: Range,
     near: impl Fn(Range) -> Result<(), c_int>,
     far: impl Fn(Range) -> Result<(), c_int>,
@@ -155,7 +155,7 @@ fn split(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let unmap = |start: usize, len: usize| {
         // SAFETY: the contract of munmap(2), on a range that is not far.
         unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
@@ -176,7 +176,7 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     let protect = |start: usize, len: usize| {
         // SAFETY: the contract of mprotect(2), on a range that is not far.
         unsafe { kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) }.map(drop)
@@ -198,59 +198,24 @@ unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_i
     })
 }
 
+/// Without a key this is `mprotect`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let advise = |start: usize, len: usize| {
-        // SAFETY: the contract of madvise(2); what reaches the kernel on a far range leaves its pages alone.
-        unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
-    };
-    status(match with_far(addr as usize, len) {
-        None => advise(addr as usize, len),
-        Some(_) if !(addr as usize).is_multiple_of(PAGE) => Err(libc::EINVAL),
-        Some(range) => split(
-            range,
-            |near| advise(near.start, near.len()),
-            |part| advise_far(part, advice).unwrap_or_else(|| advise(part.start, part.len())),
-        ),
-    })
-}
-
-/// The answer to advice on far memory; `None` for advice not known here, which is the kernel's to judge.
-fn advise_far(range: Range, advice: c_int) -> Option<Result<(), c_int>> {
-    match advice {
-        // FREE allows the pages to be dropped at any time before the next write, so at once.
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-            far::discard(range.start, range.len())
-        }
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
-            far::will_need(range.start, range.len());
-        }
-        libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
-        | libc::MADV_COLLAPSE
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
-        // A child never has its parent's far memory, whatever the program asked for.
-        | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK
-        | libc::MADV_KEEPONFORK => (),
-        // As the kernel answers for private memory; and no child can be given zeroes in place of far memory.
-        libc::MADV_REMOVE | libc::MADV_WIPEONFORK => return Some(Err(libc::EINVAL)),
-        _ => return None,
+pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
+    if key == -1 {
+        // SAFETY: passed on from the caller.
+        return unsafe { mprotect(addr, len, prot) };
     }
-    Some(Ok(()))
+    if with_far(addr as usize, len).is_some() {
+        return status(Err(libc::EINVAL));
+    }
+    let args = [addr as usize, len, prot as usize, key as usize, 0, 0];
+    // SAFETY: the contract of pkey_mprotect(2), on a range that is not far.
+    status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 
 /// The C prototype is variadic; the fifth argument is read only with `MREMAP_FIXED`, and comes in the same register.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mremap(
+pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
     old_len: usize,
     new_len: usize,

@@ -13,6 +13,7 @@ use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy,
 use hanare_sys::descriptors;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::futex::{self, LockCell};
+use hanare_sys::limits;
 use hanare_sys::map::{MapError, Prot};
 use hanare_sys::mark;
 use hanare_sys::pagemap::PagemapError;
@@ -80,6 +81,16 @@ pub enum StartError {
     Map(#[from] MapError),
     #[error("the pager refuses its configuration ({0:?}); give a larger --local or a smaller HANARE_RESERVE")]
     Pager(ConfigError),
+    #[error(
+        "the hard limit on address space or data ('ulimit -H{name}') is {most} bytes, and far memory needs {wanted}; raise it, or \
+         set only the soft one ('ulimit -S{name}'), or lower HANARE_RESERVE"
+    )]
+    Limit { name: &'static str, most: u64, wanted: u64 },
+    #[error(
+        "allocations below 128K become far (--far all or SIZE) only where system calls work on far pages, and in {mode} mode \
+         they do not; leave --far large, or see 'hanare doctor' for how to get thread mode"
+    )]
+    Far { mode: Mode },
     #[error("cannot set up the heap: {0}")]
     Heap(#[from] HeapError),
     #[error(
@@ -460,6 +471,14 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
     std::ptr::null_mut()
 }
 
+/// Whether all of a far range is allocated.
+pub fn is_allocated(addr: usize, len: usize) -> bool {
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
+    let _mask = SignalMask::block_all();
+    let _inside = gate::enter();
+    state.extents.lock().covers(offset as u64, len as u64)
+}
+
 /// Whether the program left itself write access to a far address.
 pub fn is_writable(addr: usize) -> bool {
     permits(addr, true)
@@ -490,6 +509,9 @@ impl State {
     fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
         // More than can be addressed fails by itself, and is nothing to tell of the servers.
         if more > LEN.load(Relaxed) {
+            return false;
+        }
+        if !limits::has_room(more) {
             return false;
         }
         let allocated = self.taken.load(Relaxed).saturating_sub(self.idle.load(Relaxed));
@@ -584,10 +606,19 @@ impl State {
     fn count_far(&self, taken: u64) {
         let far = self.far_bytes_of(taken);
         self.seat.set_far(far);
+        self.lend(taken, far);
         if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
             self.engine.set_budget(self.launch.plan.budget_of_share(far, percent));
         }
+    }
+
+    /// What of the far bytes the program's limits are to count. Static arrays lie in mappings that were the program's before.
+    /// What it closed is address space, and data neither for the kernel nor here.
+    fn lend(&self, taken: u64, far: u64) {
+        let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
+        let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
+        limits::lend(space, data);
     }
 
     /// Far memory that the program can touch.

@@ -12,7 +12,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use hanare_sys::syscall;
+use hanare_sys::{limits, syscall};
 
 /// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
 pub const LARGE: usize = 1 << 20;
@@ -231,8 +231,8 @@ fn map_pages(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
     // by number because `mmap` may be interposed.
-    let addr = unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
-    addr.map_or(null_mut(), |addr| without_dump(addr, len))
+    let map = || unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
+    limits::holding(len, true, map).map_or(null_mut(), |addr| without_dump(addr, len))
 }
 
 /// Leaves a fresh mapping of Hanare's out of core files: its tables span gigabytes of addresses, which debuggers that write
@@ -247,7 +247,11 @@ fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     let may_move = libc::MREMAP_MAYMOVE as usize;
     // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
-    let addr = unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
+    let map = || unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
+    let addr = limits::holding(new_len.saturating_sub(old_len), true, map);
+    if addr.is_ok() {
+        limits::give_back(old_len.saturating_sub(new_len), true);
+    }
     addr.map_or(null_mut(), |addr| addr as *mut u8)
 }
 
@@ -255,7 +259,9 @@ fn unmap(addr: usize, len: usize) {
     if len > 0 {
         // SAFETY: callers pass (part of) a mapping made here that nobody uses any more. Unmapping the end or the start
         // of a mapping splits nothing, so it cannot fail for want of memory areas.
-        let _ = unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
+        if unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.is_ok() {
+            limits::give_back(len, true);
+        }
     }
 }
 

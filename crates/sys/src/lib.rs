@@ -20,6 +20,7 @@ pub mod descriptors;
 pub mod features;
 pub mod filter;
 pub mod futex;
+pub mod limits;
 pub mod map;
 pub mod mark;
 pub mod memory;

@@ -4,6 +4,7 @@
 //! interposable `mmap`.
 
 use crate::descriptors;
+use crate::limits;
 use crate::raw::{Errno, again};
 use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -105,6 +106,8 @@ pub enum Advice {
 pub struct Mapping {
     addr: usize,
     len: usize,
+    /// Whether the kernel counts it as data: private and writable.
+    data: bool,
 }
 
 impl Mapping {
@@ -142,12 +145,10 @@ impl Mapping {
         let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free address, so no existing mapping changes.
-        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) };
-        mapped.map(|ptr| Self { addr: ptr as usize, len }).map_err(|errno| MapError::Shared {
-            offset,
-            len,
-            errno: errno.into(),
-        })
+        let map = || unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, offset) };
+        limits::holding(len, false, map)
+            .map(|ptr| Self { addr: ptr as usize, len, data: false })
+            .map_err(|errno| MapError::Shared { offset, len, errno: errno.into() })
     }
 
     /// As [`Mapping::shared`] from offset 0, at this page-aligned address and nowhere else.
@@ -159,12 +160,10 @@ impl Mapping {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
         // SAFETY: NOREPLACE leaves every existing mapping as it is.
-        let mapped = unsafe { rustix::mm::mmap(pointer(addr), len, prot, flags, fd, 0) };
-        mapped.map(|ptr| Self { addr: ptr as usize, len }).map_err(|errno| MapError::Shared {
-            offset: 0,
-            len,
-            errno: errno.into(),
-        })
+        let map = || unsafe { rustix::mm::mmap(pointer(addr), len, prot, flags, &fd, 0) };
+        limits::holding(len, false, map)
+            .map(|ptr| Self { addr: ptr as usize, len, data: false })
+            .map_err(|errno| MapError::Shared { offset: 0, len, errno: errno.into() })
     }
 
     /// As [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
@@ -194,14 +193,17 @@ impl Mapping {
         let align = align.max(page);
         let len = round_up(len, page).ok_or(shape)?;
         let total = len.checked_add(align - page).ok_or(shape)?;
+        let data = prot.contains(ProtFlags::WRITE);
         // SAFETY: the kernel chooses a free address, so no existing mapping changes.
-        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, prot, MapFlags::PRIVATE | flags) }
-            .map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
+        let map =
+            || unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, prot, MapFlags::PRIVATE | flags) };
+        let base =
+            limits::holding(total, data, map).map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
         // Owned first, so that an early return cannot lose them.
-        let mapping = Self { addr, len };
-        drop(Self { addr: base, len: addr - base });
-        drop(Self { addr: addr + len, len: base + total - (addr + len) });
+        let mapping = Self { addr, len, data };
+        drop(Self { addr: base, len: addr - base, data });
+        drop(Self { addr: addr + len, len: base + total - (addr + len), data });
         Ok(mapping)
     }
 
@@ -249,7 +251,9 @@ impl Drop for Mapping {
         if self.len > 0 {
             // SAFETY: the range is owned by `self`. A failure (out of VMAs while splitting) only
             // leaves it mapped.
-            let _ = unsafe { rustix::mm::munmap(pointer(self.addr), self.len) };
+            if unsafe { rustix::mm::munmap(pointer(self.addr), self.len) }.is_ok() {
+                limits::give_back(self.len, self.data);
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use super::descriptors::answer_by_number;
 use super::near::kernel_is_blind;
 use super::real;
 use crate::answer::{errno, set_errno, status};
+use crate::numbers;
 use crate::range::PAGE;
 
 /// Pages may leave between the touch and the call; so often they do not.
@@ -90,7 +91,8 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
     unsafe { control(&real::fcntl64, fd, command, argument) }
 }
 
-/// Any call by number: `futex` above all, which the C library has no function for.
+/// Any call by number: `futex` above all, which the C library has no function for. Calls whose meaning on far memory is not
+/// the kernel's are those of their names ([`numbers`]).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -104,6 +106,10 @@ unsafe extern "C-unwind" fn syscall(
     type Call = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
     if let Some(answer) = answer_by_number(number, [a, b, c]) {
         return status(answer.map_err(|errno| errno.0)).into();
+    }
+    // SAFETY: the caller's arguments, under the contract of the call.
+    if let Some(answer) = unsafe { numbers::by_name(number, [a, b, c, d, e, f]) } {
+        return answer;
     }
     let Some(call) = real::syscall.get() else {
         set_errno(libc::ENOSYS);

@@ -8,6 +8,7 @@ use libc::{iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::near::{Buffer, PIECE, filled, filled_bytes, given_bytes, is_far};
 use super::real;
+use super::splice::keeps_pages;
 use super::vectors::Vectors;
 use crate::answer::set_errno;
 
@@ -278,8 +279,11 @@ unsafe extern "C-unwind" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(call) = real::send.get() else { return refused(libc::ENOSYS) };
+    if keeps_pages(fd, flags) {
+        return refused(libc::ENOBUFS);
+    }
     // SAFETY: the C library's function of this type.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     if !is_far(buffer, len) {
@@ -353,7 +357,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendto(
+pub(crate) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -362,6 +366,9 @@ unsafe extern "C-unwind" fn sendto(
     address_len: socklen_t,
 ) -> ssize_t {
     let Some(call) = real::sendto.get() else { return refused(libc::ENOSYS) };
+    if keeps_pages(fd, flags) {
+        return refused(libc::ENOBUFS);
+    }
     // SAFETY: the C library's function of this type.
     let call = unsafe { transmute::<*mut c_void, Addressed<*const sockaddr, socklen_t>>(call) };
     // SAFETY: the contract of sendto(2) for the address.
@@ -416,8 +423,11 @@ unsafe fn length(header: &msghdr) -> usize {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let Some(call) = real::sendmsg.get() else { return refused(libc::ENOSYS) };
+    if keeps_pages(fd, flags) {
+        return refused(libc::ENOBUFS);
+    }
     // SAFETY: the C library's function of this type.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
     // SAFETY: the contract of sendmsg(2).

@@ -5,15 +5,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{gid_t, mode_t, off_t, off64_t, size_t, ssize_t, timespec, uid_t};
 
 use super::near::{changed_text, filled, filled_bytes, given_bytes, kernel_is_blind, text};
+use super::own::is_hidden;
 use super::wrap;
 use crate::answer::{errno, set_errno};
 
-// The prototypes of the four that open are variadic; the mode comes in the same register.
 wrap! {
-    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
-    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
-    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
-    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { path = text(path) }
     creat(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
     creat64(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
 
@@ -106,6 +102,11 @@ macro_rules! open_text {
                 return std::ptr::null_mut();
             };
             // SAFETY: the contract of the call makes the path null or a terminated string.
+            if unsafe { is_hidden(libc::AT_FDCWD, $path) } {
+                set_errno(libc::EACCES);
+                return std::ptr::null_mut();
+            }
+            // SAFETY: as above.
             let near = unsafe { text($path) };
             // SAFETY: the C library's function of this type, with the caller's arguments.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }

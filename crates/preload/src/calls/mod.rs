@@ -7,6 +7,9 @@
 //!   paths and structures.
 //! - `descriptors` keeps Hanare's own from being closed, and `identity` the C library's changes of user and groups from far
 //!   memory; both in every mode.
+//! - `limits` is for every mode: what the program may have, as it knows it.
+//! - `own` is for the program's own memory by way of the kernel.
+//! - `splice` is for every mode: what the kernel would keep references to.
 //! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
 //!   made again once its pages are there.
 //!
@@ -14,14 +17,17 @@
 //! up then ([`real::resolve`]), and what is near costs a comparison.
 
 mod again;
-mod data;
+pub(crate) mod data;
 pub(crate) mod descriptors;
 mod files;
 mod identity;
+pub(crate) mod limits;
 mod near;
+pub(crate) mod own;
 mod process;
 pub(crate) mod real;
 mod sockets;
+pub(crate) mod splice;
 mod stack;
 mod stdio;
 mod vectors;

@@ -4,27 +4,19 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
 
-use libc::{pid_t, rlimit, rlimit64, rusage, sysinfo as SystemInformation, tms, utsname};
+use libc::{pid_t, rusage, sysinfo as SystemInformation, tms, utsname};
 
+use super::limits::Carried;
 use super::near::{Buffer, Near, filled, given, is_far, kernel_is_blind, text};
 use super::{real, wrap};
 use crate::answer::set_errno;
+use hanare_sys::limits;
 
 wrap! {
     uname(to: *mut utsname) -> c_int { to = filled(to) }
     sysinfo(to: *mut SystemInformation) -> c_int { to = filled(to) }
     times(to: *mut tms) -> libc::clock_t { to = filled(to) }
     getrusage(who: c_int, to: *mut rusage) -> c_int { to = filled(to) }
-    getrlimit(resource: c_int, to: *mut rlimit) -> c_int { to = filled(to) }
-    getrlimit64(resource: c_int, to: *mut rlimit64) -> c_int { to = filled(to) }
-    setrlimit(resource: c_int, from: *const rlimit) -> c_int { from = given(from) }
-    setrlimit64(resource: c_int, from: *const rlimit64) -> c_int { from = given(from) }
-    prlimit(process: pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
-        new = given(new), old = filled(old)
-    }
-    prlimit64(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
-        new = given(new), old = filled(old)
-    }
 }
 
 /// Strings in a list of pointers that ends with null.
@@ -103,6 +95,14 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
+/// Makes a call that becomes another program, which is to have this one's limits.
+fn execute(call: impl FnOnce() -> c_int) -> c_int {
+    limits::executing();
+    let answer = call();
+    limits::executing_failed();
+    answer
+}
+
 fn refused() -> c_int {
     set_errno(libc::ENOSYS);
     -1
@@ -114,8 +114,11 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
     let Some(call) = real::execve.get() else { return refused() };
     // SAFETY: the contract of execve(2), and the C library's function of this type.
     unsafe {
+        let carried = Carried::new(environment);
+        let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer(), environment.pointer())
+        let call = transmute::<*mut c_void, Call>(call);
+        execute(|| call(path.pointer().cast(), arguments.pointer(), environment.pointer()))
     }
 }
 
@@ -125,8 +128,11 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
     let Some(call) = real::execvpe.get() else { return refused() };
     // SAFETY: the contract of execvpe(3), and the C library's function of this type.
     unsafe {
+        let carried = Carried::new(environment);
+        let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer(), environment.pointer())
+        let call = transmute::<*mut c_void, Call>(call);
+        execute(|| call(path.pointer().cast(), arguments.pointer(), environment.pointer()))
     }
 }
 
@@ -137,7 +143,8 @@ unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int
     // SAFETY: the contract of execv(3), and the C library's function of this type.
     unsafe {
         let (path, arguments) = (text(path), Strings::new(arguments));
-        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer())
+        let call = transmute::<*mut c_void, Call>(call);
+        execute(|| call(path.pointer().cast(), arguments.pointer()))
     }
 }
 
@@ -148,7 +155,8 @@ unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_in
     // SAFETY: the contract of execvp(3), and the C library's function of this type.
     unsafe {
         let (path, arguments) = (text(path), Strings::new(arguments));
-        transmute::<*mut c_void, Call>(call)(path.pointer().cast(), arguments.pointer())
+        let call = transmute::<*mut c_void, Call>(call);
+        execute(|| call(path.pointer().cast(), arguments.pointer()))
     }
 }
 
@@ -171,6 +179,8 @@ unsafe fn spawn(
     let Some(call) = real.get() else { return libc::ENOSYS };
     // SAFETY: the caller's promise, and the C library's function of this type.
     unsafe {
+        let carried = Carried::new(environment);
+        let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
         // The C library writes this with signals blocked.
         let process: Near<'_> = filled(process);

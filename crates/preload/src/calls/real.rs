@@ -60,7 +60,7 @@ reals! {
     read __read_chk pread pread64 __pread_chk __pread64_chk readv preadv preadv64 preadv2 preadv64v2
     write pwrite pwrite64 writev pwritev pwritev64 pwritev2 pwritev64v2
     recv __recv_chk recvfrom __recvfrom_chk recvmsg send sendto sendmsg getrandom getentropy
-    open open64 openat openat64 creat creat64 opendir fopen fopen64
+    open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 process_vm_readv process_vm_writev creat creat64 opendir fopen fopen64
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
     statfs statfs64 fstatfs fstatfs64 statvfs statvfs64
@@ -68,10 +68,11 @@ reals! {
     unlink unlinkat remove rmdir mkdir mkdirat rename renameat link linkat symlink symlinkat chmod fchmodat chown
     truncate truncate64 utimensat mkstemp mkstemp64 mkdtemp
     bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
+    vmsplice splice sendfile sendfile64 copy_file_range sendmmsg
     poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
     nanosleep clock_nanosleep clock_gettime clock_getres
     wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
-    uname sysinfo times getrusage getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64
+    uname sysinfo times getrusage
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf

@@ -34,9 +34,6 @@ wrap! {
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
         value = filled_address(value, len), len = filled(len)
     }
-    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-        value = given_bytes(value, len as usize)
-    }
     socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
         fds = filled_bytes(fds, 2 * size_of::<c_int>())
     }

@@ -9,6 +9,13 @@ use hanare_sys::map::{self, Mapping};
 /// How often [`adopt`] works in a process.
 pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
+static ADOPTED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of static arrays that became far.
+pub(super) fn adopted_bytes() -> u64 {
+    ADOPTED.load(Relaxed)
+}
+
 /// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
 ///
 /// # Errors
@@ -41,6 +48,7 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     unsafe { state.engine.view().add_window(addr, span) }?;
     state.look_up_places();
     state.idle.fetch_add((taken - len) as u64, Relaxed);
+    ADOPTED.fetch_add(len as u64, Relaxed);
     state.far_changed();
     drop(inside);
     drop(mask);

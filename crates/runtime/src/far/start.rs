@@ -19,12 +19,34 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     Ok((features, mode, plan))
 }
 
+/// Small blocks stay near where the kernel cannot access far pages: they hold what the C library accesses with every signal
+/// blocked (a new thread's number), or waits on in the kernel (condition variables), and would end the program.
+fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
+    if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
+        return Err(StartError::Far { mode });
+    }
+    Ok(())
+}
+
 /// Whether and how a process could start with these settings: the trap mode it would have.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
-    consider(settings).map(|(_, mode, _)| mode)
+    let (features, mode, plan) = consider(settings)?;
+    check_far(settings, mode, &features)?;
+    // Every page has two addresses there, in mappings that are shared.
+    let is_shared = mode == Mode::Sigsegv;
+    let wanted = plan.reserve as u64 * if is_shared { 2 } else { 1 };
+    let limited = |kind| Some(limits::reach(kind)).filter(|&most| most < wanted);
+    let told = |(name, most)| Err(StartError::Limit { name, most, wanted });
+    if let Some(most) = limited(limits::Kind::Space) {
+        return told(("v", most));
+    }
+    match limited(limits::Kind::Data).filter(|_| !is_shared) {
+        Some(most) => told(("d", most)),
+        None => Ok(mode),
+    }
 }
 
 /// Sets up far memory for this process: reservation, trap, links, threads.
@@ -32,6 +54,13 @@ pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
 /// # Errors
 /// See [`StartError`]; nothing is left behind but unused address space.
 pub fn start(settings: &Settings) -> Result<(), StartError> {
+    start_if(settings, |_, _, _| Ok(()))
+}
+
+/// What there is to say against a mode on a machine.
+type Check = fn(&Settings, Mode, &Features) -> Result<(), StartError>;
+
+fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     if state().is_some() {
         return Err(StartError::Again);
     }
@@ -41,6 +70,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     let _room = descriptors::Room::make(wanted).ok_or(StartError::Descriptors(wanted))?;
     hanare_wire::keep_descriptors_by(descriptors::keep);
     let (features, mode, plan) = consider(settings)?;
+    check(settings, mode, &features)?;
     if !sees_pins(mode, &features) {
         filter::refuse_async_io().map_err(StartError::Filter)?;
     }
@@ -145,7 +175,7 @@ fn start_now(environment: &Environment) -> Result<(), StartError> {
     if let Some(prepare) = unsafe { prepare_of(BEFORE_START.load(Acquire)) } {
         prepare();
     }
-    start(&Settings::from_environment(environment)?)
+    start_if(&Settings::from_environment(environment)?, check_far)
 }
 
 /// The engine, started or woken up if need be. Signals are not blocked yet.

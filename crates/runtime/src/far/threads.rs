@@ -9,6 +9,11 @@ use super::*;
 /// How long a new thread may take to run.
 const START_MAX: Duration = Duration::from_secs(10);
 const STACK_BYTES: usize = 256 << 10;
+/// Address space that a thread costs beside its stack: what the C library reserves for its allocations.
+const ARENA_BYTES: usize = 64 << 20;
+
+/// The most threads there were at once; what they cost stays reserved.
+static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// A thread of Hanare's between its making and its first step.
 struct Birth<F> {
@@ -23,7 +28,11 @@ struct Birth<F> {
 /// It is not made by the standard library, whose threads register destructors of thread-locals: for that the C library
 /// takes the dynamic linker's lock, which whoever starts far memory may hold, in the constructor of a library being loaded.
 pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> Result<(), StartError> {
-    OWN_THREADS.fetch_add(1, Relaxed);
+    let threads = OWN_THREADS.fetch_add(1, Relaxed) + 1;
+    if MOST.fetch_max(threads, Relaxed) < threads {
+        limits::hold(STACK_BYTES, true);
+        limits::hold(ARENA_BYTES, false);
+    }
     // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
     let _mask = SignalMask::block_all();
     let is_known = Arc::new(AtomicU32::new(0));

@@ -1,0 +1,184 @@
+//! `madvise`, `process_madvise`, `mseal` and `mbind`. Every advice on far memory either does what it says or is refused.
+//!
+//! - Contents: DONTNEED, FREE and DONTNEED_LOCKED discard at once. WILLNEED fetches as far as there is room. POPULATE_READ
+//!   and POPULATE_WRITE access every page before they return; with a small budget the first may have left by then.
+//! - Hints about how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
+//!   policy (`mbind`), are accepted and have no effect: the pages are not the kernel's to treat.
+//! - Refused with `EINVAL`, as the kernel does for memory that it cannot do it to: what a forked child would have to find
+//!   (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, failures of memory, and whatever is unknown.
+//! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use hanare::far;
+use libc::{iovec, size_t, ssize_t};
+
+use crate::answer::{kernel, set_errno, status};
+use crate::mapping::{split, with_far};
+use crate::range::{PAGE, Range};
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the contract of madvise(2).
+    status(unsafe { advise(addr as usize, len, advice) })
+}
+
+/// # Safety
+/// The contract of madvise(2).
+unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
+    let near = |start: usize, len: usize| {
+        // SAFETY: the contract of madvise(2), on a range that is not far.
+        unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
+    };
+    let Some(range) = with_far(addr, len) else { return near(addr, len) };
+    if !addr.is_multiple_of(PAGE) {
+        return Err(libc::EINVAL);
+    }
+    split(range, |part| near(part.start, part.len()), |part| advise_far(part, advice))
+}
+
+/// The answer to advice on far memory. Like the kernel, advises what is mapped, and then tells of what is not.
+fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
+    match advice {
+        // FREE allows the pages to be dropped at any time before the next write, so at once.
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
+            far::discard(range.start, range.len());
+        }
+        libc::MADV_WILLNEED => far::will_need(range.start, range.len()),
+        libc::MADV_POPULATE_READ => return populate(range, false),
+        libc::MADV_POPULATE_WRITE => return populate(range, true),
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        // What they undo was refused.
+        | libc::MADV_DOFORK
+        | libc::MADV_KEEPONFORK => (),
+        _ => return Err(libc::EINVAL),
+    }
+    if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
+/// Accesses every page, as the program would. Stops where the program may not.
+fn populate(range: Range, writes: bool) -> Result<(), c_int> {
+    if !far::is_allocated(range.start, range.len()) {
+        return Err(libc::ENOMEM);
+    }
+    for page in (range.start..range.end).step_by(PAGE) {
+        if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: a byte of far memory of the program's, who asks for this access; one step, which changes nothing.
+        let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
+        if writes {
+            // A nothing that the compiler knows of would become a read.
+            byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
+        } else {
+            std::hint::black_box(byte.load(Ordering::SeqCst));
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a call may be this many; the kernel's limit.
+const ROWS_MAX: usize = 1024;
+
+/// Advice to this process is advice to memory that may be far; to another one it is the kernel's business.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn process_madvise(
+    process: c_int,
+    rows: *const iovec,
+    count: size_t,
+    advice: c_int,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: the contract of process_madvise(2): a table of that many rows.
+    let any = far::active() && count <= ROWS_MAX && (0..count).any(|row| unsafe { far_row(rows.add(row)) }.is_some());
+    if !any || flags != 0 || !is_this_process(process) {
+        let args = [process as usize, rows as usize, count, advice as usize, flags as usize, 0];
+        // SAFETY: the caller's arguments.
+        return match unsafe { kernel(libc::SYS_process_madvise, args) } {
+            Ok(advised) => advised as ssize_t,
+            Err(error) => refused(error),
+        };
+    }
+    let mut advised = 0;
+    for row in 0..count {
+        // SAFETY: as above.
+        let iovec { iov_base, iov_len } = unsafe { rows.add(row).read() };
+        // SAFETY: passed on from the caller.
+        match unsafe { advise(iov_base as usize, iov_len, advice) } {
+            Ok(()) => advised += iov_len,
+            Err(error) if advised == 0 => return refused(error),
+            Err(_) => break,
+        }
+    }
+    advised as ssize_t
+}
+
+fn refused(error: c_int) -> ssize_t {
+    set_errno(error);
+    -1
+}
+
+/// # Safety
+/// A row of a valid table.
+unsafe fn far_row(row: *const iovec) -> Option<Range> {
+    // SAFETY: passed on from the caller.
+    let iovec { iov_base, iov_len } = unsafe { row.read() };
+    with_far(iov_base as usize, iov_len)
+}
+
+/// What stands for the caller itself, in place of a descriptor, since Linux 6.14.
+const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
+
+/// Whether a process' descriptor is this one's. What cannot be looked at is not.
+fn is_this_process(process: c_int) -> bool {
+    if PIDFD_SELF.contains(&process) {
+        return true;
+    }
+    let before = crate::answer::errno();
+    let answer = std::fs::read_to_string(format!("/proc/self/fdinfo/{process}")).is_ok_and(|about| {
+        let own = std::process::id().to_string();
+        about.lines().filter_map(|line| line.strip_prefix("Pid:")).any(|pid| pid.trim() == own)
+    });
+    set_errno(before);
+    answer
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: size_t, flags: c_ulong) -> c_int {
+    if with_far(addr as usize, len).is_some() {
+        return status(Err(libc::ENOSYS));
+    }
+    // SAFETY: the contract of mseal(2), on a range that is not far.
+    status(unsafe { kernel(SYS_MSEAL, [addr as usize, len, flags as usize, 0, 0, 0]) }.map(drop))
+}
+
+/// The same on all processors that Hanare runs on.
+pub(crate) const SYS_MSEAL: libc::c_long = 462;
+
+/// A NUMA policy. Only by number: the C library has no such function, and libnuma calls the kernel by number.
+///
+/// # Safety
+/// The contract of mbind(2).
+pub(crate) unsafe fn mbind(args: [usize; 6]) -> c_int {
+    let [addr, len, policy, nodes, max, flags] = args;
+    let near = |start: usize, len: usize| {
+        // SAFETY: passed on from the caller, for a range that is not far.
+        unsafe { kernel(libc::SYS_mbind, [start, len, policy, nodes, max, flags]) }.map(drop)
+    };
+    status(match with_far(addr, len) {
+        None => near(addr, len),
+        Some(_) if !addr.is_multiple_of(PAGE) => Err(libc::EINVAL),
+        Some(range) => split(range, |part| near(part.start, part.len()), |_| Ok(())),
+    })
+}

@@ -1,0 +1,194 @@
+//! The program's own memory by way of the kernel: `process_vm_readv` and `process_vm_writev` with this process at both ends,
+//! and `/proc/self/mem`.
+//!
+//! Where the kernel is blind, near memory stands for far pieces of either end. A file of one's memory is not served: it
+//! answers EIO for pages that are away, and is short before them. In sigsegv mode it would read zeroes there, so it cannot
+//! be opened.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::mem::transmute;
+
+use hanare::far;
+use libc::{iovec, mode_t, pid_t, ssize_t};
+
+use super::near::{kernel_is_blind, text};
+use super::real;
+use super::splice::{BUFFERS_MAX, Row};
+use crate::answer::{kernel, set_errno};
+
+fn refused(error: c_int) -> ssize_t {
+    set_errno(error);
+    -1
+}
+
+type Transfer = unsafe extern "C-unwind" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> ssize_t;
+
+/// One end of a transfer: a table of buffers, in this process if `is_here`.
+struct End {
+    table: Vec<iovec>,
+    is_here: bool,
+}
+
+impl End {
+    /// # Safety
+    /// A valid table.
+    unsafe fn new(table: *const iovec, count: c_ulong, is_here: bool) -> End {
+        if count == 0 {
+            return End { table: Vec::new(), is_here };
+        }
+        // SAFETY: passed on from the caller; only an empty table may be null.
+        let table = unsafe { std::slice::from_raw_parts(table, count as usize) }.to_vec();
+        End { table, is_here }
+    }
+
+    fn row(&self, writes: bool) -> Result<Row, c_int> {
+        if self.is_here { Row::new(&self.table, usize::MAX, writes) } else { Ok(Row::of(&self.table)) }
+    }
+}
+
+/// Moves bytes between this process and `process`, `writes` there or here.
+///
+/// # Safety
+/// The contract of process_vm_readv(2); `real` is a function of its type.
+unsafe fn transfer(
+    real: &real::Real,
+    process: pid_t,
+    (local, local_count): (*const iovec, c_ulong),
+    (remote, remote_count): (*const iovec, c_ulong),
+    flags: c_ulong,
+    writes: bool,
+) -> ssize_t {
+    let Some(call) = real.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the caller's promise.
+    let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
+    let is_too_long = [local_count, remote_count].into_iter().any(|count| count as usize > BUFFERS_MAX);
+    if !kernel_is_blind() || is_too_long {
+        // SAFETY: the caller's arguments.
+        return unsafe { call(process, local, local_count, remote, remote_count, flags) };
+    }
+    // SAFETY: the contract of the call makes the tables valid.
+    let (here, there) = unsafe {
+        (End::new(local, local_count, true), End::new(remote, remote_count, process as u32 == std::process::id()))
+    };
+    let (here, there) = match (here.row(!writes), there.row(writes)) {
+        (Ok(here), Ok(there)) => (here, there),
+        (Err(error), _) | (_, Err(error)) => return refused(error),
+    };
+    let (near, far) = (here.buffers(), there.buffers());
+    // SAFETY: the caller's arguments, with near memory in place of what is far.
+    let answer =
+        unsafe { call(process, near.as_ptr(), near.len() as c_ulong, far.as_ptr(), far.len() as c_ulong, flags) };
+    if answer > 0 {
+        if writes { &there } else { &here }.take_back(answer as usize);
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn process_vm_readv(
+    process: pid_t,
+    local: *const iovec,
+    local_count: c_ulong,
+    remote: *const iovec,
+    remote_count: c_ulong,
+    flags: c_ulong,
+) -> ssize_t {
+    let (here, there) = ((local, local_count), (remote, remote_count));
+    // SAFETY: passed on from the caller.
+    unsafe { transfer(&real::process_vm_readv, process, here, there, flags, false) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
+    process: pid_t,
+    local: *const iovec,
+    local_count: c_ulong,
+    remote: *const iovec,
+    remote_count: c_ulong,
+    flags: c_ulong,
+) -> ssize_t {
+    let (here, there) = ((local, local_count), (remote, remote_count));
+    // SAFETY: passed on from the caller.
+    unsafe { transfer(&real::process_vm_writev, process, here, there, flags, true) }
+}
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+/// Whether a path is that of this process' memory where that reads as zeroes: in sigsegv mode.
+///
+/// # Safety
+/// Null or a terminated text.
+pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
+    if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() {
+        return false;
+    }
+    // SAFETY: passed on from the caller.
+    let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let is_named_so = name == b"mem" || name.ends_with(b"/mem");
+    // SAFETY: as above.
+    is_named_so && unsafe { place(dir, path) }.is_some_and(|place| is_own_memory(&place))
+}
+
+/// Where a path leads.
+///
+/// # Safety
+/// A terminated text.
+unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
+    // SAFETY: passed on from the caller.
+    let near = unsafe { text(path) };
+    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
+    // SAFETY: a near path; the descriptor gives no access to anything, and is closed below.
+    let fd = unsafe { kernel(libc::SYS_openat, [dir as usize, near.pointer() as usize, flags, 0, 0, 0]) }.ok()?;
+    let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    let mut place = vec![0u8; 4096];
+    let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
+    // SAFETY: a terminated path and a place of ours, and a descriptor of ours.
+    let len = unsafe {
+        let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
+        kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
+        len.ok()?
+    };
+    place.truncate(len);
+    Some(place)
+}
+
+/// `/proc/PID/mem`, or the same of one of its threads.
+fn is_own_memory(place: &[u8]) -> bool {
+    let own = format!("/proc/{}/", std::process::id());
+    place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
+}
+
+// The prototypes of the first four are variadic; the mode comes in the same register. The others are their checked variants.
+macro_rules! opening {
+    ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            $($dir: $number,)? path: *const c_char, flags: c_int $(, $mode: $type)?
+        ) -> c_int {
+            type Call = unsafe extern "C-unwind" fn($($number,)? *const c_char, c_int $(, $type)?) -> c_int;
+            let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) as c_int };
+            #[allow(unused_mut, unused_assignments)] // those without a folder begin at the working one
+            let mut dir = libc::AT_FDCWD;
+            $(dir = $dir;)?
+            // SAFETY: the contract of open(2): a terminated path; and the C library's function of this type.
+            unsafe {
+                if is_hidden(dir, path) {
+                    return refused(libc::EACCES) as c_int;
+                }
+                let near = text(path);
+                transmute::<*mut c_void, Call>(call)($($dir,)? near.pointer().cast(), flags $(, $mode)?)
+            }
+        }
+    )* };
+}
+
+opening! {
+    open(path, mode: mode_t)
+    open64(path, mode: mode_t)
+    openat([dir: c_int] path, mode: mode_t)
+    openat64([dir: c_int] path, mode: mode_t)
+    __open_2(path)
+    __open64_2(path)
+    __openat_2([dir: c_int] path)
+    __openat64_2([dir: c_int] path)
+}

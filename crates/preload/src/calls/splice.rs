@@ -1,0 +1,265 @@
+//! Calls that would keep pages of the program's: a pipe has references to what `vmsplice` gave it, a socket to what was sent
+//! with `MSG_ZEROCOPY`. A far page that leaves would give them other bytes: its frame is moved and used again. So a pipe gets
+//! copies of far pages, in every mode, and zero-copy sends are refused as the kernel refuses them for other sockets.
+//!
+//! `splice`, `sendfile` and `copy_file_range` only have offsets in the program's memory.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::transmute;
+
+use hanare::far;
+use hanare_sys::copy;
+use libc::{iovec, off_t, off64_t, size_t, ssize_t};
+
+use super::near::{filled, given_bytes, kernel_is_blind};
+use super::{real, wrap};
+use crate::answer::{errno, kernel, set_errno};
+use crate::range::{PAGE, Range};
+
+wrap! {
+    splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t {
+        from_at = filled(from_at), to_at = filled(to_at)
+    }
+    sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t { at = filled(at) }
+    sendfile64(to: c_int, from: c_int, at: *mut off64_t, len: size_t) -> ssize_t { at = filled(at) }
+    copy_file_range(
+        from: c_int,
+        from_at: *mut off64_t,
+        to: c_int,
+        to_at: *mut off64_t,
+        len: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        from_at = filled(from_at), to_at = filled(to_at)
+    }
+}
+
+fn refused(error: c_int) -> ssize_t {
+    set_errno(error);
+    -1
+}
+
+// ---- pipes ----------------------------------------------------------------------------------------------------------
+
+/// The kernel's limit on the number of buffers.
+pub(super) const BUFFERS_MAX: usize = 1024;
+
+/// A piece of the program's buffers that is far, and the near memory in its place, at the same offset in its page. The
+/// memory is never used for anything else: the pipe may have references to it for long.
+struct Stand {
+    far: *mut u8,
+    near: *mut u8,
+    len: usize,
+}
+
+impl Stand {
+    fn new(far: *mut u8, len: usize) -> Result<Stand, c_int> {
+        let lead = far as usize % PAGE;
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let args = [0, lead + len, prot as usize, flags as usize, usize::MAX, 0];
+        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        let start = unsafe { kernel(libc::SYS_mmap, args) }?;
+        Ok(Stand { far, near: (start + lead) as *mut u8, len })
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        let start = self.near as usize & !(PAGE - 1);
+        let len = self.near as usize + self.len - start;
+        // SAFETY: the mapping made by `new`; the kernel keeps pages that a pipe has references to. It fails only for want of
+        // mappings, where it stays.
+        let _ = unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+    }
+}
+
+/// A row of buffers in which near memory stands for what is far.
+pub(super) struct Row {
+    buffers: Vec<iovec>,
+    stands: Vec<Stand>,
+}
+
+impl Row {
+    /// The first `most` bytes of a row, or up to what the program itself may not read (`writes`: write).
+    pub(super) fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
+        let mut row = Row { buffers: Vec::new(), stands: Vec::new() };
+        let mut left = most;
+        for buffer in buffers {
+            let (mut at, len) = (buffer.iov_base as usize, buffer.iov_len.min(left));
+            let end = at.checked_add(len).ok_or(libc::EFAULT)?;
+            while at < end && row.buffers.len() < BUFFERS_MAX {
+                let (is_far, to) = far::run(at, end);
+                let open = if is_far { accessible(at, to, writes) } else { to };
+                let base = match is_far && open > at {
+                    true => row.stand_for(at, open - at, writes)?,
+                    false => at as *mut u8,
+                };
+                if open > at {
+                    row.buffers.push(iovec { iov_base: base.cast(), iov_len: open - at });
+                    left -= open - at;
+                }
+                if open < to {
+                    return if row.buffers.is_empty() { Err(libc::EFAULT) } else { Ok(row) };
+                }
+                at = to;
+            }
+        }
+        Ok(row)
+    }
+
+    /// A row in which nothing stands for anything.
+    pub(super) fn of(buffers: &[iovec]) -> Row {
+        Row { buffers: buffers.to_vec(), stands: Vec::new() }
+    }
+
+    pub(super) fn buffers(&self) -> &[iovec] {
+        &self.buffers
+    }
+
+    fn stand_for(&mut self, far: usize, len: usize, writes: bool) -> Result<*mut u8, c_int> {
+        let stand = Stand::new(far as *mut u8, len)?;
+        if !writes {
+            // SAFETY: far memory that the program may read, and fresh memory apart from it.
+            unsafe { copy::copy(stand.far, stand.near, len) };
+        }
+        let near = stand.near;
+        self.stands.push(stand);
+        Ok(near)
+    }
+
+    /// Takes what the kernel wrote, `came` bytes over the row, back to far memory.
+    pub(super) fn take_back(&self, came: usize) {
+        let mut left = came;
+        for buffer in &self.buffers {
+            let len = buffer.iov_len.min(left);
+            if let Some(stand) = self.stands.iter().find(|stand| stand.near.cast() == buffer.iov_base) {
+                // SAFETY: far memory that the program may write, and memory of ours of that length.
+                unsafe { copy::copy(stand.near, stand.far, len) };
+            }
+            left -= len;
+        }
+    }
+}
+
+/// Up to where, from `at`, the program may read or write far memory.
+fn accessible(at: usize, end: usize, writes: bool) -> usize {
+    let may = |page: usize| if writes { far::is_writable(page) } else { far::is_readable(page) };
+    let mut page = at & !(PAGE - 1);
+    while page < end && may(page) {
+        page += PAGE;
+    }
+    page.clamp(at, end)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn vmsplice(
+    fd: c_int,
+    buffers: *const iovec,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, size_t, c_uint) -> ssize_t;
+    let Some(call) = real::vmsplice.get() else { return refused(libc::ENOSYS) };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Call>(call) };
+    // SAFETY: the contract of vmsplice(2).
+    let through = || unsafe { call(fd, buffers, count, flags) };
+    if !far::active() || count == 0 || count > BUFFERS_MAX {
+        return through();
+    }
+    // SAFETY: the contract of vmsplice(2): a table of that many buffers.
+    let table = unsafe { std::slice::from_raw_parts(buffers, count) }.to_vec();
+    let Some(gives) = gives(fd) else { return through() };
+    let is_far = |buffer: &iovec| {
+        let range = Range::covering(buffer.iov_base as usize, buffer.iov_len);
+        buffer.iov_len > 0 && range.is_some_and(Range::meets_far)
+    };
+    let table_is_far = kernel_is_blind() && far::contains(buffers as usize);
+    if !table.iter().any(is_far) && !table_is_far || !gives && !kernel_is_blind() {
+        return through();
+    }
+    match Row::new(&table, pipe_bytes(fd), !gives) {
+        Err(error) => refused(error),
+        Ok(row) => {
+            // SAFETY: the row's buffers are near, or else the program's own.
+            let answer = unsafe { call(fd, row.buffers.as_ptr(), row.buffers.len(), flags) };
+            if !gives && answer > 0 {
+                row.take_back(answer as usize);
+            }
+            answer
+        }
+    }
+}
+
+/// Whether a descriptor is written to; `None` when it cannot be used either way.
+fn gives(fd: c_int) -> Option<bool> {
+    // SAFETY: asks for a descriptor's flags.
+    let flags = unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) }.ok()? as c_int;
+    (flags & libc::O_PATH == 0).then_some(flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
+/// The most that fits into a pipe, and so the most that one call moves; no pipe gets or gives a byte.
+fn pipe_bytes(fd: c_int) -> usize {
+    // SAFETY: asks for a pipe's size.
+    unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0, 0, 0]) }.unwrap_or(1)
+}
+
+// ---- sockets --------------------------------------------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
+    let Some(call) = real::setsockopt.get() else { return refused(libc::ENOSYS) as c_int };
+    if far::active() && level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && len as usize >= size_of::<c_int>() {
+        // SAFETY: the contract of setsockopt(2): valid for `len` bytes.
+        if unsafe { value.cast::<c_int>().read_unaligned() } != 0 {
+            return refused(libc::EOPNOTSUPP) as c_int;
+        }
+    }
+    // SAFETY: the contract of setsockopt(2); a near copy of the value where the kernel needs one.
+    unsafe {
+        let value = given_bytes(value, len as usize);
+        transmute::<*mut c_void, Call>(call)(fd, level, name, value.pointer(), len)
+    }
+}
+
+/// Whether a send would keep the program's pages: a socket from outside the run may have the option. Such a send is refused
+/// with ENOBUFS, after which programs send without the flag.
+#[inline]
+pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
+    flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)
+}
+
+#[cold]
+fn has_zero_copy(fd: c_int) -> bool {
+    let (mut on, mut len) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
+    let before = errno();
+    let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_ZEROCOPY as usize);
+    let args = [fd as usize, level, name, &raw mut on as usize, &raw mut len as usize, 0];
+    // SAFETY: two variables of ours.
+    let answer = unsafe { kernel(libc::SYS_getsockopt, args) };
+    set_errno(before);
+    answer.is_ok() && on != 0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int;
+    let Some(call) = real::sendmmsg.get() else { return refused(libc::ENOSYS) as c_int };
+    if keeps_pages(fd, flags) {
+        return refused(libc::ENOBUFS) as c_int;
+    }
+    // SAFETY: the C library's function of this type, with the caller's arguments.
+    unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
+}

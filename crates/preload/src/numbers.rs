@@ -1,0 +1,61 @@
+//! Calls made by number (`syscall`) whose meaning on far memory is not the kernel's: they are handed to the functions of
+//! their names. Everything else goes to the kernel.
+
+use std::ffi::{c_int, c_long};
+
+use hanare::far;
+
+use crate::answer::status;
+use crate::calls::{data, limits, own, splice};
+use crate::mapping::with_far;
+use crate::{advice, locking, mapping};
+
+/// The answer of a call that has a function here; `None` for the kernel's own business.
+///
+/// # Safety
+/// The arguments are those of the call.
+pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let int = |value: usize| value as c_int;
+    if !far::active() {
+        return None;
+    }
+    // SAFETY: the caller's arguments under the contract of each call.
+    Some(unsafe {
+        match number {
+            // Memory that is mapped by number stays near, save where far memory is.
+            libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
+                mapping::mmap(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t) as c_long
+            }
+            libc::SYS_munmap => mapping::munmap(a as *mut _, b).into(),
+            libc::SYS_mprotect => mapping::mprotect(a as *mut _, b, int(c)).into(),
+            libc::SYS_pkey_mprotect => mapping::pkey_mprotect(a as *mut _, b, int(c), int(d)).into(),
+            libc::SYS_mremap => mapping::mremap(a as *mut _, b, c, int(d), e as *mut _) as c_long,
+            libc::SYS_madvise => advice::madvise(a as *mut _, b, int(c)).into(),
+            libc::SYS_process_madvise => advice::process_madvise(int(a), b as *const _, c, int(d), e as u32) as c_long,
+            advice::SYS_MSEAL => advice::mseal(a as *mut _, b, c as u64).into(),
+            // Only shared memory can be rearranged.
+            libc::SYS_remap_file_pages if with_far(a, b).is_some() => status(Err(libc::EINVAL)).into(),
+            libc::SYS_mbind => advice::mbind(args).into(),
+            libc::SYS_mlock => locking::mlock(a as *const _, b).into(),
+            libc::SYS_mlock2 => locking::mlock2(a as *const _, b, c as u32).into(),
+            libc::SYS_munlock => locking::munlock(a as *const _, b).into(),
+            libc::SYS_mlockall => locking::mlockall(int(a)).into(),
+            libc::SYS_vmsplice => splice::vmsplice(int(a), b as *const _, c, d as u32) as c_long,
+            libc::SYS_setsockopt => splice::setsockopt(int(a), int(b), int(c), d as *const _, e as u32).into(),
+            libc::SYS_sendto => data::sendto(int(a), b as *mut _, c, int(d), e as *const _, f as u32) as c_long,
+            libc::SYS_sendmsg => data::sendmsg(int(a), b as *const _, int(c)) as c_long,
+            libc::SYS_sendmmsg => splice::sendmmsg(int(a), b as *mut _, c as u32, int(d)).into(),
+            libc::SYS_getrlimit => limits::getrlimit(int(a), b as *mut _).into(),
+            libc::SYS_setrlimit => limits::setrlimit(int(a), b as *const _).into(),
+            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as *const _, d as *mut _).into(),
+            libc::SYS_process_vm_readv => {
+                own::process_vm_readv(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
+            }
+            libc::SYS_process_vm_writev => {
+                own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
+            }
+            _ => return None,
+        }
+    })
+}

@@ -1,0 +1,105 @@
+//! Guards the calls whose meaning on far memory is not the kernel's: each does what it does on near memory, or is refused
+//! with an errno that programs expect. None is accepted and ignored where that shows.
+
+use hanare_tests::{Place, built, figures, mode_works, system_calls_work_on_far_pages};
+
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
+
+fn works(mode: &str) -> bool {
+    match mode {
+        "thread" => system_calls_work_on_far_pages(),
+        mode => mode_works(mode),
+    }
+}
+
+/// The workload says the same as natively, in every mode and page size, while its pages leave.
+fn same_everywhere(program: &str, paged_bytes: u64) {
+    let place = Place::new();
+    place.run(&mut place.command(built().workload(program))).assert_well(&format!("{program} natively"));
+    for mode in MODES.into_iter().filter(|mode| works(mode)) {
+        for page_size in ["auto", "4K", "64K", "2M"] {
+            let json = place.path("json");
+            let mut command =
+                place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", page_size, "--stats-json"]);
+            command.arg(&json).arg("--").arg(built().workload(program));
+            let outcome = place.run(&mut command);
+            let what = format!("{program} in {mode} mode with pages of {page_size}");
+            outcome.assert_well(&what);
+            assert!(outcome.text().starts_with(&format!("ok {program}: ")), "{what}: {outcome:?}");
+            figures(&json).assert_paged(paged_bytes, &what);
+        }
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn advice_does_what_it_says_or_is_refused() {
+    same_everywhere("advice", 12 << 20);
+}
+
+#[test]
+fn pages_given_to_a_pipe_or_a_socket_stay_what_they_were() {
+    same_everywhere("splice", 16 << 20);
+}
+
+#[test]
+fn limits_that_the_program_sets_hold_and_read_back() {
+    same_everywhere("limits", 64 << 20);
+}
+
+/// A limit from before the run: a soft one is the program's, a hard one that leaves no room ends the run before it begins.
+#[test]
+fn limits_set_before_the_run_hold_or_are_refused() {
+    let place = Place::new();
+    let run = |ulimit: &str, mode: &str, size: &str| {
+        let script = format!("ulimit {ulimit} 1048576 && exec \"$0\" \"$@\"");
+        let mut command = place.command("sh");
+        command.args(["-c", &script]).arg(built().hanare());
+        command.args(["run", "--local", "8M", "--mode", mode, "--"]).arg(built().workload("touch")).arg(size);
+        place.run(&mut command)
+    };
+    for mode in MODES.into_iter().filter(|mode| works(mode)) {
+        for kind in ["v", "d"] {
+            let what = format!("ulimit -S{kind} in {mode} mode");
+            run(&format!("-S{kind}"), mode, "32M").assert_well(&what);
+            let beyond = run(&format!("-S{kind}"), mode, "2G");
+            assert!(beyond.text().contains("Cannot allocate memory"), "{what}: {beyond:?}");
+            // In sigsegv mode far memory is shared with Hanare, and no data.
+            if mode != "sigsegv" || kind == "v" {
+                run(&format!("-{kind}"), mode, "32M").assert_ended_by_us(125, &format!("ulimit -S{kind}"));
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_the_c_library_allocates_for_itself_can_be_given_to_the_kernel() {
+    same_everywhere("streams", 12 << 20);
+}
+
+/// Small blocks hold what the C library waits on in the kernel, or writes with every signal blocked.
+#[test]
+fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
+    let place = Place::new();
+    let run = |mode: &str, far: &str| {
+        let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--far", far, "--"]);
+        command.arg(built().workload("streams"));
+        place.run(&mut command)
+    };
+    for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| works(mode)) {
+        for far in ["all", "4K", "131071"] {
+            run(mode, far).assert_ended_by_us(125, "leave --far large");
+        }
+        run(mode, "128K").assert_well(mode);
+    }
+    if works("thread") {
+        run("thread", "all").assert_well("thread");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn the_programs_own_memory_is_read_by_the_kernel_or_refused() {
+    same_everywhere("own", 16 << 20);
+}
