@@ -72,7 +72,7 @@ fn the_private_server_is_up_while_the_program_runs_and_its_directory_is_private(
 }
 
 /// The scalar counters in their order; the stand-in writes its place into each.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     "started_ns",
     "ended_ns",
     "faults_read",

@@ -16,6 +16,7 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
 const LOAD_WORD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
+const JUMP_ANY: u16 = 0x45;
 const RETURN: u16 = 0x06;
 const NR_OFFSET: u32 = 0;
 const ARCH_OFFSET: u32 = 4;
@@ -30,10 +31,6 @@ struct Instruction {
     value: u32,
 }
 
-const fn plain(code: u16, value: u32) -> Instruction {
-    Instruction { code, if_equal: 0, if_not: 0, value }
-}
-
 /// `struct sock_fprog`.
 #[repr(C)]
 struct Program {
@@ -41,26 +38,82 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// Lets asynchronous I/O (`io_uring_setup`, `io_setup`) fail with `ENOSYS` in this process and its children from now on.
-/// Without `CAP_SYS_ADMIN` programs that they execute can no longer gain privileges (`PR_SET_NO_NEW_PRIVS`).
+/// What the filter is to refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Asynchronous I/O: `io_uring_setup` and `io_setup` fail with `ENOSYS`.
+    AsyncIo,
+    /// The same, and direct I/O: to open a file with `O_DIRECT`, or to set that later, fails with `EINVAL`, as on file
+    /// systems without it.
+    AsyncAndDirectIo,
+}
+
+/// A call that is refused, if one of its arguments is as the condition says.
+struct Rule {
+    number: libc::c_long,
+    errno: i32,
+    conditions: [Option<Condition>; 2],
+}
+
+#[derive(Clone, Copy)]
+enum Condition {
+    /// The lower half of this argument is this.
+    Is(u32, u32),
+    /// The lower half of this argument has any of these bits.
+    Has(u32, u32),
+}
+
+impl Condition {
+    fn argument(self) -> u32 {
+        let (Self::Is(index, _) | Self::Has(index, _)) = self;
+        // Arguments are 64 bits wide, little-endian, behind the number, the architecture and the instruction pointer.
+        16 + 8 * index
+    }
+}
+
+const DIRECT: u32 = libc::O_DIRECT as u32;
+
+const ASYNC_IO: [Rule; 2] = [
+    Rule { number: libc::SYS_io_uring_setup, errno: libc::ENOSYS, conditions: [None; 2] },
+    Rule { number: libc::SYS_io_setup, errno: libc::ENOSYS, conditions: [None; 2] },
+];
+
+const DIRECT_IO: [Rule; 3] = [
+    Rule { number: libc::SYS_openat, errno: libc::EINVAL, conditions: [Some(Condition::Has(2, DIRECT)), None] },
+    // Its flags are in memory, which a filter cannot read. Programs fall back to openat.
+    Rule { number: libc::SYS_openat2, errno: libc::ENOSYS, conditions: [None; 2] },
+    Rule {
+        number: libc::SYS_fcntl,
+        errno: libc::EINVAL,
+        conditions: [Some(Condition::Is(1, libc::F_SETFL as u32)), Some(Condition::Has(2, DIRECT))],
+    },
+];
+
+#[cfg(target_arch = "x86_64")]
+const OPEN: [Rule; 1] =
+    [Rule { number: libc::SYS_open, errno: libc::EINVAL, conditions: [Some(Condition::Has(1, DIRECT)), None] }];
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN: [Rule; 0] = [];
+
+/// Lets calls fail in this process and its children from now on. Without `CAP_SYS_ADMIN` programs that they execute can no
+/// longer gain privileges (`PR_SET_NO_NEW_PRIVS`). A process that inherited the filter keeps that one.
 ///
 /// # Errors
 /// `EINVAL` or `ENOSYS` on a kernel without seccomp filters; `ESRCH` when another thread has a filter of its own.
-pub fn refuse_async_io() -> Result<(), Errno> {
-    let probe = [0, 0, 0, 0, 0, 0];
+pub fn refuse(refused: Refused) -> Result<(), Errno> {
     // SAFETY: asks for a context for no events, which is refused in any case.
-    if unsafe { raw::syscall(libc::SYS_io_setup, probe) } == Err(Errno(libc::ENOSYS)) {
+    if unsafe { raw::syscall(libc::SYS_io_setup, [0; 6]) } == Err(Errno(libc::ENOSYS)) {
         return Ok(());
     }
-    let program = [
-        plain(LOAD_WORD, ARCH_OFFSET),
-        Instruction { code: JUMP_EQUAL, if_equal: 0, if_not: 4, value: THIS_ARCH },
-        plain(LOAD_WORD, NR_OFFSET),
-        Instruction { code: JUMP_EQUAL, if_equal: 1, if_not: 0, value: libc::SYS_io_uring_setup as u32 },
-        Instruction { code: JUMP_EQUAL, if_equal: 0, if_not: 1, value: libc::SYS_io_setup as u32 },
-        plain(RETURN, RET_ERRNO | libc::ENOSYS as u32),
-        plain(RETURN, RET_ALLOW),
+    let direct: &[Rule] = if refused == Refused::AsyncAndDirectIo { &DIRECT_IO } else { &[] };
+    let open: &[Rule] = if refused == Refused::AsyncAndDirectIo { &OPEN } else { &[] };
+    let mut program = vec![
+        Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: ARCH_OFFSET },
+        Instruction { code: JUMP_EQUAL, if_equal: 1, if_not: 0, value: THIS_ARCH },
+        Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ALLOW },
     ];
+    ASYNC_IO.iter().chain(direct).chain(open).for_each(|rule| compile(rule, &mut program));
+    program.push(Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ALLOW });
     match install(&program) {
         Err(Errno(libc::EACCES)) => {
             // SAFETY: plain integers.
@@ -69,6 +122,25 @@ pub fn refuse_async_io() -> Result<(), Errno> {
         }
         answer => answer,
     }
+}
+
+/// Adds the instructions of a rule: each test that fails jumps behind them.
+fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
+    let conditions = rule.conditions.iter().flatten();
+    let number = (NR_OFFSET, JUMP_EQUAL, rule.number as u32);
+    let tests: Vec<(u32, u16, u32)> = std::iter::once(number)
+        .chain(conditions.map(|&condition| match condition {
+            Condition::Is(_, value) => (condition.argument(), JUMP_EQUAL, value),
+            Condition::Has(_, bits) => (condition.argument(), JUMP_ANY, bits),
+        }))
+        .collect();
+    for (index, &(offset, code, value)) in tests.iter().enumerate() {
+        // Behind this test lie the others, two instructions each, and the answer.
+        let behind = 2 * (tests.len() - index - 1) as u8 + 1;
+        program.push(Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: offset });
+        program.push(Instruction { code, if_equal: 0, if_not: behind, value });
+    }
+    program.push(Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ERRNO | rule.errno as u32 });
 }
 
 fn install(program: &[Instruction]) -> Result<(), Errno> {

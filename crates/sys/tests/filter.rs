@@ -1,34 +1,86 @@
 //! Calls refused by a filter, in a child: a filter is for good.
 
-use hanare_sys::{Errno, filter, syscall};
+use hanare_sys::filter::{Refused, refuse};
+use hanare_sys::{Errno, syscall};
 
-#[test]
-fn asynchronous_io_is_refused_and_nothing_else() {
-    // SAFETY: the child makes system calls only, and ends without running anything of the parent's.
+/// Runs `look` in a child and returns its answer.
+fn in_a_child(look: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child makes system calls and little else, and ends without running anything of the parent's.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let set_up = |number| {
-            let mut params = [0_u8; 120];
-            // SAFETY: room for a struct io_uring_params, all zeroes; for io_setup a context that is not zero.
-            unsafe { syscall(number, [1, params.as_mut_ptr() as usize, 0, 0, 0, 0]) }
-        };
-        let refused = || {
-            [libc::SYS_io_uring_setup, libc::SYS_io_setup]
-                .iter()
-                .all(|&number| set_up(number) == Err(Errno(libc::ENOSYS)))
-        };
-        let step = match filter::refuse_async_io().and_then(|()| filter::refuse_async_io()) {
-            Err(_) => 2,
-            Ok(()) if !refused() => 3,
-            // SAFETY: asks a number.
-            Ok(()) if unsafe { libc::getppid() } <= 0 => 4,
-            Ok(()) => 0,
-        };
+        let answer = look();
         // SAFETY: ends the child.
-        unsafe { libc::_exit(step) };
+        unsafe { libc::_exit(answer) };
     }
     let mut status = 0;
     // SAFETY: a child of this test's, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(libc::WEXITSTATUS(status), 0, "2: not installed, 3: not refused, 4: too much is refused");
+    assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+fn call(number: libc::c_long, args: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: the callers pass numbers, and pointers to what the call expects.
+    unsafe { syscall(number, args) }.map_err(|Errno(errno)| errno)
+}
+
+fn sets_up(number: libc::c_long) -> Result<usize, i32> {
+    let mut params = [0_u8; 120];
+    call(number, [1, params.as_mut_ptr() as usize, 0, 0, 0, 0])
+}
+
+/// Opens this very program, by whichever call, with these flags.
+fn opens(number: libc::c_long, flags: i32) -> Result<usize, i32> {
+    let path = c"/proc/self/exe".as_ptr() as usize;
+    match number {
+        libc::SYS_openat => call(number, [libc::AT_FDCWD as usize, path, flags as usize, 0, 0, 0]),
+        _ => call(number, [path, flags as usize, 0, 0, 0, 0]),
+    }
+}
+
+#[test]
+fn asynchronous_io_is_refused_and_nothing_else() {
+    let answer = in_a_child(|| {
+        if refuse(Refused::AsyncIo).is_err() || refuse(Refused::AsyncIo).is_err() {
+            return 1;
+        }
+        if [libc::SYS_io_uring_setup, libc::SYS_io_setup].into_iter().any(|number| sets_up(number) != Err(libc::ENOSYS))
+        {
+            return 2;
+        }
+        i32::from(opens(libc::SYS_openat, libc::O_RDONLY).is_err()) * 3
+    });
+    assert_eq!(answer, 0, "1: not installed, 2: not refused, 3: too much is refused");
+}
+
+#[test]
+fn direct_io_is_refused_where_that_is_asked_for() {
+    let answer = in_a_child(|| {
+        if refuse(Refused::AsyncAndDirectIo).is_err() {
+            return 1;
+        }
+        if sets_up(libc::SYS_io_setup) != Err(libc::ENOSYS) || sets_up(libc::SYS_openat2) != Err(libc::ENOSYS) {
+            return 2;
+        }
+        for number in [
+            libc::SYS_openat,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open,
+        ] {
+            if opens(number, libc::O_DIRECT) != Err(libc::EINVAL) {
+                return 3;
+            }
+            let Ok(fd) = opens(number, libc::O_RDONLY) else { return 4 };
+            if call(libc::SYS_fcntl, [fd, libc::F_SETFL as usize, libc::O_DIRECT as usize, 0, 0, 0])
+                != Err(libc::EINVAL)
+            {
+                return 5;
+            }
+            if call(libc::SYS_fcntl, [fd, libc::F_SETFL as usize, libc::O_NONBLOCK as usize, 0, 0, 0]).is_err() {
+                return 6;
+            }
+        }
+        0
+    });
+    assert_eq!(answer, 0, "the step that went wrong");
 }

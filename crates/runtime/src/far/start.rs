@@ -1,6 +1,6 @@
 //! Starting: at once, or by the first who needs far memory; a process' own, or a forked child's again.
 
-use hanare_sys::filter;
+use hanare_sys::filter::{self, Refused};
 
 use super::threads::own_thread;
 use super::*;
@@ -71,8 +71,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     hanare_wire::keep_descriptors_by(descriptors::keep);
     let (features, mode, plan) = consider(settings)?;
     check(settings, mode, &features)?;
-    if !sees_pins(mode, &features) {
-        filter::refuse_async_io().map_err(StartError::Filter)?;
+    if let Some(refused) = refused_io(mode, &features) {
+        filter::refuse(refused).map_err(StartError::Filter)?;
     }
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
@@ -105,10 +105,15 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whether pages that a transfer holds can be told. Where they cannot, nothing may hold pages beyond a call: asynchronous
-/// I/O is refused, and calls on far memory are handed near copies.
-fn sees_pins(mode: Mode, features: &Features) -> bool {
-    features.move_ && mode != Mode::Sigsegv
+/// What I/O the program cannot be left. Where it cannot be told that a transfer holds a page, the page may leave beneath the
+/// transfer. So no page may be held beyond a call there, nor during one, save where calls are handed near copies.
+fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
+    match mode {
+        Mode::Sigsegv => Some(Refused::AsyncIo),
+        _ if features.move_ => None,
+        Mode::Sigbus => Some(Refused::AsyncIo),
+        Mode::Thread | Mode::Auto => Some(Refused::AsyncAndDirectIo),
+    }
 }
 
 /// A place among the processes of the run.
