@@ -1,18 +1,18 @@
 /* direct FOLDER [--kind KIND] [--mb MB] [--seconds S] [--block BYTES] [--threads T] [--seed SEED]
  *
- * The kernel reads and writes MB (64) of large arrays by pages that it holds for itself, while two other threads write and
- * check the rest of the arrays, so that pages come and go. KIND:
+ * The kernel reads and writes MB (64) of large arrays by pages that it pins. Two other threads write and check the rest
+ * of the arrays, so that pages come and go. KIND:
  *
  *   pread        O_DIRECT reads of a file                    write        O_DIRECT reads and writes
  *   uring        the same by io_uring, 8 at a time           uring-fixed  with registered buffers
  *   aio          the same by io_submit                       vmsplice     arrays given to a pipe
  *   vmwrite      a child that writes and reads the arrays by process_vm_writev and process_vm_readv
  *
- * The file is made in FOLDER, which must take O_DIRECT, and has no name. Every block is compared with what it must hold, a
- * written one by way of memory that is not far. A block begins in the middle of a page; the words around it belong to the
- * program, which writes them during the transfer. After S (2) seconds comes `ok direct`, or the number of wrong blocks
- * and exit code 1. Calls that are refused with EFAULT, ENOMEM, EAGAIN or EBUSY are counted. Exit code 77: this kernel
- * does not have KIND. */
+ * The file is made in FOLDER, which must take O_DIRECT, and has no name. Every block is compared with what it must
+ * hold, a written one by way of memory that is not far. A block begins in the middle of a page; the words around it
+ * belong to the program, which writes them during the transfer. After S (2) seconds comes `ok direct`, or the number of
+ * wrong blocks and exit code 1. Calls that are refused with EFAULT, ENOMEM, EAGAIN or EBUSY are counted. Exit code 77:
+ * this kernel does not have KIND. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -126,8 +126,8 @@ static int holds(const void *found, size_t bytes, const struct transfer *t, cons
     for (size_t i = 0; i < bytes / 8; i++) {
         uint64_t word = ((const volatile uint64_t *)found)[i], want = expected(t->thread, t->block, t->version, i);
         if (word != want) {
-            fprintf(stderr, "%s: block %zu of thread %zu at %p: word %zu is %#llx, not %#llx\n", what, t->block, t->thread,
-                    found, i, (unsigned long long)word, (unsigned long long)want);
+            fprintf(stderr, "%s: block %zu of thread %zu at %p: word %zu is %#llx, not %#llx\n", what, t->block,
+                    t->thread, found, i, (unsigned long long)word, (unsigned long long)want);
             return 0;
         }
     }
@@ -261,7 +261,8 @@ static long serve_order(const struct order *order, char *near) {
         fill_block(near, t->thread, t->block, t->version);
     else
         memset(near, 0, block_bytes);
-    long moved = syscall(t->write ? SYS_process_vm_readv : SYS_process_vm_writev, order->parent, &here, 1, &there, 1, 0);
+    long call = t->write ? SYS_process_vm_readv : SYS_process_vm_writev;
+    long moved = syscall(call, order->parent, &here, 1, &there, 1, 0);
     if (moved < 0)
         return -errno;
     return t->write && !holds(near, (size_t)moved, t, "read by another process") ? -ENODATA : moved;
@@ -565,7 +566,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < file_threads; i++) {
         struct worker *w = &workers[i];
         CALL((errno = pthread_join(w->handle, NULL)) == 0);
-        done += w->done, refused += w->refused, partial += w->partial, reads += w->wrong_reads, writes += w->wrong_writes;
+        done += w->done, refused += w->refused, partial += w->partial;
+        reads += w->wrong_reads, writes += w->wrong_writes;
         if (is("vmwrite"))
             close(w->to_child[1]);
     }
