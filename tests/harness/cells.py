@@ -16,7 +16,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # What of a command's output is kept, in bytes: its end.
 OUTPUT_MAX = 1 << 20
 # Processor time, in seconds of one, that a command past its limit must use in a second to count as slow, not as hanging.
-BUSY = 0.2
+BUSY = 0.05
 
 # Exit codes of `hanare run` that are Hanare's own.
 LOST, FULL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 125, 126, 127
@@ -54,8 +54,9 @@ def stat_fields(pid):
         return None
 
 
-def descendants(of):
-    """The numbers of all living processes below `of`, nearest first. Zombies are not alive."""
+def descendants(of, but=()):
+    """The numbers of all living processes below `of`, nearest first, without `but` and those below them. Zombies are not
+    alive."""
     children = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
@@ -64,7 +65,7 @@ def descendants(of):
     found = []
     ahead = [of]
     while ahead:
-        below = children.get(ahead.pop(0), [])
+        below = [pid for pid in children.get(ahead.pop(0), []) if pid not in but]
         found += below
         ahead += below
     return found
@@ -125,16 +126,16 @@ def stacks_by_gdb(pid):
     return ["    " + line[:160] for line in kept[:200]]
 
 
-def end_all(leader):
+def end_all(leader, but=()):
     """Kills all that this process started, until nothing is left (5 s at most)."""
     for _ in range(500):
-        alive = descendants(os.getpid())
+        alive = descendants(os.getpid(), but)
         for pid in alive:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        reap(leader)
+        reap((leader, *but))
         if not alive:
             return
         time.sleep(0.01)
@@ -144,41 +145,43 @@ def reap(but):
     """Takes the exit codes of adopted processes. The command itself is waited for by its own `Popen`."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
-        if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) != but:
+        if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) not in but:
             try:
                 os.waitpid(int(name), os.WNOHANG)
             except ChildProcessError:
                 pass
 
 
-def run(command, *, cwd, env, limit, disturb=None, linger=1.0):
+def run(command, *, cwd, env, limit, disturb=None, linger=1.0, beside=(), prepare=None):
     """Runs `command` in a session of its own for `limit` seconds at most, and ends whatever it left behind: one command
     at a time a process.
 
     `disturb(pid)` is called again and again while it runs, and may sleep. What is still there `linger` seconds after
-    its end counts as left behind.
+    its end counts as left behind. The processes `beside` are the caller's. `prepare` runs in the child before the
+    command.
     """
     with tempfile.TemporaryFile(dir=cwd) as out, tempfile.TemporaryFile(dir=cwd) as err:
         began = time.monotonic()
         process = subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            preexec_fn=prepare,
         )
         try:
-            outcome = watch(process, began, limit, disturb)
-            outcome.left_behind = outlived(process.pid, 0 if outcome.timed_out else linger)
+            outcome = watch(process, began, limit, disturb, beside)
+            outcome.left_behind = [] if outcome.timed_out else outlived(process.pid, linger, beside)
         finally:
-            end_all(process.pid)
+            end_all(process.pid, beside)
             process.wait()
         outcome.stdout, outcome.stderr = tail(out), tail(err).decode(errors="replace")
     return outcome
 
 
-def watch(process, began, limit, disturb):
+def watch(process, began, limit, disturb, beside):
     outcome = Outcome()
     while process.poll() is None:
         left = began + limit - time.monotonic()
         if left <= 0:
-            examine(outcome)
+            examine(outcome, beside)
             break
         if disturb is None:
             try:
@@ -193,21 +196,21 @@ def watch(process, began, limit, disturb):
     return outcome
 
 
-def examine(outcome):
+def examine(outcome, beside):
     """Says of a command whose time is over whether it computes, and where it stands."""
     outcome.timed_out = True
-    pids = descendants(os.getpid())
+    pids = descendants(os.getpid(), beside)
     before = cpu_seconds(pids)
     time.sleep(1)
     outcome.busy = cpu_seconds(pids) - before >= BUSY
     outcome.stacks = where_threads_are(pids)
 
 
-def outlived(leader, linger):
+def outlived(leader, linger, beside):
     """What of a command that ended is alive `linger` seconds later."""
     end = time.monotonic() + linger
     while True:
-        left = [pid for pid in descendants(os.getpid()) if pid != leader]
+        left = [pid for pid in descendants(os.getpid(), beside) if pid != leader]
         if not left or time.monotonic() >= end:
             return [f"{pid} {command_of(pid)}" for pid in left]
         time.sleep(0.02)
