@@ -111,7 +111,8 @@ def install(programs, work, options):
     if wanted and not options.no_install and os.geteuid() == 0 and shutil.which("apt-get"):
         for package in wanted:  # one by one, since one that cannot be had would keep all others away
             subprocess.run(
-                ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends", package],
+                ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends",
+                 package],
                 env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"},
                 stdout=subprocess.DEVNULL, check=False,
             )
@@ -315,8 +316,8 @@ class Results:
 
 def table(programs, results):
     """A line a program, a column a mode and kind of far memory; what both shares of local memory came to."""
-    lines = ["| program | what is run | plain s | far MiB | " + " | ".join(f"{m} {f}" for m in MODES for f in FARS) + " |",
-             "| --- | --- | --- | --- |" + " --- |" * (len(MODES) * len(FARS))]
+    heads = " | ".join(f"{mode} {far}" for mode in MODES for far in FARS)
+    lines = [f"| program | what is run | plain s | far MiB | {heads} |", "| --- " * (4 + len(MODES) * len(FARS)) + "|"]
     for program in programs:
         own = [r for r in results.cells.values() if r["program"] == program.name]
         if not own:

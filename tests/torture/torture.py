@@ -2,9 +2,9 @@
 """An hour of checking programs under whatever can befall them: `make torture MINUTES=60 SEED=n`.
 
 Every run is drawn from the seed and its own number: a workload that checks itself, a trap mode, a page size, a policy,
-a prefetcher, a budget, servers, features of the kernel to do without, refused system calls, and a disturbance. It must end
-within its time, with an exit code that is documented for what was done to it, and leave nothing behind. Each finding
-is written with the command that repeats it; the last line counts. Exit code 1 when there are findings.
+a prefetcher, a budget, servers, features of the kernel to do without, refused system calls, and a disturbance. It must
+end within its time, with an exit code that is documented for what was done to it, and leave nothing behind. Each
+finding is written with the command that repeats it; the last line counts. Exit code 1 when there are findings.
 """
 
 import argparse
@@ -27,6 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import cells  # noqa: E402
 from cells import CANNOT_RUN, FULL, LOST, NO_START  # noqa: E402
 
+# A rank of shared memory was lost.
+RANK_LOST = 122
+
 MODES = ["thread", "sigbus", "sigsegv"]
 PAGE_SIZES = ["auto", "4K", "16K", "64K", "256K", "1M", "2M"]
 POLICIES = ["auto", "auto", "auto", "simple", "swap-in-history", "random", "fifo", "clock", "nru-swaps", "nru-timer",
@@ -39,8 +42,9 @@ DISTURBANCES = ["none"] * 6 + ["signals", "signals", "stop program", "stop progr
                                "busy beside", "scarce servers"]
 # Seconds a run may take, most of which are 0.2 to 5; it waits for a processor, too.
 LIMIT = 120
-# What a workload says when a limit was set and a call of its own was refused.
-REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left")
+# What a workload says when a limit was set and a call of its own was refused, or its child killed for want of memory.
+REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left",
+            "ended with signal 9")
 
 
 def main():
@@ -137,15 +141,19 @@ class Case:
     def choose_workload(self, r):
         names = self.options.only.split(",") if self.options.only else list(WORKLOADS)
         self.name = r.choice(names)
+        self.shared = self.name in SHARED
+        self.own_servers = not self.shared and self.name != "blocks"
         # A page costs most where protection is the trap, and a large one most of all.
         slow = self.mode == "sigsegv" or (self.mode == "sigbus" and self.disturbance == "busy beside")
         self.mb, self.arguments = WORKLOADS[self.name](r, slow)
 
     def choose_budget(self, r):
-        page = {"K": 1, "M": 1024}.get(self.page_size[-1], 64) * int(self.page_size[:-1] or 1) if self.page_size != "auto" else 64
-        least = max(1024, 4 * page)
-        if r.random() < 0.5:
-            self.local = f"{r.choice([10, 25, 25, 50, 50, 75, 90])}%"
+        page = 64 if self.page_size == "auto" else {"K": 1, "M": 1024}[self.page_size[-1]] * int(self.page_size[:-1])
+        # What `calls` and `syscalls` do with less is not wrong, but takes minutes over a link.
+        least = max(4096 if self.name in ("calls", "syscalls", "mapping") else 1024, 8 * page)
+        share = r.choice([10, 25, 25, 50, 50, 75, 90])
+        if r.random() < 0.5 and self.mb * 1024 * share // 100 >= least:
+            self.local = f"{share}%"
         else:
             self.local = f"{max(least, int(self.mb * 1024 * r.choice([0.1, 0.25, 0.5, 0.9, 1.5])))}K"
 
@@ -158,9 +166,25 @@ class Case:
             flags += ["--memory", "4M", "--spill", "/var/tmp"]
         return flags
 
+    def launch_flags(self):
+        r = self.random
+        flags = ["-n", str(r.choice([1, 2, 2, 3, 4])), "--protocol", r.choice(["adaptive", "invalidate", "update"]),
+                 "--transfer", r.choice(["zero-copy", "message"]), "--home", r.choice(["static", "migrate"]),
+                 "--bind", r.choice(["yes", "no"])]
+        return flags + r.choice([[], ["--local", r.choice(["256K", "512K", "2M"])]])
+
+    def command(self, place, addresses):
+        program = [f"{self.options.workloads}/{self.name}", *(place if a == "FOLDER" else a for a in self.arguments)]
+        if self.shared:
+            return [self.options.hanare, "launch", *self.launch_flags(), "--", *program]
+        if self.name == "blocks":  # it starts far memory itself, and is no program for `hanare run`
+            return [*program, "--local", self.local]
+        return [self.options.hanare, "run", *self.flags(addresses), "--", *program]
+
     def environment(self, place):
         env = {name: value for name, value in os.environ.items() if not name.startswith("HANARE_")}
-        env |= {"TMPDIR": place + "/tmp", "CHECK_TAKES_SIGNALS": "1", "PATH": os.path.dirname(self.options.hanare) + ":" + env["PATH"]}
+        env |= {"TMPDIR": place + "/tmp", "CHECK_TAKES_SIGNALS": "1"}
+        env["PATH"] = os.path.dirname(self.options.hanare) + ":" + env["PATH"]  # the C library starts its server from it
         if self.disable:
             env["HANARE_DISABLE"] = ",".join(self.disable)
         if self.refuse is not None:
@@ -175,13 +199,15 @@ def kernel(r, slow):
 
 def touch(r, slow):
     mb = r.choice([4, 8]) if slow else r.choice([8, 16, 48])
-    return mb, [f"{mb}M", "--passes", str(r.choice([1, 2])), "--seed", str(r.randrange(1 << 30))] + r.choice([[], ["--random"]])
+    order = r.choice([[], ["--random"]])
+    return mb, [f"{mb}M", "--passes", str(r.choice([1, 2])), "--seed", str(r.randrange(1 << 30)), *order]
 
 
 def threads(r, slow):
     mb = 8 if slow else r.choice([8, 16, 32])
-    return mb, ["--threads", str(r.choice([2, 4, 8])), "--size", f"{mb}M", "--ops", str(200 if slow else r.choice([600, 3000])),
-                "--seed", str(r.randrange(1 << 30))] + r.choice([[], ["--share"]])
+    ops, share = 200 if slow else r.choice([600, 3000]), r.choice([[], ["--share"]])
+    return mb, ["--threads", str(r.choice([2, 4, 8])), "--size", f"{mb}M", "--ops", str(ops), "--seed",
+                str(r.randrange(1 << 30)), *share]
 
 
 def direct(r, slow):
@@ -189,6 +215,20 @@ def direct(r, slow):
     return 32, ["FOLDER", "--kind", kind, "--mb", "32", "--seconds", str(r.choice([0.3, 1, 2])), "--block",
                 r.choice(["4K", "64K", "256K"]), "--seed", str(r.randrange(1, 1 << 30))]
 
+
+def ranks(*arguments):
+    """Ranks that share memory: how `hanare launch` is to be called is drawn, too."""
+    return lambda r, slow: (4, [a(r) if callable(a) else a for a in arguments])
+
+
+SHARED = {
+    "laplace": ranks("-n", "254", "-i", lambda r: str(r.choice([4, 12])), "--verify"),
+    "lu": ranks("-n", "256", "--verify"),
+    "matmul": ranks("-n", "128", "--verify"),
+    "histogram": ranks("-n", "100000", "--verify"),
+    "hash": ranks("-n", "1000", "--verify"),
+    "litmus": ranks(lambda r: str(r.choice([20, 60]))),
+}
 
 WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp", "rbtree", "clustering")} | {
     "touch": touch,
@@ -205,7 +245,7 @@ WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp",
     "vector": lambda r, slow: (16, ["2M" if slow else "8M"]),
     "statics": lambda r, slow: (16, ["4M"]),
     "blocks": lambda r, slow: (8, ["many", "2M" if slow else "8M"]),
-}
+} | SHARED
 
 
 # ---- running it ----
@@ -214,16 +254,14 @@ WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp",
 def torture(options, number, verbose=False):
     """Makes one run. What is wrong with it, or None."""
     case = Case(options, number)
-    with tempfile.TemporaryDirectory(dir=options.work, prefix=f"run-{number}-") as place, Servers(case, place) as servers:
+    folder = tempfile.TemporaryDirectory(dir=options.work, prefix=f"run-{number}-")
+    with folder as place, Servers(case, place) as servers:
         os.mkdir(place + "/tmp")
-        arguments = [place if a == "FOLDER" else a for a in case.arguments]
-        command = [options.hanare, "run", *case.flags(servers.addresses), "--", f"{options.workloads}/{case.name}", *arguments]
-        if case.name == "blocks":  # it starts far memory itself, and is no program for `hanare run`
-            command = [f"{options.workloads}/blocks", *arguments, "--local", case.local]
+        command = case.command(place, servers.addresses)
         disturbance = Disturbance(case, servers)
         outcome = cells.run(
-            command, cwd=place, env=case.environment(place), limit=LIMIT, disturb=disturbance, beside=(*servers.pids(), *disturbance.pids()),
-            prepare=disturbance.limits,
+            command, cwd=place, env=case.environment(place), limit=LIMIT, disturb=disturbance,
+            beside=(*servers.pids(), *disturbance.pids()), prepare=disturbance.limits,
         )
         disturbance.over()
         trouble = judge(case, disturbance, outcome) or servers.trouble() or left_in(place + "/tmp", disturbance)
@@ -236,14 +274,14 @@ def describe(case, command, disturbance, outcome, trouble):
     options = case.options
     env = {name: value for name, value in case.environment("PLACE").items() if name.startswith("HANARE_")}
     words = [f"{name}={value}" for name, value in env.items()] + [shlex.join(command)]
-    again = ["tests/torture/torture.py", "--seed", str(options.seed), "--case", str(case.number), "--hanare", options.hanare,
-             "--workloads", options.workloads, "--modes", options.modes]
+    again = ["tests/torture/torture.py", "--seed", str(options.seed), "--case", str(case.number),
+             "--hanare", options.hanare, "--workloads", options.workloads, "--modes", options.modes]
     again += ["--refuse"] if options.refuse else []
     again += ["--only", options.only] if options.only else []
     return {
         "what": f"{trouble} [run {case.number}: {case.name}, {case.disturbance}]", "command": " ".join(words),
-        "again": shlex.join(again), "done": disturbance.done, "code": outcome.code, "seconds": round(outcome.seconds, 2),
-        "stdout": outcome.stdout[-2000:].decode(errors="replace"), "stderr": outcome.stderr[-4000:],
+        "again": shlex.join(again), "done": disturbance.done,
+        "code": outcome.code, "seconds": round(outcome.seconds, 2), "stdout": outcome.stdout[-2000:].decode(errors="replace"), "stderr": outcome.stderr[-4000:],
         "stacks": outcome.stacks[-30000:], "left_behind": outcome.left_behind,
     }
 
@@ -255,8 +293,9 @@ class Servers:
         self.case, self.place, self.processes, self.addresses = case, place, [], []
 
     def __enter__(self):
-        kinds = {"tcp": ["tcp"], "tcp spill": ["spill"], "two": ["tcp", "spill"], "three": ["tcp", "tcp", "unix"], "unix": ["unix"]}
-        count = kinds.get(self.case.servers, []) if self.case.name != "blocks" else []
+        kinds = {"tcp": ["tcp"], "tcp spill": ["spill"], "two": ["tcp", "spill"], "three": ["tcp", "tcp", "unix"],
+                 "unix": ["unix"]}
+        count = kinds.get(self.case.servers, []) if self.case.own_servers else []
         memory = 2 if self.case.disturbance == "scarce servers" else 256
         try:
             for number, kind in enumerate(count):
@@ -304,7 +343,8 @@ class Disturbance:
         self.random, self.began = random.Random(case.random.random()), time.monotonic()
         self.cgroup, self.beside = None, []
         if case.disturbance == "busy beside":
-            self.beside = [subprocess.Popen(["timeout", str(LIMIT), "sh", "-c", "while :; do :; done"]) for _ in range(2)]
+            busy = ["timeout", str(LIMIT), "sh", "-c", "while :; do :; done"]
+            self.beside = [subprocess.Popen(busy) for _ in range(2)]
         if case.disturbance == "small cgroup":
             self.cgroup = make_cgroup(case)
 
@@ -339,14 +379,14 @@ class Disturbance:
         for pid in cells.descendants(leader):
             if os.path.basename(cells.command_of(pid).split(" ")[0]) == self.case.name:
                 return pid
-        return None
+        return leader if self.case.name == "blocks" else None
 
     def a_server(self, leader):
         private = [pid for pid in cells.descendants(leader) if " serve --private " in cells.command_of(pid)]
         return self.random.choice(self.servers.pids() or private or [None])
 
     def send_signals(self, leader):
-        program = leader if self.case.name == "blocks" else self.program(leader)
+        program = self.program(leader)
         for _ in range(20 if program and takes_signals(program) else 0):
             try:
                 tasks = [int(t) for t in os.listdir(f"/proc/{program}/task")]
@@ -362,7 +402,7 @@ class Disturbance:
 
     def stop_and_go(self, leader, what):
         pid = self.program(leader) if what == "stop program" else self.a_server(leader)
-        if pid is None or leader == pid:
+        if pid is None:
             return
         try:
             os.kill(pid, signal.SIGSTOP)
@@ -430,11 +470,13 @@ def judge(case, disturbance, outcome):
         return f"left behind: {outcome.left_behind}"
     if outcome.code == 0:
         ok = outcome.stdout.decode(errors="replace").splitlines()[-1:]
-        return None if ok and ok[0].startswith("ok") else f"exit code 0 without `ok`: {ok}"
+        said = ok and ok[0].startswith("ok") or ": verified" in outcome.stderr
+        return None if said else f"exit code 0 without `ok`: {ok}"
     if outcome.code not in allowed(case, disturbance, outcome):
         return f"exit code {outcome.code}"
-    if outcome.code in (LOST, FULL, NO_START, CANNOT_RUN) and len(outcome.hanare_lines()) != 1:
-        return f"exit code {outcome.code} with {len(outcome.hanare_lines())} lines of Hanare's"
+    lines = len(outcome.hanare_lines())
+    if outcome.code in (LOST, FULL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not case.shared):
+        return f"exit code {outcome.code} with {lines} lines of Hanare's"
     return None
 
 
@@ -446,6 +488,7 @@ def allowed(case, disturbance, outcome):
         codes |= {LOST, NO_START}
     if disturbance.done and what == "kill program":
         codes |= {128 + signal.SIGKILL}
+        codes |= {RANK_LOST} if case.shared else set()
     if disturbance.done and what == "end command":
         codes |= {128 + signal.SIGTERM}
     if what in ("few files", "little address space", "small cgroup", "scarce servers"):

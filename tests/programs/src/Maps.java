@@ -12,7 +12,8 @@ public class Maps {
         System.gc();
         long sum = 0;
         for (var e : map.entrySet()) for (String s : e.getValue()) sum = sum * 31 + s.hashCode() + e.getKey();
-        long[] sorted = new Random(5).longs(n * 4).parallel().sorted().toArray();
+        long[] sorted = new Random(5).longs(n * 4).toArray();
+        Arrays.parallelSort(sorted);
         System.out.println(map.size() + " " + sum + " " + sorted[777]);
     }
 }
