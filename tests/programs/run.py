@@ -198,10 +198,9 @@ def figures(path):
 
 
 def prepare(program, work):
-    """Makes a program's inputs once. Says what went wrong, or None."""
-    place = work / "inputs" / program.name
-    if place.exists() or not program.prepare:
-        place.mkdir(parents=True, exist_ok=True)
+    """Makes a program's inputs, unless they were made this way before. Says what went wrong, or None."""
+    place, stamp = work / "inputs" / program.name, work / "inputs" / (program.name + ".made")
+    if stamp.exists() and stamp.read_text() == program.prepare:
         return None
     making = work / "inputs" / (program.name + ".making")
     shutil.rmtree(making, ignore_errors=True)
@@ -211,7 +210,9 @@ def prepare(program, work):
     )
     if outcome.code != 0:
         return f"its inputs cannot be made: exit code {outcome.code}: {last_line(outcome.stderr)}"
+    shutil.rmtree(place, ignore_errors=True)
     making.rename(place)
+    stamp.write_text(program.prepare)
     return None
 
 

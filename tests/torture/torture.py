@@ -184,7 +184,8 @@ class Case:
     def environment(self, place):
         env = {name: value for name, value in os.environ.items() if not name.startswith("HANARE_")}
         env |= {"TMPDIR": place + "/tmp", "CHECK_TAKES_SIGNALS": "1"}
-        env["PATH"] = os.path.dirname(self.options.hanare) + ":" + env["PATH"]  # the C library starts its server from it
+        # The C library starts its server from it.
+        env["PATH"] = os.path.dirname(self.options.hanare) + ":" + env["PATH"]
         if self.disable:
             env["HANARE_DISABLE"] = ",".join(self.disable)
         if self.refuse is not None:
@@ -281,7 +282,8 @@ def describe(case, command, disturbance, outcome, trouble):
     return {
         "what": f"{trouble} [run {case.number}: {case.name}, {case.disturbance}]", "command": " ".join(words),
         "again": shlex.join(again), "done": disturbance.done,
-        "code": outcome.code, "seconds": round(outcome.seconds, 2), "stdout": outcome.stdout[-2000:].decode(errors="replace"), "stderr": outcome.stderr[-4000:],
+        "code": outcome.code, "seconds": round(outcome.seconds, 2),
+        "stdout": outcome.stdout[-2000:].decode(errors="replace"), "stderr": outcome.stderr[-4000:],
         "stacks": outcome.stacks[-30000:], "left_behind": outcome.left_behind,
     }
 
