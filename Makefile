@@ -3,6 +3,8 @@
 #   make demo          sort 640 MB of text with 1200 MB of buffer in 256 MB of local memory, against plain sort
 #   make test          every test; the last line counts them
 #   make check         format, lints, licences
+#   make test-programs  real programs in every trap mode, compared with themselves; installs them  (tests/programs; hours)
+#   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
 #   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
 #   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
 #   make bench-policies  replacement policies on small workloads   (benches/policies.sh)
@@ -57,6 +59,20 @@ test: python
 	@scripts/need redis-server redis-benchmark stress-ng memtester mpirun srun || echo "the tests that want them are skipped"
 	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
 	    $(CARGO) test --profile $(TEST_PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
+
+# PROGRAMS_FLAGS: `--only sort,xz --modes thread --quick`; tests/programs/run.py --help has all of them.
+test-programs: build
+	@scripts/need python3 cc c++
+	tests/programs/run.py --hanare $(BIN)/hanare --work $(TARGET)/programs $(PROGRAMS_FLAGS)
+
+# PROFILE=dev TORTURE_FLAGS=--refuse has system calls refused, too.
+MINUTES ?= 60
+SEED ?= 1
+torture: build
+	@scripts/need python3 cc c++
+	@$(MAKE) --no-print-directory PROFILE=$(PROFILE) workloads
+	tests/torture/torture.py --minutes $(MINUTES) --seed $(SEED) --hanare $(BIN)/hanare --workloads $(OUT) \
+	    --work $(TARGET)/torture $(TORTURE_FLAGS)
 
 # Advisories are left out: their database is on GitHub, which a machine that builds from a registry mirror may not reach.
 check:
@@ -135,5 +151,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture check bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-shared bench-cluster workloads shared-workloads python install clean

@@ -3,7 +3,11 @@
 #ifndef HANARE_WORKLOADS_CHECK_H
 #define HANARE_WORKLOADS_CHECK_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +16,20 @@
 
 #define PAGE ((size_t)4096)
 #define MIB ((size_t)1 << 20)
+
+static inline void take_signal(int number) {
+    (void)number;
+}
+
+/* With CHECK_TAKES_SIGNALS in the environment every workload lives through SIGUSR1: calls are interrupted and begun again. */
+__attribute__((constructor)) static inline void take_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = take_signal;
+    action.sa_flags = SA_RESTART;
+    if (getenv("CHECK_TAKES_SIGNALS"))
+        sigaction(SIGUSR1, &action, NULL);
+}
 
 /* Says what was wrong and ends with 1. `_Exit`: after a wrong byte nothing else of the program is to be trusted. */
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...) {

@@ -17,7 +17,7 @@ use crate::tree::Tree;
 use crate::warm::Signal;
 
 /// First word of the counters: who they are and, in the last byte, the version of their layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Bytes of what policies say of their choices.
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 40 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
+            1 + 41 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

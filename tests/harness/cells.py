@@ -1,0 +1,223 @@
+"""Runs one command with a bound on its time, and leaves nothing of it behind.
+
+What `tests/programs/run.py` and `tests/torture/torture.py` share. A command may start services and daemons, so this
+process adopts its descendants (PR_SET_CHILD_SUBREAPER) and ends them all by their numbers.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+PR_SET_CHILD_SUBREAPER = 36
+# What of a command's output is kept, in bytes: its end.
+OUTPUT_MAX = 1 << 20
+# Processor time, in seconds of one, that a command past its limit must use in 2 s to count as slow, not as hanging.
+BUSY = 0.05
+
+# Exit codes of `hanare run` that are Hanare's own.
+LOST, FULL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 125, 126, 127
+
+
+def adopt_orphans():
+    """Makes this process the parent of what its commands leave behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@dataclass
+class Outcome:
+    """How a command ended."""
+
+    code: int = 124  # as a shell tells it: 128 + n for signal n
+    stdout: bytes = b""
+    stderr: str = ""
+    seconds: float = 0.0
+    timed_out: bool = False
+    busy: bool = False  # whether it still computed when its time was over
+    stacks: str = ""  # where its threads were, when its time was over
+    left_behind: list = field(default_factory=list)  # processes that outlived it
+
+    def hanare_lines(self):
+        """Hanare's own lines on standard error."""
+        return [line for line in self.stderr.splitlines() if line.startswith("hanare: ")]
+
+
+def stat_fields(pid):
+    """The fields of /proc/PID/stat behind the name, or None when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(") ")[2].split()
+    except OSError:
+        return None
+
+
+def descendants(of, but=()):
+    """The numbers of all living processes below `of`, nearest first, without `but` and those below them. A zombie does
+    not live."""
+    children = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = stat_fields(name)
+        if fields and fields[0] not in "ZX":
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found = []
+    ahead = [of]
+    while ahead:
+        below = [pid for pid in children.get(ahead.pop(0), []) if pid not in but]
+        found += below
+        ahead += below
+    return found
+
+
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as line:
+            return line.read().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    except OSError:
+        return "?"
+
+
+def cpu_seconds(pids):
+    ticks = 0
+    for pid in pids:
+        fields = stat_fields(pid)
+        ticks += int(fields[11]) + int(fields[12]) if fields else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError as error:
+        return f"({error.strerror})"
+
+
+def where_threads_are(pids):
+    """For each thread its state, what it waits for in the kernel, and its system call; stacks where gdb can be had."""
+    lines = []
+    for pid in pids:
+        lines.append(f"process {pid}: {command_of(pid)}")
+        tasks = f"/proc/{pid}/task"
+        for task in sorted(os.listdir(tasks) if os.path.isdir(tasks) else [], key=int)[:64]:
+            at = f"{tasks}/{task}"
+            fields = stat_fields(f"{pid}/task/{task}") or ["?"]
+            lines.append(
+                f"  {task} {read_text(at + '/comm')}: {fields[0]}, {read_text(at + '/wchan')}, "
+                f"call {read_text(at + '/syscall')}"
+            )
+            lines += ["    " + line for line in read_text(at + "/stack").splitlines()[:6]]
+        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # its own threads are told by their calls
+            lines += stacks_by_gdb(pid)
+    return "\n".join(lines)
+
+
+def stacks_by_gdb(pid):
+    try:
+        gdb = subprocess.run(
+            ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", "thread apply all bt 12"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    kept = [line for line in gdb.stdout.decode(errors="replace").splitlines() if line.startswith(("#", "Thread"))]
+    return ["    " + line[:160] for line in kept[:200]]
+
+
+def end_all(leader, but=()):
+    """Kills all that this process started, until nothing is left (5 s at most)."""
+    for _ in range(500):
+        alive = descendants(os.getpid(), but)
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        reap((leader, *but))
+        if not alive:
+            return
+        time.sleep(0.01)
+
+
+def reap(but):
+    """Takes the exit codes of adopted processes. The command itself is waited for by its own `Popen`."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = stat_fields(name)
+        if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) not in but:
+            try:
+                os.waitpid(int(name), os.WNOHANG)
+            except ChildProcessError:
+                pass
+
+
+def run(command, *, cwd, env, limit, disturb=None, linger=1.0, beside=(), prepare=None):
+    """Runs `command` in a session of its own for `limit` seconds at most, and ends whatever it left behind: one command
+    at a time a process.
+
+    `disturb(pid)` is called again and again while it runs, and may sleep. What is still there `linger` seconds after
+    its end counts as left behind. The processes `beside` are the caller's. `prepare` runs in the child before the
+    command.
+    """
+    with tempfile.TemporaryFile(dir=cwd) as out, tempfile.TemporaryFile(dir=cwd) as err:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            preexec_fn=prepare,
+        )
+        try:
+            outcome = watch(process, began, limit, disturb, beside)
+            outcome.left_behind = [] if outcome.timed_out else outlived(process.pid, linger, beside)
+        finally:
+            end_all(process.pid, beside)
+            process.wait()
+        outcome.stdout, outcome.stderr = tail(out), tail(err).decode(errors="replace")
+    return outcome
+
+
+def watch(process, began, limit, disturb, beside):
+    outcome = Outcome()
+    while process.poll() is None:
+        left = began + limit - time.monotonic()
+        if left <= 0:
+            examine(outcome, beside)
+            break
+        if disturb is None:
+            try:
+                process.wait(left)
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            disturb(process.pid)
+    outcome.seconds = time.monotonic() - began
+    if not outcome.timed_out:
+        outcome.code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return outcome
+
+
+def examine(outcome, beside):
+    """Says of a command whose time is over whether it computes, and where it stands."""
+    outcome.timed_out = True
+    pids = descendants(os.getpid(), beside)
+    before = cpu_seconds(pids)
+    time.sleep(2)
+    # One that ends just now did not hang either.
+    outcome.busy = cpu_seconds(pids) - before >= BUSY or not descendants(os.getpid(), beside)
+    outcome.stacks = where_threads_are(pids)
+
+
+def outlived(leader, linger, beside):
+    """What of a command that ended is alive `linger` seconds later."""
+    end = time.monotonic() + linger
+    while True:
+        left = [pid for pid in descendants(os.getpid(), beside) if pid != leader]
+        if not left or time.monotonic() >= end:
+            return [f"{pid} {command_of(pid)}" for pid in left]
+        time.sleep(0.02)
+
+
+def tail(file):
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - OUTPUT_MAX))
+    return file.read()

@@ -1,0 +1,12 @@
+(let ((table (make-hash-table :test 'equal)) (list nil))
+  (with-temp-buffer
+    (insert-file-contents (car command-line-args-left))
+    (goto-char (point-min))
+    (while (re-search-forward "\\w+" nil t)
+      (puthash (match-string 0) (1+ (gethash (match-string 0) table 0)) table))
+    (goto-char (point-min))
+    (while (search-forward "e" nil t) (replace-match "EE" t t))
+    (dotimes (i 100000) (push (cons i (* i 7)) list))
+    (garbage-collect)
+    (princ (format "%d %d %s %d\n" (hash-table-count table) (buffer-size) (md5 (current-buffer)) (length list))))
+  (setq command-line-args-left nil))

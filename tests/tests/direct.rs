@@ -1,0 +1,52 @@
+//! Guards the pages that transfers hold: direct I/O, io_uring, libaio and other processes read and write far memory while it
+//! is thrashed, and no block holds wrong bytes. What cannot be had is refused with an errno.
+
+use hanare_tests::{Outcome, Place, built, mode_works};
+
+const KINDS: [&str; 6] = ["pread", "write", "uring", "uring-fixed", "aio", "vmwrite"];
+/// What the workload answers where the kernel has no such call.
+const SKIPPED: i32 = 77;
+
+/// A folder for files that take O_DIRECT: temporary ones may lie in memory.
+fn on_disk(place: &Place) -> String {
+    let folder = if std::path::Path::new("/var/tmp").is_dir() { "/var/tmp".into() } else { place.path(".") };
+    folder.to_str().expect("a plain path").to_owned()
+}
+
+fn run(flags: &[&str], disable: &str, kind: &str) -> Outcome {
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "12M"]);
+    command.args(flags).env("HANARE_DISABLE", disable).arg("--").arg(built().workload("direct"));
+    let outcome = place.run(command.arg(on_disk(&place)).args(["--kind", kind, "--mb", "32", "--seconds", "1"]));
+    place.assert_nothing_left();
+    outcome
+}
+
+fn assert_right(outcome: &Outcome, what: &str) {
+    assert!(matches!(outcome.code, Some(0 | SKIPPED)), "{what}: {outcome:?}");
+}
+
+#[test]
+fn transfers_into_far_memory_leave_no_wrong_block() {
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K", "auto"] {
+            for kind in KINDS {
+                let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
+                assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
+            }
+        }
+    }
+}
+
+/// Where the kernel does not move pages it cannot be told which of them are held: what would hold them is refused.
+#[test]
+fn without_move_what_would_hold_pages_is_refused_and_no_block_is_wrong() {
+    for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
+        for kind in ["uring", "aio", "pread"] {
+            let outcome = run(&["--mode", mode, "--page-size", "4K"], "move", kind);
+            assert_right(&outcome, &format!("{kind}, {mode} mode without MOVE"));
+            let refused = kind != "pread" || mode == "thread";
+            assert_eq!(outcome.code == Some(SKIPPED), refused, "{kind} in {mode} mode: {}", outcome.text());
+        }
+    }
+}
