@@ -9,7 +9,7 @@ $as $FAR mariadbd $common --socket="$PWD/s" --skip-networking --pid-file="$PWD/p
     --innodb-buffer-pool-size=16M --innodb-log-file-size=16M --skip-grant-tables --innodb-use-native-aio=1 \
     > server.log 2>&1 &
 server=$!
-trap 'kill $server 2> kill.log || tail -3 server.log >&2; wait $server || true; grep "^hanare: " server.log >&2 || true' EXIT
+trap 'kill $server 2> kill.log || tail -3 server.log >&2; code=0; wait $server || code=$?; grep "^hanare: " server.log >&2 && exit $code' EXIT
 for i in $(seq 400); do mariadb-admin --no-defaults -S "$PWD/s" ping > ping.log 2>&1 && break; sleep 0.1; done
 mariadb --no-defaults -S "$PWD/s" -N <<SQL
 create database test;

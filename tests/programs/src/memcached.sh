@@ -2,7 +2,7 @@
 set -euo pipefail
 $FAR memcached -s "$PWD/s" -a 0777 -m 40 -t 2 "$@" > server.log 2>&1 &
 server=$!
-trap 'kill $server 2> kill.log || tail -3 server.log >&2; wait $server || true; grep "^hanare: " server.log >&2 || true' EXIT
+trap 'kill $server 2> kill.log || tail -3 server.log >&2; code=0; wait $server || code=$?; grep "^hanare: " server.log >&2 && exit $code' EXIT
 for i in $(seq 200); do [ -S s ] && break; kill -0 $server || { wait $server; exit $?; }; sleep 0.1; done
 python3 - "$PWD/s" <<'PY'
 import hashlib, socket, sys

@@ -14,7 +14,7 @@ work_mem = 32MB
 CONF
 $as $FAR "$bin/postgres" -D data > server.log 2>&1 &
 server=$!
-trap 'kill $server 2> kill.log || tail -3 server.log >&2; wait $server || true; grep "^hanare: " server.log >&2 || true' EXIT
+trap 'kill $server 2> kill.log || tail -3 server.log >&2; code=0; wait $server || code=$?; grep "^hanare: " server.log >&2 && exit $code' EXIT
 for i in $(seq 300); do "$bin/pg_isready" -q -h "$PWD" && break; sleep 0.1; done
 ask() { $as "$bin/psql" -h "$PWD" -U nobody -d postgres -qAt -c "$1"; }
 $as "$bin/pgbench" -h "$PWD" -U nobody -i -s 2 -q postgres 2> init.log
