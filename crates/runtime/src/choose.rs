@@ -26,6 +26,9 @@ pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
         Mode::Thread | Mode::Sigbus if features.access == UffdAccess::None => Some("userfaultfd cannot be opened"),
         Mode::Thread | Mode::Sigbus if !features.missing => Some("userfaultfd cannot resolve missing pages"),
         Mode::Thread | Mode::Sigbus if !features.wp => Some("userfaultfd cannot protect pages against writes"),
+        Mode::Thread if features.access == UffdAccess::UserModeOnly => Some(
+            "userfaultfd does not trap the kernel's accesses for this user, so system calls on far memory would fail",
+        ),
         Mode::Thread => None,
         Mode::Sigbus if !features.sigbus => Some("userfaultfd cannot answer with SIGBUS"),
         Mode::Sigbus => None,
@@ -53,8 +56,7 @@ pub fn choose(asked: Mode, features: &Features) -> Result<Mode, ChooseError> {
     if system_calls_work(Mode::Thread, features) && obstacle(Mode::Thread, features).is_none() {
         return Ok(Mode::Thread);
     }
-    let fastest_first = [Mode::Sigbus, Mode::Thread];
-    Ok(fastest_first.into_iter().find(|mode| obstacle(*mode, features).is_none()).unwrap_or(Mode::Sigsegv))
+    Ok(if obstacle(Mode::Sigbus, features).is_none() { Mode::Sigbus } else { Mode::Sigsegv })
 }
 
 #[cfg(test)]
@@ -84,7 +86,8 @@ mod tests {
         assert_eq!(choose(Mode::Auto, &with(UffdAccess::Syscall, true)), Ok(Mode::Thread));
         assert_eq!(choose(Mode::Auto, &with(UffdAccess::Device, false)), Ok(Mode::Thread));
         assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, true)), Ok(Mode::Sigbus));
-        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, false)), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, false)), Ok(Mode::Sigsegv));
+        assert!(choose(Mode::Thread, &with(UffdAccess::UserModeOnly, true)).is_err(), "system calls would fail");
         assert_eq!(choose(Mode::Auto, &machine(|_| {})), Ok(Mode::Sigsegv));
         assert_eq!(choose(Mode::Auto, &machine(|f| f.access = UffdAccess::Syscall)), Ok(Mode::Sigsegv));
     }

@@ -53,8 +53,10 @@ pub(crate) struct Engine {
     view: View,
     store: Store,
     core: LockCell<Core>,
-    /// Handlers of signals run on these: the program's alternate stacks may be too small.
-    stacks: Option<Stacks>,
+    /// Handlers of signals run on these, for the program's alternate stacks may be too small, and so do threads whose own
+    /// stack is far.
+    stacks: Stacks,
+    traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
     /// Pages that leave together.
     batch: LockCell<DontNeedBatch>,
@@ -127,7 +129,8 @@ impl Engine {
             view: parts.view,
             store: parts.store,
             core: LockCell::new(Core { pager: parts.pager, actions: Actions::new(), accounts }),
-            stacks: parts.traps_by_signal.then(Stacks::new).transpose()?,
+            stacks: Stacks::new()?,
+            traps_by_signal: parts.traps_by_signal,
             works: LockCell::new(works),
             batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
             bells: [const { AtomicU32::new(0) }; BELLS],
@@ -142,10 +145,12 @@ impl Engine {
 
     /// Runs a handler's work on a stack with room for it.
     pub(crate) fn on_own_stack(&self, work: impl FnOnce()) {
-        match &self.stacks {
-            Some(stacks) => stacks.run(work),
-            None => work(),
-        }
+        if self.traps_by_signal { self.stacks.run(work) } else { work() }
+    }
+
+    /// Runs the work of a thread whose own stack is far. Its signals are blocked.
+    pub(crate) fn on_near_stack(&self, work: impl FnOnce()) {
+        self.stacks.run(work);
     }
 
     pub(crate) fn view(&self) -> &View {

@@ -270,18 +270,31 @@ pub(crate) fn touched_by(tid: i32) {
 /// Length of the far allocation that starts here.
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = ready()?;
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize)
+    inside(move || state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize))
 }
 
 /// The counters at this instant.
 pub fn snapshot() -> Option<Snapshot> {
     let state = ready()?;
+    inside(move || {
+        state.engine.publish();
+        Some(state.engine.counters.snapshot())
+    })
+}
+
+/// Runs `work` inside the gate with signals blocked. A thread whose stack is far gets a near one for that long: an access to a
+/// page of its own stack would wait for a lock that it holds itself. So `work` owns what it uses.
+fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.engine.publish();
-    Some(state.engine.counters.snapshot())
+    let enter = move || {
+        let _inside = gate::enter();
+        work()
+    };
+    let here = 0_u8;
+    let Some(state) = state().filter(|_| contains(&raw const here as usize)) else { return enter() };
+    let mut answer = None;
+    state.engine.on_near_stack(|| answer = Some(enter()));
+    answer.unwrap_or_else(|| fatal::abort(format_args!("a near stack ran nothing; please report this line")))
 }
 
 fn offset_of(addr: usize) -> Option<usize> {
@@ -310,9 +323,7 @@ pub fn alloc_unpromised(len: usize, align: usize) -> *mut u8 {
 fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let start = take(len, align, overcommit);
     if let Some(state) = state().filter(|_| !start.is_null()) {
-        let _mask = SignalMask::block_all();
-        let _inside = gate::enter();
-        state.far_changed();
+        inside(move || state.far_changed());
     }
     start
 }
@@ -320,37 +331,37 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 /// Takes a range, and leaves it to the caller to account for it.
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
-    if !state.promises(len, overcommit, Refusal::Told) {
-        return std::ptr::null_mut();
-    }
-    let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
-    (BASE.load(Relaxed) + offset as usize) as *mut u8
+    inside(move || {
+        let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
+        if !state.promises(len, overcommit, Refusal::Told) {
+            return std::ptr::null_mut();
+        }
+        let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
+        (BASE.load(Relaxed) + offset as usize) as *mut u8
+    })
 }
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 pub fn free(addr: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
-    state.forget_whole(offset, len as usize);
-    state.give_back(offset, len as usize);
-    state.far_changed();
-    true
+    inside(move || {
+        let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
+        state.forget_whole(offset, len as usize);
+        state.give_back(offset, len as usize);
+        state.far_changed();
+        true
+    })
 }
 
 /// Takes address space for the heap: none of it counts as far bytes until [`heap_uses`] says so.
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     let state = ready().filter(|_| active())?;
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    let offset = state.extents.lock().alloc(len as u64, align as u64)?;
-    state.idle.fetch_add(len as u64, Relaxed);
-    state.far_changed();
-    Some(BASE.load(Relaxed) + offset as usize)
+    inside(move || {
+        let offset = state.extents.lock().alloc(len as u64, align as u64)?;
+        state.idle.fetch_add(len as u64, Relaxed);
+        state.far_changed();
+        Some(BASE.load(Relaxed) + offset as usize)
+    })
 }
 
 /// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
@@ -373,19 +384,19 @@ pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
         return false;
     }
     heap_discards(addr, len);
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.idle.fetch_add(len as u64, Relaxed);
-    state.count_far(state.taken.load(Relaxed));
-    true
+    inside(move || {
+        state.idle.fetch_add(len as u64, Relaxed);
+        state.count_far(state.taken.load(Relaxed));
+        true
+    })
 }
 
 /// The heap does not need what is in this range.
 pub(crate) fn heap_discards(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.discard_whole(offset, len);
+    inside(move || {
+        state.discard_whole(offset, len);
+    })
 }
 
 /// Gives back any page-aligned part of far allocations, as munmap does.
@@ -394,49 +405,48 @@ pub fn release(addr: usize, len: usize) {
     if !is_reserved(addr) {
         // Of a static array the pages go, and its place stays taken.
         discard(addr, len);
-        let _mask = SignalMask::block_all();
-        let _inside = gate::enter();
-        state.engine.view().set_access(Span { offset, len }, Prot::NONE);
-        state.far_changed();
-        return;
+        return inside(move || {
+            state.engine.view().set_access(Span { offset, len }, Prot::NONE);
+            state.far_changed();
+        });
     }
     state.zero_edges(offset, len);
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.forget_whole(offset, len);
-    state.extents.lock().release(offset as u64, len as u64);
-    state.far_changed();
+    inside(move || {
+        state.forget_whole(offset, len);
+        state.extents.lock().release(offset as u64, len as u64);
+        state.far_changed();
+    })
 }
 
 /// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages everywhere.
 pub fn discard(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.discard_whole(offset, len);
+    inside(move || {
+        state.discard_whole(offset, len);
+    })
 }
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
 pub fn resize(addr: usize, new_len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    let new_len = new_len.max(1).next_multiple_of(state.granularity);
-    let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
-    let len = len as usize;
-    if new_len < len {
-        state.forget_whole(offset + new_len, len - new_len);
-        state.give_back(offset + new_len, len - new_len);
-    } else if new_len > len {
-        let grown = state.promises(new_len - len, state.launch.settings.overcommit, Refusal::Told)
-            && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
-        if !grown {
-            return false;
+    inside(move || {
+        let new_len = new_len.max(1).next_multiple_of(state.granularity);
+        let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
+        let len = len as usize;
+        if new_len < len {
+            state.forget_whole(offset + new_len, len - new_len);
+            state.give_back(offset + new_len, len - new_len);
+        } else if new_len > len {
+            let grown = state.promises(new_len - len, state.launch.settings.overcommit, Refusal::Told)
+                && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
+            if !grown {
+                return false;
+            }
         }
-    }
-    state.far_changed();
-    true
+        state.far_changed();
+        true
+    })
 }
 
 /// Changes the program's access to a range, as mprotect does.
@@ -445,23 +455,21 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
 /// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
 pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    if !state.extents.lock().covers(offset as u64, len as u64) {
-        return Err(libc::ENOMEM);
-    }
-    let answer = state.engine.view().restrict(Span { offset, len }, prot);
-    state.far_changed();
-    answer
+    inside(move || {
+        if !state.extents.lock().covers(offset as u64, len as u64) {
+            return Err(libc::ENOMEM);
+        }
+        let answer = state.engine.view().restrict(Span { offset, len }, prot);
+        state.far_changed();
+        answer
+    })
 }
 
 /// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
 /// Null also for more than a quarter of what is left.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready().map_or(0, |state| {
-        let _mask = SignalMask::block_all();
-        let _inside = gate::enter();
-        LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize)
+        inside(move || LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize))
     });
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
     if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
@@ -474,9 +482,7 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
 /// Whether all of a far range is allocated.
 pub fn is_allocated(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.extents.lock().covers(offset as u64, len as u64)
+    inside(move || state.extents.lock().covers(offset as u64, len as u64))
 }
 
 /// Whether the program left itself write access to a far address.
@@ -491,17 +497,15 @@ pub fn is_readable(addr: usize) -> bool {
 
 fn permits(addr: usize, write: bool) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.engine.view().permits(offset, write)
+    inside(move || state.engine.view().permits(offset, write))
 }
 
 /// Fetches a range ahead of its use, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.engine.will_need(offset, len);
+    inside(move || {
+        state.engine.will_need(offset, len);
+    })
 }
 
 impl State {
@@ -524,14 +528,14 @@ impl State {
         if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {
             return true;
         }
-        let _mask = SignalMask::block_all();
-        let _inside = gate::enter();
-        let overcommit = self.launch.settings.overcommit;
-        let ahead = more
-            .checked_add(HEAP_AHEAD as usize)
-            .is_some_and(|bytes| self.promises(bytes, overcommit, Refusal::Silent));
-        self.heap_promised.store(if ahead { HEAP_AHEAD } else { 0 }, Relaxed);
-        ahead || self.promises(more, overcommit, Refusal::Told)
+        inside(move || {
+            let overcommit = self.launch.settings.overcommit;
+            let ahead = more
+                .checked_add(HEAP_AHEAD as usize)
+                .is_some_and(|bytes| self.promises(bytes, overcommit, Refusal::Silent));
+            self.heap_promised.store(if ahead { HEAP_AHEAD } else { 0 }, Relaxed);
+            ahead || self.promises(more, overcommit, Refusal::Told)
+        })
     }
 
     /// The whole units inside a byte range.

@@ -22,8 +22,10 @@ fn refused(error: c_int) -> c_int {
     -1
 }
 
-/// Makes a call on a near stack.
+/// Makes a call on a near stack. Far memory is set up before: afterwards there may be no right to open the trap or reach the
+/// private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
+    far::ensure_started();
     let here = 0_u8;
     if !far::contains(&raw const here as usize) {
         return call();

@@ -70,18 +70,18 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
 /// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
 pub fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
-    let _mask = SignalMask::block_all();
-    let _inside = gate::enter();
-    state.discard_whole(offset, len);
-    state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
-    state.engine.view().windows().puncture(Span { offset, len });
-    state.look_up_places();
-    // Units that are only partly in the hole: what was begun on them before they were so must end.
-    let unit = state.granularity;
-    for unit in [offset / unit, (offset + len - 1) / unit] {
-        state.engine.settle(unit as u32);
-    }
-    state.far_changed();
+    inside(move || {
+        state.discard_whole(offset, len);
+        state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
+        state.engine.view().windows().puncture(Span { offset, len });
+        state.look_up_places();
+        // Units that are only partly in the hole: what was begun on them before they were so must end.
+        let unit = state.granularity;
+        for unit in [offset / unit, (offset + len - 1) / unit] {
+            state.engine.settle(unit as u32);
+        }
+        state.far_changed();
+    });
 }
 
 /// Makes page-aligned far memory plain memory of the kernel's with the same contents, for good: what is to be executed
