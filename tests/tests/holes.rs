@@ -52,3 +52,17 @@ fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
     }
     place.assert_nothing_left();
 }
+
+/// Pages fetched ahead came back as zeroes where a part beside them had been unmapped: its discard took a whole slot with it.
+#[test]
+fn what_is_fetched_ahead_beside_a_hole_is_whole() {
+    for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        let server = Served::unix(&place, "256M", "server");
+        for [policy, prefetch] in [["lru", "sequential"], ["arc", "sequential"], ["clock", "cluster"]] {
+            let flags = ["--mode", mode, "--policy", policy, "--prefetch", prefetch, "--local", "50%"];
+            run(&place, &server, &flags, &["mapping", "4M"])
+                .assert_well(&format!("{policy} and {prefetch} in {mode} mode"));
+        }
+    }
+}

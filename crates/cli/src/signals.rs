@@ -2,7 +2,8 @@
 //!
 //! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it by themselves;
 //! those that another process sent to the command alone are passed on. The command itself outlives them all: it ends
-//! when the program has ended.
+//! when the program has ended. A signal that was ignored when the command started (Ctrl-C in the background of a script) is
+//! ignored by the program at its start, too; it is passed on all the same, for the program may have caught it since.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,27 +29,32 @@ enum Target {
 /// Passes signals on until it is stopped.
 pub(crate) struct Forwarder {
     target: Arc<Mutex<Target>>,
+    ignored: u64,
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
 impl Forwarder {
-    /// Begins to catch signals. Those that were ignored at the start (as under nohup) stay ignored.
+    /// Begins to catch signals.
     pub(crate) fn install() -> io::Result<Self> {
         // An inherited "ignore" for SIGCHLD would reap the program before its exit code is read; any handler ends it.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let ignored = ignored_mask();
-        let caught = FORWARDED.iter().filter(|signal| ignored & (1 << (**signal - 1)) == 0);
-        let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
+        let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
         let handle = signals.handle();
         let target = Arc::new(Mutex::new(Target::Awaited { pending: Vec::new() }));
         let shared = Arc::clone(&target);
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for origin in signals.forever() {
-                pass_on(&mut lock(&shared), &origin);
+                pass_on(&mut lock(&shared), &origin, ignored);
             }
         })?;
-        Ok(Forwarder { target, handle, thread })
+        Ok(Forwarder {
+            target,
+            ignored: FORWARDED.iter().fold(0, |mask, &signal| mask | ignored & bit(signal)),
+            handle,
+            thread,
+        })
     }
 
     /// The first signal that came before there was a program to receive it.
@@ -57,6 +63,11 @@ impl Forwarder {
             Target::Awaited { pending } => pending.first().copied(),
             Target::Running { .. } => None,
         }
+    }
+
+    /// The signals that the program is to find ignored, bit n-1 for signal n.
+    pub(crate) fn ignored(&self) -> u64 {
+        self.ignored
     }
 
     /// Names the program, which receives what came for it meanwhile.
@@ -83,8 +94,9 @@ fn lock(target: &Mutex<Target>) -> MutexGuard<'_, Target> {
     target.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pass_on(target: &mut Target, origin: &Origin) {
+fn pass_on(target: &mut Target, origin: &Origin, ignored: u64) {
     match target {
+        Target::Awaited { .. } if ignored & bit(origin.signal) != 0 => {}
         Target::Awaited { pending } => note(pending, origin.signal),
         Target::Running { pid, pidfd } => {
             let from_terminal = origin.cause == Cause::Kernel;
@@ -95,6 +107,10 @@ fn pass_on(target: &mut Target, origin: &Origin) {
             }
         }
     }
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
 }
 
 /// A signal that came several times is pending once, as in the kernel.

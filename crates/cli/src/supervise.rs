@@ -88,6 +88,7 @@ pub(crate) fn run(
         command.env_remove(name);
     }
     command.envs(vars.iter().map(|(name, value)| (name.as_os_str(), OsStr::new(value))));
+    hanare_sys::signal::ignore_in(&mut command, forwarder.ignored());
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {

@@ -204,6 +204,31 @@ fn an_ignored_hang_up_stays_ignored() {
     place.assert_nothing_left();
 }
 
+/// A script's background job ignores Ctrl-C, and so does the command then. A program that catches the signal itself gets it
+/// all the same, as it does without the command.
+#[test]
+fn a_signal_that_was_ignored_at_the_start_reaches_a_program_that_catches_it() {
+    let place = Place::with_library();
+    let ready = place.path("ready");
+    let program = format!(
+        "import signal, sys, time\nassert signal.getsignal(2) == signal.SIG_IGN\n\
+         signal.signal(2, lambda *_: sys.exit(7))\nopen('{}', 'w').close()\ntime.sleep(20)",
+        ready.display()
+    );
+    let hanare = place.hanare();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' INT; exec \"$@\"", "sh"]).arg(hanare.get_program());
+    shell.args(["run", "--local", "64M", "--", "python3", "-c", &program]).stdin(Stdio::null());
+    for (name, value) in hanare.get_envs() {
+        shell.env(name, value.unwrap_or_default());
+    }
+    let mut run = Begun(shell.spawn().unwrap());
+    until("the program is ready", || ready.exists());
+    send(run.0.id(), Signal::INT);
+    assert_eq!(wait(&mut run.0).code(), Some(7));
+    place.assert_nothing_left();
+}
+
 #[test]
 fn a_signal_to_the_group_does_not_take_the_memory_away() {
     let place = Place::with_library();

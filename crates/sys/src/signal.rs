@@ -199,6 +199,24 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     kernel_action(signal, Some(chained)).map(drop)
 }
 
+/// Has a program that `command` starts ignore these signals (bit n-1 for signal n), which this process catches.
+pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
+    use std::os::unix::process::CommandExt;
+    if signals == 0 {
+        return;
+    }
+    let ignore = move || {
+        let ignored = Action { handler: libc::SIG_IGN, ..Action::DEFAULT };
+        let named = (1..=64).filter(|signal| signals & (1 << (signal - 1)) != 0);
+        named
+            .map(|signal| kernel_action(signal, Some(ignored)))
+            .find_map(Result::err)
+            .map_or(Ok(()), |_| Err(std::io::Error::from_raw_os_error(libc::EINVAL)))
+    };
+    // SAFETY: the closure makes system calls only, which may be done between fork and exec.
+    unsafe { command.pre_exec(ignore) };
+}
+
 /// Whether our handler stands in front of the signal.
 #[must_use]
 pub fn is_installed(signal: i32) -> bool {
