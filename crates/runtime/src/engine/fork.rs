@@ -15,6 +15,9 @@ use crate::stats::Counters;
 use crate::tree::Seat;
 use crate::view::{Span, View};
 
+/// After this long without a page leaving, what is left is held by transfers.
+const HELD_NS: u64 = 1_000_000_000;
+
 /// What of an engine outlives a fork: all but the view and the store.
 pub(crate) struct Kept {
     pager: Pager,
@@ -54,10 +57,11 @@ impl Engine {
     }
 
     /// Brings everything to rest, with at most `local_max` bytes in local memory, or none in view if `leave`. Nobody else
-    /// may bring events meanwhile but the completions of what is under way. `taken` are the allocated spans. False when it
-    /// takes longer than `limit`.
+    /// may bring events meanwhile but the completions of what is under way. `taken` are the allocated spans. What transfers
+    /// hold stays, beyond `local_max` too. False when it takes longer than `limit`.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
+        let (mut least, mut since_ns) = (u64::MAX, now_ns());
         loop {
             if self.local_bytes() > local_max {
                 let overhead_bytes = self.core.lock().accounts.overhead_bytes();
@@ -66,7 +70,12 @@ impl Engine {
             let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
             // What could not be taken out has come back.
             let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
-            if looked_through && self.is_settled() && !is_back() && self.local_bytes() <= local_max {
+            let local = self.local_bytes();
+            if local < least {
+                (least, since_ns) = (local, now_ns());
+            }
+            let fits = local <= local_max || !leave && now_ns() - since_ns > HELD_NS;
+            if looked_through && self.is_settled() && !is_back() && fits {
                 return true;
             }
             self.lend_a_hand();
