@@ -183,15 +183,17 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What a process of a run has to know at once: the trap mode and the smallest allocation that becomes far.
+    /// What a process of a run has to know at once: the trap mode, the smallest allocation that becomes far, and the kernel
+    /// features to do without.
     ///
     /// # Errors
-    /// One of the two is malformed.
-    pub fn brief(environment: &Environment) -> Result<(Mode, usize), SettingsError> {
+    /// One of the three is malformed.
+    pub fn brief(environment: &Environment) -> Result<(Mode, usize, Disabled), SettingsError> {
         let vars = Variables(|name| environment.get(name));
         let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
         let far = vars.value("HANARE_FAR", parse_far)?.unwrap_or(DEFAULT_FAR);
-        Ok((mode, far))
+        let disabled = Disabled::parse(&vars.text("HANARE_DISABLE")?.unwrap_or_default())?;
+        Ok((mode, far, disabled))
     }
 
     /// Whether large static arrays are to be far. What makes no sense is told when far memory starts.

@@ -227,6 +227,13 @@ pub struct Features {
 }
 
 impl Features {
+    /// Whether pages can be moved, as far as the kernel says: one call or two, where [`Features::probe`] tries it out.
+    #[must_use]
+    pub fn kernel_moves(disabled: &Disabled) -> bool {
+        !disabled.move_
+            && [UffdAccess::Syscall, UffdAccess::Device].into_iter().any(|access| probe::has(access, feature::MOVE))
+    }
+
     /// Tries everything that `disabled` does not switch off, on a few pages of its own. Takes about
     /// a millisecond.
     #[must_use]

@@ -165,9 +165,13 @@ pub(crate) fn open_doors() {
 /// # Errors
 /// See [`start`].
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
-    let (mode, threshold) = Settings::brief(&environment)?;
+    let (mode, threshold, disabled) = Settings::brief(&environment)?;
     if mode != Mode::Thread {
         return start_now(&environment);
+    }
+    // Before the program opens a file: what it has open already could not be refused any more.
+    if !Features::kernel_moves(&disabled) {
+        filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);
     LATENT.store(true, Release);
