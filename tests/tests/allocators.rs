@@ -1,7 +1,9 @@
 //! Guards the calls that manage memory, as programs and allocators of their own use them: mappings, reservations opened in
 //! part, fixed and foreign mappings, the break; jemalloc and mimalloc as libraries, DuckDB with the one it brings.
 
-use hanare_tests::{Figures, Outcome, Place, built, figures, mode_works, python_with, system_calls_work_on_far_pages};
+use hanare_tests::{
+    Figures, Outcome, Place, built, figures, installed, mode_works, python_with, system_calls_work_on_far_pages,
+};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
@@ -58,6 +60,32 @@ fn allocators_that_are_libraries() {
         }
         for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
             workload(&["--local", "8M", "--mode", mode], "allocator", &[library, "24M"], 16 << 20);
+        }
+    }
+}
+
+#[test]
+fn an_allocator_that_defines_the_c_librarys_internal_names() {
+    let place = Place::new();
+    place.run(&mut place.command(built().workload("linked"))).assert_well("natively");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        workload(&["--local", "8M", "--mode", mode], "linked", &["32M"], 16 << 20);
+    }
+}
+
+#[test]
+fn prolog_which_is_linked_with_tcmalloc() {
+    if !installed("swipl", "swi-prolog-nox") {
+        return;
+    }
+    let goal = "X is 2**100, numlist(1, 200000, L), sum_list(L, S), print(X-S), nl";
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for statics in ["on", "off"] {
+            let mut command = place.hanare(["run", "--local", "25%", "--mode", mode, "--", "swipl", "-q", "-g", goal]);
+            let outcome = place.run(command.args(["-t", "halt"]).env("HANARE_STATIC", statics));
+            outcome.assert_well(mode);
+            assert_eq!(outcome.text(), "1267650600228229401496703205376-20000100000\n", "{mode}, statics {statics}");
         }
     }
 }

@@ -8,9 +8,8 @@
 //! they return to, so each entry point that allocates passes that on.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::transmute;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::{far, heap, near};
 
@@ -18,10 +17,6 @@ use crate::answer::{errno, keeping_errno, set_errno};
 use crate::entry::entry;
 
 const PAGE: usize = 4096;
-
-/// glibc's `malloc_usable_size`, the one call of the family that has no second name. It is asked of glibc itself: a program
-/// that is linked with an allocator of its own has that one's behind ours.
-static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Where code lies; nowhere until it is found.
 struct Code {
@@ -43,19 +38,10 @@ impl Code {
 static LINKER: Code = Code::nowhere();
 static LIBRARY: Code = Code::nowhere();
 
-/// Looks the remaining symbol up.
-pub(crate) fn resolve() {
-    usable_size_of_near(null_mut());
-}
-
 /// Notes where the dynamic linker and the C library are.
 pub(crate) fn find_code() {
     // SAFETY: the callback is a plain function that needs no data.
     unsafe { libc::dl_iterate_phdr(Some(note_code), null_mut()) };
-}
-
-unsafe extern "C" {
-    fn __libc_malloc(size: usize) -> *mut c_void;
 }
 
 /// # Safety
@@ -72,7 +58,7 @@ unsafe extern "C" fn note_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut 
             continue;
         }
         let (start, len) = ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize);
-        let is_library = (__libc_malloc as *const () as usize).wrapping_sub(start) < len;
+        let is_library = near::code().wrapping_sub(start) < len;
         let is_linker = linker != 0 && info.dlpi_addr == linker;
         for (code, _) in [(&LINKER, is_linker), (&LIBRARY, is_library)].into_iter().filter(|&(_, is_it)| is_it) {
             code.start.store(start, Ordering::Relaxed);
@@ -156,9 +142,9 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
     }
     let new = heap::alloc(size, 1, false);
     if !new.is_null() {
-        let kept = usable_size_of_near(old).min(size);
-        // SAFETY: both blocks hold `kept` bytes and are distinct; the old one is given up.
+        // SAFETY: the old block is glibc's and live. Both hold `kept` bytes and are distinct; the old one is given up.
         unsafe {
+            let kept = near::usable_size(old.cast()).min(size);
             ptr::copy_nonoverlapping(old.cast::<u8>(), new, kept);
             near::free(old.cast());
         }
@@ -261,24 +247,6 @@ unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_voi
     new.cast()
 }
 
-fn usable_size_of_near(block: *mut c_void) -> usize {
-    let mut found = USABLE_SIZE.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: plain lookups with terminated names. The C library is never unloaded, so its handle is kept.
-        found = unsafe {
-            let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            let among = if library.is_null() { libc::RTLD_NEXT } else { library };
-            libc::dlsym(among, c"malloc_usable_size".as_ptr())
-        };
-        USABLE_SIZE.store(found, Ordering::Release);
-    }
-    if found.is_null() || block.is_null() {
-        return 0;
-    }
-    // SAFETY: the symbol is the C library's function of this type; the block is a live one of its heap.
-    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(found)(block) }
-}
-
 entry!(malloc, "rsi", "x1", malloc_for, fn(_size: usize) -> *mut c_void);
 entry!(calloc, "rdx", "x2", calloc_for, fn(_count: usize, _size: usize) -> *mut c_void);
 entry!(realloc, "rdx", "x2", realloc_for, fn(_old: *mut c_void, _size: usize) -> *mut c_void);
@@ -306,5 +274,6 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if far::contains(block as usize) {
         return heap::usable_size(block as usize).unwrap_or(0);
     }
-    usable_size_of_near(block)
+    // SAFETY: the contract of malloc_usable_size(3); a block that is not far is glibc's.
+    unsafe { near::usable_size(block.cast()) }
 }

@@ -13,8 +13,8 @@
 //! - Where the trap is a signal, the kernel never sees a far address (`calls`).
 //! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
 //!   sets up thread-locals, and would come back here without end.
-//! - The C library's `malloc` family is reached under its `__libc_*` names and the kernel by number, so nothing here
-//!   resolves a symbol inside `malloc` or calls itself.
+//! - The C library's `malloc` family is reached by where it lies in that library (`hanare::near`) and the kernel by number,
+//!   so nothing here asks the dynamic linker for a symbol inside `malloc`, or calls itself or the program's allocator.
 //! - `errno` is set on failure only.
 
 mod advice;
@@ -68,7 +68,6 @@ extern "C" fn start() {
 
 /// Looks up what a fault must not be resolved with a symbol lookup for, or `malloc` be.
 fn look_up() {
-    heap::resolve();
     break_::resolve();
     calls::real::resolve();
 }

@@ -2,8 +2,8 @@
 //!
 //! The preload library answers the program's `malloc` and `mmap`, and may answer with far memory. Hanare's own data must
 //! never go through those answers: a page table that is itself far, or a fault handler that allocates, is a deadlock.
-//! So this room calls glibc under the names nobody interposes (`__libc_malloc` and its kin) and, for large sizes, the
-//! kernel by number. It must know nothing of pages, regions or links.
+//! So this room calls glibc's own functions, whoever else defines their names, and, for large sizes, the kernel by number. It
+//! must know nothing of pages, regions or links.
 //!
 //! Large blocks (from [`LARGE`]) are mapped without reserving swap and are zero as they come: `vec![0; n]` commits
 //! nothing until it is touched.
@@ -23,26 +23,116 @@ const PAGE: usize = 4096;
 /// What glibc aligns every block to on the 64-bit machines Hanare runs on.
 const MALLOC_ALIGN: usize = 16;
 
+/// The C library's own functions, found in that library and not by their names alone: the dynamic linker binds even the
+/// internal ones to an allocator that defines them (tcmalloc). That allocator would be entered from within its own `mmap`.
+///
+/// Each is called through a place that first holds a function which looks all of them up. All come from one allocator: from
+/// the C library where it has every one, else from whatever the names are bound to (a static program).
 #[cfg(target_env = "gnu")]
 mod heap {
-    use std::ffi::c_void;
-    unsafe extern "C" {
-        #[link_name = "__libc_malloc"]
-        pub(super) fn malloc(size: usize) -> *mut c_void;
-        #[link_name = "__libc_calloc"]
-        pub(super) fn calloc(count: usize, size: usize) -> *mut c_void;
-        #[link_name = "__libc_realloc"]
-        pub(super) fn realloc(block: *mut c_void, size: usize) -> *mut c_void;
-        #[link_name = "__libc_memalign"]
-        pub(super) fn memalign(align: usize, size: usize) -> *mut c_void;
-        #[link_name = "__libc_free"]
-        pub(super) fn free(block: *mut c_void);
+    use std::ffi::{CStr, c_void};
+    use std::mem::transmute;
+    use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+    use hanare_sys::symbols::Library;
+
+    macro_rules! own {
+        ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty, by $symbol:literal, $place:ident, $first:ident;)*) => {
+            mod linked {
+                use std::ffi::c_void;
+                unsafe extern "C" {
+                    $(#[link_name = $symbol] pub(super) fn $name($($arg: $type),*) -> $result;)*
+                }
+            }
+
+            $(
+                static $place: AtomicPtr<c_void> = AtomicPtr::new($first as *mut c_void);
+
+                /// # Safety
+                /// As the function it finds.
+                unsafe extern "C" fn $first($($arg: $type),*) -> $result {
+                    resolve();
+                    // SAFETY: the caller's promise.
+                    unsafe { $name($($arg),*) }
+                }
+
+                /// # Safety
+                /// As the C library's function.
+                #[inline]
+                pub(super) unsafe fn $name($($arg: $type),*) -> $result {
+                    let found = $place.load(Relaxed);
+                    // SAFETY: the place holds a function of this type from the beginning; the caller's promise.
+                    unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)($($arg),*) }
+                }
+            )*
+
+            const NAMES: &[&CStr] = &[$(match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without an end"),
+            }),*];
+            static PLACES: [&AtomicPtr<c_void>; NAMES.len()] = [$(&$place),*];
+
+            /// Takes no lock and allocates nothing. Threads that come here at once find the same.
+            #[cold]
+            fn resolve() {
+                let mut found: [*mut c_void; NAMES.len()] = [$(linked::$name as *mut c_void),*];
+                if let Some(own) = of_the_library() {
+                    found = own.map(NonNull::as_ptr);
+                }
+                for (place, found) in PLACES.iter().zip(found) {
+                    place.store(found, Relaxed);
+                }
+            }
+        };
+    }
+
+    own! {
+        fn malloc(size: usize) -> *mut c_void, by "__libc_malloc", MALLOC, first_malloc;
+        fn calloc(count: usize, size: usize) -> *mut c_void, by "__libc_calloc", CALLOC, first_calloc;
+        fn realloc(block: *mut c_void, size: usize) -> *mut c_void, by "__libc_realloc", REALLOC, first_realloc;
+        fn memalign(align: usize, size: usize) -> *mut c_void, by "__libc_memalign", MEMALIGN, first_memalign;
+        fn free(block: *mut c_void) -> (), by "__libc_free", FREE, first_free;
+        fn usable_size(block: *mut c_void) -> usize, by "malloc_usable_size", USABLE_SIZE, first_usable_size;
+    }
+
+    /// All of them in the C library.
+    fn of_the_library() -> Option<[NonNull<c_void>; NAMES.len()]> {
+        let library = Library::loaded(c"libc.so.6")?;
+        let mut found = [NonNull::dangling(); NAMES.len()];
+        for (place, name) in found.iter_mut().zip(NAMES) {
+            *place = library.function(name)?;
+        }
+        Some(found)
+    }
+
+    /// Where the code of the C library's allocator is.
+    pub(super) fn code() -> usize {
+        if MALLOC.load(Relaxed) == first_malloc as *mut c_void {
+            resolve();
+        }
+        MALLOC.load(Relaxed) as usize
+    }
+
+    #[cfg(test)]
+    mod tests {
+        #[test]
+        fn the_functions_are_the_c_librarys_own() {
+            assert!(super::of_the_library().is_some());
+            assert_ne!(super::code(), super::first_malloc as *const () as usize);
+            let found = super::PLACES.map(|place| place.load(super::Relaxed));
+            assert_eq!(Some(found), super::of_the_library().map(|own| own.map(super::NonNull::as_ptr)));
+        }
     }
 }
 
 #[cfg(not(target_env = "gnu"))]
 mod heap {
-    pub(super) use libc::{calloc, free, malloc, memalign, realloc};
+    pub(super) use libc::{calloc, free, malloc, malloc_usable_size as usable_size, memalign, realloc};
+
+    pub(super) fn code() -> usize {
+        malloc as *const () as usize
+    }
 }
 
 /// `malloc` of the C library itself, whoever interposes the name.
@@ -79,6 +169,20 @@ pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
 pub unsafe fn free(block: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(block.cast()) }
+}
+
+/// `malloc_usable_size` of the C library itself.
+///
+/// # Safety
+/// `block` is null or a live block of the C library's heap.
+pub unsafe fn usable_size(block: *mut u8) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { heap::usable_size(block.cast()) }
+}
+
+/// An address in the code of the library whose allocator this is.
+pub fn code() -> usize {
+    heap::code()
 }
 
 /// Hanare's own allocator, to be named by `#[global_allocator]` in the runtime.

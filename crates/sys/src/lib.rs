@@ -30,6 +30,7 @@ mod raw;
 mod refuse;
 pub mod signal;
 pub mod stack;
+pub mod symbols;
 pub mod thread;
 pub mod uffd;
 

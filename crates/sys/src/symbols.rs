@@ -1,0 +1,328 @@
+//! Functions of a loaded library, found in that library itself.
+//!
+//! A name that the dynamic linker binds may lead to whoever else defines it: allocators define even the C library's internal
+//! names. This room reads the tables of one library as it lies in memory. It calls nothing of the C library but `getauxval`,
+//! allocates nothing and takes no lock, so it may run inside the program's first `malloc`.
+//!
+//! Only what was loaded with the program is found. Such libraries come first in the dynamic linker's list and never leave
+//! it, so nothing read here changes meanwhile. Every read of a library is checked against its readable segments.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym};
+
+use crate::raw::syscall;
+
+/// More objects, and more symbols behind one hash, than any program has: a broken list ends here.
+const OBJECTS_MAX: usize = 4096;
+const CHAIN_MAX: usize = 1 << 16;
+const ENTRIES_MAX: usize = 256;
+const HEADERS_MAX: usize = 64;
+const SEGMENTS_MAX: usize = 16;
+const NAME_MAX: usize = 256;
+
+/// The kernel's smallest page.
+const PAGE: usize = 4096;
+
+const DT_NULL: u64 = 0;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_SONAME: u64 = 14;
+const DT_DEBUG: u64 = 21;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+const DT_VERSYM: u64 = 0x6fff_fff0;
+const STT_FUNC: u8 = 2;
+
+/// Set in a symbol's version where a name without a version does not mean it.
+const VERSION_HIDDEN: u16 = 0x8000;
+
+/// The beginning of the dynamic linker's `r_debug` and `link_map`, which debuggers rely on.
+#[repr(C)]
+struct Debug {
+    version: i32,
+    first: *const Link,
+}
+
+#[repr(C)]
+struct Link {
+    base: usize,
+    name: *const u8,
+    dynamic: usize,
+    next: *const Link,
+}
+
+/// The readable memory of one object.
+#[derive(Clone, Copy, Debug)]
+struct Image {
+    base: usize,
+    segments: [(usize, usize); SEGMENTS_MAX],
+}
+
+/// A library that was loaded with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
+    image: Image,
+    names: usize,
+    symbols: usize,
+    hash: usize,
+    versions: usize,
+    soname: usize,
+}
+
+impl Library {
+    /// The library that calls itself `soname`; `None` in a program that has none, or no dynamic linker.
+    #[must_use]
+    pub fn loaded(soname: &CStr) -> Option<Library> {
+        let mut link = first_link()?;
+        for _ in 0..OBJECTS_MAX {
+            // SAFETY: the list's members are the dynamic linker's, and those from the start stay (above).
+            let object = unsafe { &*link.as_ptr() };
+            let library = Image::of(object).and_then(|image| Library::of(image, object.dynamic));
+            if let Some(library) = library.filter(|library| library.is_called(soname)) {
+                return Some(library);
+            }
+            link = NonNull::new(object.next.cast_mut())?;
+        }
+        None
+    }
+
+    fn of(image: Image, dynamic: usize) -> Option<Library> {
+        let mut library = Library { image, names: 0, symbols: 0, hash: 0, versions: 0, soname: 0 };
+        for nth in 0..ENTRIES_MAX {
+            let [tag, value]: [u64; 2] = image.read(dynamic.checked_add(nth * 16)?)?;
+            let place = match tag {
+                DT_NULL => break,
+                DT_STRTAB => &mut library.names,
+                DT_SYMTAB => &mut library.symbols,
+                DT_GNU_HASH => &mut library.hash,
+                DT_VERSYM => &mut library.versions,
+                DT_SONAME => {
+                    library.soname = usize::try_from(value).ok()?;
+                    continue;
+                }
+                _ => continue,
+            };
+            *place = image.absolute(usize::try_from(value).ok()?);
+        }
+        [library.names, library.symbols, library.hash, library.soname]
+            .iter()
+            .all(|&found| found != 0)
+            .then_some(library)
+    }
+
+    fn is_called(&self, soname: &CStr) -> bool {
+        self.has_text(self.soname, soname)
+    }
+
+    /// Whether `text` stands at this place of the table of names.
+    fn has_text(&self, offset: usize, text: &CStr) -> bool {
+        let text = text.to_bytes_with_nul();
+        let Some(start) = self.names.checked_add(offset) else { return false };
+        text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
+    }
+
+    /// The function of this name that a program gets which asks for no version; `None` when this library defines none.
+    #[must_use]
+    pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        let [buckets, first, filter_words, _]: [u32; 4] = self.image.read(self.hash)?;
+        let next = |hash: u32, &byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(byte));
+        let wanted = name.to_bytes().iter().fold(5381, next);
+        let (buckets, first) = (buckets as usize, first as usize);
+        let heads = self.hash.checked_add(16 + filter_words as usize * 8)?;
+        let chains = heads.checked_add(buckets * 4)?;
+        let head: u32 = self.image.read(heads.checked_add((wanted as usize).checked_rem(buckets)? * 4)?)?;
+        let head = head as usize;
+        for nth in (head..).take(CHAIN_MAX) {
+            // An empty bucket names a symbol before the first that is hashed.
+            let hash: u32 = self.image.read(chains.checked_add(nth.checked_sub(first)? * 4)?)?;
+            if hash | 1 == wanted | 1
+                && let Some(found) = self.defined(nth, name)
+            {
+                return Some(found);
+            }
+            if hash & 1 == 1 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Where symbol `nth` is, if it is the function of this name.
+    fn defined(&self, nth: usize, name: &CStr) -> Option<NonNull<c_void>> {
+        let symbol: Elf64_Sym = self.image.read(self.symbols.checked_add(nth.checked_mul(size_of::<Elf64_Sym>())?)?)?;
+        let is_function = symbol.st_info & 0xf == STT_FUNC && symbol.st_shndx != 0;
+        if !is_function || !self.has_text(symbol.st_name as usize, name) {
+            return None;
+        }
+        if self.versions != 0 {
+            let version: u16 = self.image.read(self.versions.checked_add(nth * 2)?)?;
+            if version & VERSION_HIDDEN != 0 {
+                return None;
+            }
+        }
+        let addr = self.image.base.checked_add(usize::try_from(symbol.st_value).ok()?)?;
+        self.image.contains(addr, 1).then(|| NonNull::new(addr as *mut c_void)).flatten()
+    }
+}
+
+impl Image {
+    /// `None` where the object's header is not at its base, as in a program of a fixed address.
+    fn of(object: &Link) -> Option<Image> {
+        let base = object.base;
+        if base == 0 || !is_mapped(base) {
+            return None;
+        }
+        // SAFETY: a mapped page at the base of an object. It is the object's header, which is checked before it is believed.
+        let header = unsafe { (base as *const Elf64_Ehdr).read() };
+        let (start, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum).min(HEADERS_MAX));
+        let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE);
+        if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() || !fits {
+            return None;
+        }
+        // SAFETY: so many headers, in the page that was read.
+        let headers = (0..count).map(|nth| unsafe { ((base + start) as *const Elf64_Phdr).add(nth).read_unaligned() });
+        let mut image = Image { base, segments: [(0, 0); SEGMENTS_MAX] };
+        let (mut places, mut is_this) = (image.segments.iter_mut(), false);
+        for header in headers {
+            let addr = base.checked_add(usize::try_from(header.p_vaddr).ok()?)?;
+            if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0 {
+                *places.next()? = (addr, usize::try_from(header.p_memsz).ok()?);
+            }
+            is_this |= header.p_type == libc::PT_DYNAMIC && addr == object.dynamic;
+        }
+        is_this.then_some(image)
+    }
+
+    fn contains(&self, addr: usize, len: usize) -> bool {
+        self.segments.iter().any(|&(start, size)| {
+            let at = addr.wrapping_sub(start);
+            at < size && len <= size - at
+        })
+    }
+
+    /// What lies at an address of the object; `None` outside it. For types of plain numbers, which any bytes are.
+    fn read<T: Plain>(&self, addr: usize) -> Option<T> {
+        // SAFETY: inside a readable segment, mapped as long as the object is; any bytes are a valid `T`.
+        self.contains(addr, size_of::<T>()).then(|| unsafe { (addr as *const T).read_unaligned() })
+    }
+
+    /// The dynamic linker makes most addresses in an object's dynamic section absolute, and leaves those of the vDSO.
+    fn absolute(&self, value: usize) -> usize {
+        if self.contains(value, 1) { value } else { self.base.wrapping_add(value) }
+    }
+}
+
+/// Types of which any bytes are a value.
+///
+/// # Safety
+/// They are.
+unsafe trait Plain: Copy {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u16 {}
+// SAFETY: plain numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: plain numbers.
+unsafe impl Plain for [u32; 4] {}
+// SAFETY: plain numbers.
+unsafe impl Plain for [u64; 2] {}
+// SAFETY: a structure of plain numbers.
+unsafe impl Plain for Elf64_Sym {}
+
+/// The head of the dynamic linker's list, by the program's own headers.
+fn first_link() -> Option<NonNull<Link>> {
+    // SAFETY: numbers the kernel gave this process.
+    let (headers, count) =
+        unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
+    if headers == 0 {
+        return None;
+    }
+    // SAFETY: the program's headers, mapped as long as it runs.
+    let headers = unsafe { std::slice::from_raw_parts(headers as *const Elf64_Phdr, count) };
+    let find = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
+    let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);
+    let dynamic = base.wrapping_add(find(libc::PT_DYNAMIC)?);
+    for nth in 0..ENTRIES_MAX {
+        // SAFETY: the program's dynamic section, which ends with an entry that is null.
+        let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
+        match tag {
+            DT_NULL => return None,
+            // SAFETY: null, or the dynamic linker's structure for debuggers, which begins like this in every version.
+            DT_DEBUG => {
+                return unsafe { (value as *const Debug).as_ref() }.and_then(|it| NonNull::new(it.first.cast_mut()));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether there is memory at the start of this page.
+fn is_mapped(page: usize) -> bool {
+    let mut there = 0_u8;
+    // SAFETY: mincore touches nothing of the page, and writes one byte.
+    unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library() -> Library {
+        Library::loaded(c"libc.so.6").expect("the C library of this program")
+    }
+
+    fn by_linker(name: &CStr) -> *mut c_void {
+        // SAFETY: a plain lookup with a terminated name.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    }
+
+    #[test]
+    fn functions_are_where_the_dynamic_linker_finds_them() {
+        for name in
+            [c"malloc", c"__libc_malloc", c"__libc_free", c"malloc_usable_size", c"getauxval", c"open", c"write"]
+        {
+            let found = library().function(name).unwrap_or_else(|| panic!("{name:?}"));
+            assert_eq!(found.as_ptr(), by_linker(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        for nth in 0..20_000 {
+            let name = std::ffi::CString::new(format!("no_such_{nth}")).expect("a name");
+            assert!(library().function(&name).is_none(), "{name:?}");
+        }
+        // Data, a name that begins another, and no name.
+        for name in [c"environ", c"mallo", c"", c"__libc_mallocs"] {
+            assert!(library().function(name).is_none(), "{name:?}");
+        }
+        assert!(Library::loaded(c"libnone.so.1").is_none());
+    }
+
+    /// A library in an array: its hash table at the start, all else behind it.
+    fn made(words: &[u32]) -> Library {
+        let start = words.as_ptr() as usize;
+        let mut segments = [(0, 0); SEGMENTS_MAX];
+        segments[0] = (start, size_of_val(words));
+        let image = Image { base: start, segments };
+        Library { image, names: start, symbols: start, hash: start, versions: 0, soname: 0 }
+    }
+
+    #[test]
+    fn broken_tables_find_nothing_and_end() {
+        for head in [[0, 0, 0, 0], [1, 0, 0, 0], [1, 9, 0, 0], [u32::MAX; 4], [1, 0, u32::MAX, 0], [1 << 20, 1, 1, 6]] {
+            for fill in [0, 1, 2, 7, u32::MAX, u32::MAX - 1] {
+                let mut words = vec![fill; 100_000];
+                words[..4].copy_from_slice(&head);
+                for name in [c"malloc", c"free", c""] {
+                    assert!(made(&words).function(name).is_none(), "{head:?} {fill}");
+                    assert!(made(&words[..4]).function(name).is_none(), "{head:?} {fill}");
+                }
+            }
+        }
+        assert!(made(&[]).function(c"malloc").is_none());
+    }
+}

@@ -1,0 +1,65 @@
+/* linked [SIZE]
+ *
+ * A program that is linked with an allocator of its own (liballocator.c): SIZE (32M) in blocks of all sizes, by malloc and
+ * by the call that only this allocator has, every word checked. */
+#define _GNU_SOURCE
+#include "check.h"
+#include <malloc.h>
+#include <pthread.h>
+
+void *own_malloc(size_t size);
+void own_free(void *block);
+
+static size_t size = 32 * MIB;
+
+static size_t count_of(size_t at) {
+    static const size_t kinds[] = {3, 40, 700, 9000, 70000, 300000};
+    return kinds[at % 6];
+}
+
+static void *fill_and_check(void *argument) {
+    uint64_t number = (uintptr_t)argument;
+    size_t blocks = size / 2 / 500000;
+    uint64_t **all = calloc(blocks, sizeof *all);
+    CALL(all != NULL);
+    void *(*take)(size_t) = number == 1 ? own_malloc : malloc;
+    void (*give)(void *) = number == 1 ? own_free : free;
+    for (size_t i = 0; i < blocks; i++) {
+        all[i] = take(count_of(i) * 8);
+        CALL(all[i] != NULL);
+        fill_words(all[i], count_of(i), number << 32 | i, 0);
+    }
+    for (size_t i = 0; i < blocks; i++) {
+        check_words(all[i], count_of(i), number << 32 | i, 0, "a block");
+        give(all[i]);
+    }
+    free(all);
+    return NULL;
+}
+
+/* Every call of the family, small and large: whatever one gives, free takes. */
+static void check_family(size_t bytes) {
+    void *blocks[] = {malloc(bytes), calloc(1, bytes), memalign(64, bytes), aligned_alloc(64, bytes), strdup("text"), NULL};
+    CALL(posix_memalign(&blocks[5], 64, bytes) == 0);
+    for (size_t i = 0; i < 6; i++) {
+        CALL(blocks[i] != NULL);
+        memset(blocks[i], 7, 5);
+        blocks[i] = realloc(blocks[i], 2 * bytes);
+        CALL(blocks[i] != NULL);
+        REQUIRE(((char *)blocks[i])[4] == 7, "a block that was moved");
+        free(blocks[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        size = parse_size(argv[1]);
+    check_family(100);
+    check_family(MIB);
+    pthread_t second;
+    CALL((errno = pthread_create(&second, NULL, fill_and_check, (void *)2)) == 0);
+    fill_and_check((void *)1);
+    CALL((errno = pthread_join(second, NULL)) == 0);
+    printf("ok linked: %zu bytes\n", size);
+    return 0;
+}
