@@ -58,7 +58,7 @@ fn go_program(place: &Place, text: &str, flags: &[&str]) -> Option<PathBuf> {
     let (source, program) = (place.file("main.go", text), place.path("program"));
     let mut command = place.command("go");
     command.arg("build").args(flags).arg("-o").arg(&program).arg(source);
-    command.env("CGO_ENABLED", "1").env("GOCACHE", place.path("cache")).env("GOFLAGS", "-mod=mod");
+    command.env("CGO_ENABLED", "1").env("GOCACHE", built().target.join("go-cache")).env("GOFLAGS", "-mod=mod");
     place.run(&mut command).assert_well("go build");
     Some(program)
 }
