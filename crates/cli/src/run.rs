@@ -37,6 +37,7 @@ use servers::ServersError;
 
 /// The counters' descriptor is moved here, out of the way of programs that use low numbers without asking.
 const STATS_FD_MIN: i32 = 100;
+const SIGSEGV: u8 = 11;
 /// Where a private server spills unless told otherwise: large files that need not outlive a boot belong there.
 const SPILL_DEFAULT: &str = "/var/tmp";
 
@@ -245,6 +246,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((warmers, tree_end));
     tell_of_core(&end, stats.far_bytes.load(Relaxed));
+    tell_of_stacks(&end, settings.mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {
         private.program_ended();
     }
@@ -263,6 +265,17 @@ fn tell_of_core(end: &End, far_bytes: u64) {
         say(&format!(
             "the core file lacks the program's {far_bytes} bytes of far memory: debuggers show zeroes there, or nothing; \
              see docs/debugging.md"
+        ));
+    }
+}
+
+/// Where the trap is a signal, its frame needs a page of the stack. The kernel ends a program whose stack is far, and nothing
+/// in the program can tell of it.
+fn tell_of_stacks(end: &End, mode: Mode, far_bytes: u64) {
+    if end.signal() == Some(SIGSEGV) && mode != Mode::Thread && far_bytes > 0 {
+        say(&format!(
+            "the program was ended by SIGSEGV: its own mistake, or a stack of its own making that is far, which {mode} mode \
+             cannot serve; for the latter use --mode thread, see docs/modes.md"
         ));
     }
 }

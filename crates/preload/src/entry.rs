@@ -15,3 +15,18 @@ macro_rules! entry {
     };
 }
 pub(crate) use entry;
+
+/// The same for a call of six arguments, as many as there are registers: the address comes on the stack where it must.
+macro_rules! entry_of_six {
+    ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!("push qword ptr [rsp]", "call {}", "add rsp, 8", "ret", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!("mov x6, x30", "b {}", sym $target);
+        }
+    };
+}
+pub(crate) use entry_of_six;

@@ -23,6 +23,7 @@ mod break_;
 mod calls;
 mod entry;
 mod fork;
+mod go;
 mod heap;
 mod locking;
 mod mapping;
@@ -56,12 +57,16 @@ extern "C" fn start() {
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));
     }
+    go::find();
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
     signals::unblock_trap();
-    if statics && let Err(error) = statics::adopt() {
+    if statics
+        && !go::keeps_statics()
+        && let Err(error) = statics::adopt()
+    {
         refuse(&error);
     }
 }

@@ -20,6 +20,8 @@ use std::ffi::{c_int, c_void};
 use hanare::{far, heap};
 
 use crate::answer::{MAP_FAILED, address, keeping_errno, kernel, status};
+use crate::entry::entry_of_six;
+use crate::go;
 use crate::heap::{far_pages, unpromised_pages, wants_far};
 use crate::range::{PAGE, Range};
 
@@ -46,6 +48,11 @@ fn is_reservation(prot: c_int, flags: c_int) -> bool {
     prot == libc::PROT_NONE && is_plain(PLAIN_PROT, flags)
 }
 
+/// Whether a mapping of `len` that `caller` asks for is to be far, if it is of the kind.
+fn may_be_far(len: usize, caller: usize) -> bool {
+    wants_far(len) && !go::keeps_mapping(caller)
+}
+
 /// The range, when the engine runs and part of it is far.
 pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
@@ -54,27 +61,36 @@ pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     Range::covering(addr, len).filter(|range| range.meets_far())
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mmap(
+type Offset = libc::off_t;
+
+entry_of_six!(
+    mmap,
+    map,
+    fn(_addr: *mut c_void, _len: usize, _prot: c_int, _flags: c_int, _fd: c_int, _off: Offset) -> *mut c_void
+);
+// The two are one call where offsets have 64 bits.
+entry_of_six!(
+    mmap64,
+    map,
+    fn(_addr: *mut c_void, _len: usize, _prot: c_int, _flags: c_int, _fd: c_int, _off: Offset) -> *mut c_void
+);
+
+/// # Safety
+/// As mmap(2), called by whoever goes on at `caller`.
+unsafe extern "C" fn map(
     addr: *mut c_void,
     len: usize,
     prot: c_int,
     flags: c_int,
     fd: c_int,
-    off: libc::off_t,
+    off: Offset,
+    caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the contract of mmap(2).
-    unsafe { map(addr, len, prot, flags, fd, off) }
-}
-
-/// # Safety
-/// As mmap(2).
-unsafe fn map(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: libc::off_t) -> *mut c_void {
-    if is_plain(prot, flags) && wants_far(len) {
+    if is_plain(prot, flags) && may_be_far(len, caller) {
         let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { unpromised_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
-    if is_reservation(prot, flags) && wants_far(len) {
+    if is_reservation(prot, flags) && may_be_far(len, caller) {
         let block = keeping_errno(|| far::reserve(len, PAGE));
         if !block.is_null() {
             return block.cast();
@@ -127,19 +143,6 @@ fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::protect(range.start, range.len(), prot)?;
     far::discard(range.start, range.len());
     Ok(())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mmap64(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    off: libc::off_t,
-) -> *mut c_void {
-    // SAFETY: the two are one call where offsets have 64 bits.
-    unsafe { map(addr, len, prot, flags, fd, off) }
 }
 
 /// Hands the near parts of a range to `near`, the far ones to `far`; stops at the first error.

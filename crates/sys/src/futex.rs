@@ -48,13 +48,13 @@ pub fn wake_all(word: &AtomicU32) -> usize {
 
 /// As [`wait`] without a limit, on a word in memory that processes share.
 pub fn wait_shared(word: &AtomicU32, expected: u32) {
-    // Whatever ended it, the caller looks at the word again.
+    // Ignored: whatever ended it, the caller looks at the word again.
     let _ = kernel::wait(word, Flags::empty(), expected, None);
 }
 
 /// Wakes all threads of all processes that sleep on `word` by [`wait_shared`].
 pub fn wake_shared(word: &AtomicU32) {
-    // Fails for a word that is not in memory only, and this one is borrowed.
+    // Ignored: it fails for a word that is not in memory only, and this one is borrowed.
     let _ = kernel::wake(word, Flags::empty(), i32::MAX as u32);
 }
 

@@ -198,14 +198,18 @@ pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, 
 /// Hanare has `len` bytes more.
 pub fn hold(len: usize, data: bool) {
     for kind in kinds(data) {
-        change(kind, |account| _ = account.held.fetch_add(len as u64, SeqCst));
+        change(kind, |account| {
+            account.held.fetch_add(len as u64, SeqCst);
+        });
     }
 }
 
 /// Hanare has unmapped so many bytes of what it held.
 pub fn give_back(len: usize, data: bool) {
     for kind in kinds(data) {
-        change(kind, |account| _ = account.held.fetch_sub(len as u64, SeqCst));
+        change(kind, |account| {
+            account.held.fetch_sub(len as u64, SeqCst);
+        });
     }
 }
 

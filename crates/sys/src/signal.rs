@@ -302,11 +302,12 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 /// Restores the default action; the touch is repeated on return and the process dies of it. A sent
 /// signal is sent again.
 fn die_by_default(signal: c_int, sent: bool) {
-    // Cannot fail for a valid signal number; if it did, the fault would come here again.
+    // Ignored: it cannot fail for a valid signal number; if it did, the fault would come here again.
     let _ = kernel_action(signal, Some(Action::DEFAULT));
     if sent {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
+        // Ignored: without the signal the process goes on, as if it had not been sent.
         // SAFETY: plain integers. Blocked until our handler returns.
         let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
@@ -378,7 +379,8 @@ fn is_write(context: *mut c_void) -> Option<bool> {
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // SAFETY: both pointers are to 64-bit kernel signal sets. It cannot fail with these arguments.
+    // Ignored: the kernel refuses bad pointers, sizes and requests only.
+    // SAFETY: both pointers are to 64-bit kernel signal sets.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
@@ -466,7 +468,8 @@ impl SignalMask {
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
         let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
-        // SAFETY: the kernel writes a 64-bit signal set. It cannot fail with these arguments.
+        // Ignored: the kernel refuses a bad pointer or size only.
+        // SAFETY: the kernel writes a 64-bit signal set.
         let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
         waiting & !self.before.mask != 0
     }

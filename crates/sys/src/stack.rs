@@ -2,6 +2,7 @@
 
 use crate::futex::LockCell;
 use crate::map::{self, MapError, Mapping, Prot};
+use crate::raw::again;
 use std::ffi::c_void;
 
 /// Bytes of one stack, a guard page included.
@@ -20,17 +21,18 @@ struct Free {
 }
 
 impl Stacks {
-    /// Maps the stacks.
+    /// Maps the stacks, each above a guard: what grows beyond one would change another's bytes.
     ///
     /// # Errors
-    /// No address space is left.
+    /// No address space or no mapping is left.
     pub fn new() -> Result<Self, MapError> {
         let base = Mapping::anonymous(STACKS * STACK_BYTES)?.leak();
         let mut tops = [0; STACKS];
         for (index, top) in tops.iter_mut().enumerate() {
             let low = base + index * STACK_BYTES;
-            // SAFETY: the lowest page of a stack nobody uses yet. Without its guard a stack is merely less safe.
-            let _ = unsafe { map::protect(low, map::page_size(), Prot::NONE) };
+            // SAFETY: the lowest page of a stack nobody uses yet.
+            again(|| unsafe { map::protect(low, map::page_size(), Prot::NONE) })
+                .map_err(|errno| MapError::Reserve { len: STACKS * STACK_BYTES, errno })?;
             *top = low + STACK_BYTES;
         }
         Ok(Self { free: LockCell::new(Free { tops, count: STACKS }) })

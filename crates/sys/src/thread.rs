@@ -154,7 +154,7 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // It can only fail when the thread is no more.
+        // Ignored: it fails for a thread that is no more, or whose CPUs were taken away, which the kernel has moved then.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
 }
@@ -332,6 +332,7 @@ fn count_by_new_fd() -> Option<usize> {
     TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
+        // Ignored: the kernel closes the descriptor whatever it answers.
         // SAFETY: kept here before, open still, and taken out by this thread alone.
         drop(unsafe { OwnedFd::from_raw_fd(before) });
     }
@@ -354,7 +355,7 @@ pub fn set_name(name: &str) {
     let len = name.len().min(15);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
-        // Only ever decoration: a refusal changes nothing.
+        // Ignored: a name is decoration.
         let _ = rustix::thread::set_name(name);
     }
 }

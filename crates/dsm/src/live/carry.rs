@@ -190,7 +190,7 @@ impl Engine {
         let (machine, region) = (&self.machine, &self.region);
         written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
         if !written.is_empty() {
-            // Never the program's misuse.
+            // Ignored: never the program's misuse, which is all that it tells.
             let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -232,7 +232,7 @@ impl Engine {
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let stepped = self.step_once(event, source);
         while let Some((page, is_here)) = self.reads.pop() {
-            // Never the program's misuse.
+            // Ignored: never the program's misuse, which is all that it tells.
             let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
         }
         stepped
@@ -385,7 +385,7 @@ impl Engine {
             let held = self.region.pages_held();
             let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
             match self.machine.state(page) {
-                // Never the program's misuse.
+                // Ignored: never the program's misuse, which is all that it tells.
                 State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
                 // Under coherence: perhaps later.
                 State::Dirty | State::Fetching | State::Asking => {
@@ -404,7 +404,7 @@ impl Engine {
         let is_dirty = |&page: &u32| self.machine.state(page) == State::Dirty;
         written.extend(limit.copies.iter().filter(is_dirty).take(SHED_MAX));
         if !written.is_empty() {
-            // Never the program's misuse.
+            // Ignored: never the program's misuse, which is all that it tells.
             let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
         }
         self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
@@ -503,7 +503,7 @@ impl Engine {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
         };
-        // A message is never this rank's misuse.
+        // Ignored: a message is never this rank's misuse, which is all that it tells.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_in_place },
@@ -519,7 +519,7 @@ impl Engine {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
-                // A link that has ended is heard of when it is read; what found no room goes when there is some.
+                // Ignored: a link that has ended is heard of when it is read; what found no room goes when there is some.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();

@@ -160,7 +160,7 @@ impl Live {
         let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
         if job.bind && has_cpu && job.ranks > 1 {
-            // Merely slower without: ranks that wait for each other on one CPU while another is idle.
+            // Ignored: merely slower without: ranks that wait for each other on one CPU while another is idle.
             let _ = thread::set_affinity_share(job.rank.0.into(), job.ranks.into());
         }
         let live: &'static Self = Box::leak(Box::new(Self {
@@ -181,7 +181,7 @@ impl Live {
             let _mask = SignalMask::block_all();
             thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         }
-        // Merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
+        // Ignored: merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
         // other ranks unanswered for as long as that computes.
         let _ = thread::set_patient();
         Ok(live)
@@ -299,7 +299,7 @@ impl Live {
 
     /// The life of the engine's thread.
     fn serve(&self) {
-        // Merely slower without: other ranks wait while this one computes.
+        // Ignored: merely slower without: other ranks wait while this one computes.
         let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {
             if let Some(mut engine) = self.engine.try_lock() {

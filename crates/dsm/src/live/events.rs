@@ -79,7 +79,9 @@ impl Events {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
             Ok(0) | Err(Errno::INTR) => return ([0; READY_MAX], 0),
-            other => _ = must("wait for other ranks", other),
+            other => {
+                must("wait for other ranks", other);
+            }
         }
         self.look()
     }
@@ -95,7 +97,9 @@ impl Events {
         match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {
             // Woken in vain at worst.
             Err(Errno::INTR) => {}
-            other => _ = must("wait for other ranks", other),
+            other => {
+                must("wait for other ranks", other);
+            }
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
     let line = format!("hanare: {why}\n");
-    // A closed stderr is no reason to stay.
+    // Ignored: a closed stderr is no reason to stay.
     let _ = std::io::stderr().write_all(line.as_bytes());
     // SAFETY: ends the process; nothing of it is used afterwards.
     unsafe { libc::_exit(code) }

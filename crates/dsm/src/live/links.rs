@@ -167,7 +167,7 @@ impl Link {
             let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
             let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
             if wants_room && end.is_ok() {
-                // A peer that has gone is heard of by its socket.
+                // Ignored: a peer that has gone is heard of by its socket.
                 let _ = Self::ring(&self.stream);
             }
             return end;

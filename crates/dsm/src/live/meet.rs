@@ -244,7 +244,7 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     // Everyone who needs it has connected. The directory goes with the last socket, unless the launcher keeps it.
     remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
-        // Not while another rank's socket is in it. One that stays is where the next job of this name meets.
+        // Ignored: it fails while another rank's socket is in it. One that stays is where the next job of this name meets.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)

@@ -30,8 +30,9 @@ pub(super) fn start(ranks: u16) -> Result<PathBuf, AwayError> {
     // The server removes directories of such names with their socket.
     let dir = base.join(format!("hanare-rank-{}", std::process::id()));
     let socket = dir.join("memory.socket");
-    // Left by an earlier process of this number.
+    // Ignored: left by an earlier process of this number, if by any. Making the folder tells what stays.
     let _ = std::fs::remove_file(&socket);
+    // Ignored: as above.
     let _ = std::fs::remove_dir(&dir);
     let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
     made.map_err(|error| failed(format!("cannot make {}: {error}", dir.display())))?;
@@ -41,16 +42,22 @@ pub(super) fn start(ranks: u16) -> Result<PathBuf, AwayError> {
     serve.args(["serve", "--memory", &memory.to_string(), "--private"]).arg(&socket);
     // It must not be a rank, nor page itself.
     let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("HANARE_") || name == "LD_PRELOAD";
-    std::env::vars_os().filter(|(name, _)| ours(name)).for_each(|(name, _)| _ = serve.env_remove(name));
+    std::env::vars_os().filter(|(name, _)| ours(name)).for_each(|(name, _)| {
+        serve.env_remove(name);
+    });
     serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     let spawned = serve.spawn().map_err(|error| failed(format!("cannot run {}: {error}", name.to_string_lossy())));
+    // Ignored: an empty folder stays at worst, and the error that matters is told.
     let mut child = spawned.inspect_err(|_| _ = std::fs::remove_dir(&dir))?;
     let line = child.stdout.take().map(first_line).unwrap_or_default();
     if line != "ready" {
         // It ends with its standard input, or has ended.
         drop(child.stdin.take());
+        // Ignored: it fails for a child that has ended.
         let _ = child.kill();
+        // Ignored: what it ended with says less than its line.
         let _ = child.wait();
+        // Ignored: a folder stays at worst, and the error that matters is told.
         let _ = std::fs::remove_dir_all(&dir);
         return Err(failed(line.strip_prefix("failed: ").unwrap_or("it was not ready in time").to_owned()));
     }

@@ -42,6 +42,7 @@ impl Slots {
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let slots = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
+            // Ignored: merely larger without are a forked child, which uses none of it, and a core file.
             // SAFETY: our own fresh mapping; the advice changes no contents.
             let _ = unsafe { map::advise(slots.addr(), len, advice) };
         }

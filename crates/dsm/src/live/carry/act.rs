@@ -202,7 +202,9 @@ impl Engine {
         self.region.read_twin(page, &mut twin);
         self.region.read(page, &mut bytes);
         let differ = &mut self.differ;
-        self.bodies.add(|out| _ = differ.encode(&twin, &bytes, out))
+        self.bodies.add(|out| {
+            differ.encode(&twin, &bytes, out);
+        })
     }
 
     fn send_updates(&mut self, to: Rank, pages: &[u32]) -> Result<(), Trouble> {
@@ -273,7 +275,7 @@ impl Engine {
         if let Some(limit) = &self.limit {
             limit.gates.mark_written(page);
         }
-        // Judged when it was decoded.
+        // Ignored: the diff was judged when its message was decoded.
         let _ = diff::walk_checked(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
         Ok(())
     }

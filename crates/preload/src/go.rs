@@ -1,0 +1,164 @@
+//! Programs in Go that use C (cgo). Their runtime takes its memory by the C library's `mmap`, but gives parts of it back by
+//! `madvise` calls of its own, which nothing here sees: the engine would go on with bytes that are no longer there. So its
+//! mappings are near. What C code allocates by `malloc` is far.
+//!
+//! Its static arrays are near where the trap is a signal: the runtime accesses them with every signal blocked, by calls of
+//! its own too, and the kernel kills a thread whose trap is blocked. The same holds for its mappings, where the stacks of
+//! goroutines and of signals are: a trap's frame cannot be written to a page that is absent.
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use hanare::far;
+
+use crate::range::PAGE;
+
+/// Whether Go is linked into this process.
+static IS_THERE: AtomicBool = AtomicBool::new(false);
+
+/// The C library's `_dl_find_object`, which takes no lock; null before glibc 2.35.
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// What it answers: flags, where an object begins and ends in memory, and more that does not matter here.
+#[repr(C)]
+struct Object {
+    flags: u64,
+    start: usize,
+    end: usize,
+    rest: [u64; 12],
+}
+
+/// The name of the notes that Go's linker writes, with its end.
+const NOTE_NAME: &[u8] = b"Go\0";
+
+/// Looks for Go in what the process is linked with: by its linker's note, or, where a build left that out, by the function
+/// through which C calls Go.
+pub(crate) fn find() {
+    // SAFETY: plain lookups with terminated names.
+    let (entry, find_object) = unsafe {
+        let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
+        (libc::dlsym(libc::RTLD_DEFAULT, c"crosscall2".as_ptr()), find_object)
+    };
+    FIND_OBJECT.store(find_object, Ordering::Relaxed);
+    let mut found = !entry.is_null();
+    // SAFETY: the callback gets the address of `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    IS_THERE.store(found, Ordering::Relaxed);
+}
+
+/// Whether the program's static arrays have to stay near.
+pub(crate) fn keeps_statics() -> bool {
+    IS_THERE.load(Ordering::Relaxed) && far::trap_signal().is_some()
+}
+
+/// Whether a mapping has to stay near that is asked for by whoever goes on at `caller`. Where Go is linked into the process
+/// it may be Go's by way of a C library's function; of a Go library that was loaded later, its own code asks.
+pub(crate) fn keeps_mapping(caller: usize) -> bool {
+    IS_THERE.load(Ordering::Relaxed) || is_go(caller)
+}
+
+/// Whether the code at `caller` belongs to an object of Go.
+fn is_go(caller: usize) -> bool {
+    type Call = unsafe extern "C" fn(*const c_void, *mut Object) -> c_int;
+    let call = FIND_OBJECT.load(Ordering::Relaxed);
+    if call.is_null() {
+        return false;
+    }
+    let mut object = Object { flags: 0, start: 0, end: 0, rest: [0; 12] };
+    // SAFETY: the C library's function of this type, with any address and a place of ours that is long enough.
+    if unsafe { transmute::<*mut c_void, Call>(call)(caller as *const c_void, &raw mut object) } != 0 {
+        return false;
+    }
+    // SAFETY: the first page of an object that is loaded, since code of it calls.
+    let header = unsafe { &*(object.start as *const libc::Elf64_Ehdr) };
+    let headers_end = header.e_phoff as usize + usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
+    if !header.e_ident.starts_with(b"\x7fELF") || headers_end > PAGE {
+        return false;
+    }
+    // A position-independent object counts its addresses from its start.
+    let base = if header.e_type == libc::ET_DYN { object.start } else { 0 };
+    // SAFETY: they end within that page.
+    let headers = unsafe {
+        let first = (object.start + header.e_phoff as usize) as *const libc::Elf64_Phdr;
+        std::slice::from_raw_parts(first, usize::from(header.e_phnum))
+    };
+    // SAFETY: headers of a loaded object and where it lies.
+    unsafe { names_go(headers, base) }
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with the address of a `bool`.
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: a valid description, during the call.
+    let info = unsafe { &*info };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: there are that many headers of a loaded object; `find` gave the address of a `bool`.
+    unsafe {
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let is_go = names_go(headers, info.dlpi_addr as usize);
+        *found.cast::<bool>() |= is_go;
+        c_int::from(is_go)
+    }
+}
+
+/// Whether an object has a note of Go's.
+///
+/// # Safety
+/// The headers are those of an object that is loaded at `base`.
+unsafe fn names_go(headers: &[libc::Elf64_Phdr], base: usize) -> bool {
+    headers.iter().filter(|header| header.p_type == libc::PT_NOTE).any(|header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        // SAFETY: the object's notes, which the linker has mapped and nobody writes.
+        has_go(unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) })
+    })
+}
+
+/// Whether one of these notes is Go's. Each has three words (bytes of the name, bytes of the description, type), and both
+/// follow, filled up to words.
+fn has_go(mut notes: &[u8]) -> bool {
+    let word = |notes: &[u8], nth: usize| -> Option<usize> {
+        let bytes = notes.get(nth * 4..nth * 4 + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    while let (Some(name), Some(description)) = (word(notes, 0), word(notes, 1)) {
+        let end = 12 + name.next_multiple_of(4);
+        if notes.get(12..12 + name).is_some_and(|name| name.starts_with(NOTE_NAME)) {
+            return true;
+        }
+        notes = notes.get(end + description.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &[u8], description: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [name.len(), description.len(), 4] {
+            note.extend((word as u32).to_le_bytes());
+        }
+        for part in [name, description] {
+            note.extend(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn the_note_of_go_is_found_among_others_and_nothing_beyond_the_end_is_read() {
+        let gnu = note(b"GNU\0", &[1; 20]);
+        let go = note(b"Go\0\0", &[2; 83]);
+        assert!(has_go(&go) && has_go(&[gnu.clone(), go.clone()].concat()));
+        assert!(!has_go(&gnu) && !has_go(&[]) && !has_go(&[gnu.clone(), gnu].concat()));
+        for cut in 0..12 + NOTE_NAME.len() {
+            assert!(!has_go(&go[..cut]));
+        }
+        assert!(!has_go(&[0xff; 40]));
+    }
+}

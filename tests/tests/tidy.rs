@@ -1,0 +1,93 @@
+//! Guards that no result is dropped without a word where Hanare meets the kernel: a refusal that nobody hears of ends in a
+//! wrong byte. Each is handled, or the comment before it begins with "Ignored:" and says why that is right.
+
+use std::path::{Path, PathBuf};
+
+/// The rooms where results matter, from the workspace.
+const ROOMS: [&str; 9] = [
+    "crates/runtime/src/view.rs",
+    "crates/runtime/src/view",
+    "crates/runtime/src/handler.rs",
+    "crates/runtime/src/engine.rs",
+    "crates/runtime/src/engine",
+    "crates/runtime/src/kernel.rs",
+    "crates/runtime/src/store",
+    "crates/sys/src",
+    "crates/dsm/src/live",
+];
+
+/// Whether a line drops a result: by a binding to nothing, as a statement, or with the value it is.
+fn drops_a_result(line: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let binds_nothing = line.match_indices("_ = ").any(|(at, _)| !line[..at].ends_with(is_name));
+    let is_statement = line.trim_end().ends_with(".ok();") && !line.contains(" = ") && !line.contains("return ");
+    binds_nothing || is_statement || line.contains("drop(unsafe {")
+}
+
+/// The lines of a source, numbered from 1, that drop a result and do not say why. Its tests do not count.
+fn silent(source: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut reason = false;
+    for (nth, line) in source.lines().enumerate() {
+        let text = line.trim_start();
+        if text.starts_with("#[cfg(test)]") {
+            break;
+        }
+        if text.starts_with("//") {
+            reason |= text.starts_with("// Ignored: ");
+            continue;
+        }
+        if drops_a_result(text) && !reason {
+            found.push(nth + 1);
+        }
+        reason = false;
+    }
+    found
+}
+
+fn sources(path: &Path, into: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).expect("a folder of sources") {
+            sources(&entry.expect("an entry").path(), into);
+        }
+    } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+        into.push(path.to_owned());
+    }
+}
+
+#[test]
+fn no_result_is_dropped_in_silence_where_the_kernel_answers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let mut files = Vec::new();
+    for room in ROOMS {
+        sources(&root.join(room), &mut files);
+    }
+    assert!(files.len() > 40, "only {} sources were found", files.len());
+    let mut silences = Vec::new();
+    for file in files {
+        let source = std::fs::read_to_string(&file).expect("a source");
+        silences.extend(silent(&source).into_iter().map(|line| format!("{}:{line}", file.display())));
+    }
+    assert!(
+        silences.is_empty(),
+        "results are dropped here without an 'Ignored:' that says why:\n{}",
+        silences.join("\n")
+    );
+}
+
+#[test]
+fn what_counts_as_dropped() {
+    let dropped = ["let _ = call();", "_ = unsafe { call() };", "x.inspect_err(|_| _ = undo());", "call().ok();"];
+    for line in dropped {
+        assert_eq!(silent(line), [1], "{line}");
+        assert_eq!(
+            silent(&format!("// Ignored: nothing hangs on it.\n// SAFETY: plain.\n{line}\n{line}")),
+            [4],
+            "{line}"
+        );
+    }
+    for line in ["let _mask = block();", "_ => {}", "let a = b.ok();", "if let Some(_) = a {}", "let (_, b) = c;"] {
+        assert!(silent(line).is_empty(), "{line}");
+    }
+    assert_eq!(silent("// Why.\ndrop(unsafe { call() });\n#[cfg(test)]\nlet _ = call();"), [2]);
+}
