@@ -249,8 +249,8 @@ fn first_link() -> Option<NonNull<Link>> {
         let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
         match tag {
             DT_NULL => return None,
-            // SAFETY: null, or the dynamic linker's structure for debuggers, which begins like this in every version.
             DT_DEBUG => {
+                // SAFETY: null, or the dynamic linker's structure for debuggers, which begins like this in every version.
                 return unsafe { (value as *const Debug).as_ref() }.and_then(|it| NonNull::new(it.first.cast_mut()));
             }
             _ => {}
