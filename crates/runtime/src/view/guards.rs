@@ -327,4 +327,158 @@ mod tests {
             assert!(2 * guards.read_only.runs <= 101, "each run has two borders");
         }
     }
+
+    const PAGES: usize = 2048;
+
+    /// A view in sigsegv mode with guards; none where the kernel has none.
+    fn view(mappings: usize) -> Option<View> {
+        use super::super::{Mechanism, OS_PAGE, Program, Protection, Sizes};
+        use hanare_sys::features::{Disabled, Features};
+        if !Features::probe(&Disabled::default()).guards {
+            return None;
+        }
+        let sizes = Sizes {
+            reserve: PAGES * OS_PAGE,
+            unit: OS_PAGE,
+            block: OS_PAGE,
+            small_frames: 0,
+            wide_frames: 0,
+            aside_units: 0,
+        };
+        let program = Program { is_alone: || false, still: || None };
+        let mechanism = Mechanism::Protection(Protection::Guards { mappings });
+        Some(View::new(mechanism, sizes, false, program).expect("a view"))
+    }
+
+    fn span(page: usize, pages: usize) -> Span {
+        Span { offset: page * 4096, len: pages * 4096 }
+    }
+
+    /// Fills a page with this byte and shows it; whether it is protected as asked.
+    fn fill(view: &View, page: usize, byte: u8, writable: bool) -> bool {
+        let bytes = [byte; 4096];
+        // SAFETY: the page is absent and this test's.
+        unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
+    }
+
+    /// What the kernel reads in a page, as it would for another process; `None` where it is refused.
+    fn seen(view: &View, page: usize) -> Option<u8> {
+        let mut byte = 0_u8;
+        transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
+    }
+
+    /// Writes to a page as the program would; whether that did not trap.
+    fn write(view: &View, page: usize, mut byte: u8) -> bool {
+        transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
+    }
+
+    fn transfer(call: libc::c_long, view: &View, page: usize, byte: &mut u8) -> bool {
+        let here = [std::ptr::from_mut(byte) as usize, 1];
+        let there = [view.base() + page * 4096, 1];
+        let own = std::process::id() as usize;
+        let args = [own, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+        // SAFETY: a byte here, and one of a page of the test's, each in a table of one row.
+        let moved = unsafe { hanare_sys::syscall(call, args) };
+        moved == Ok(1)
+    }
+
+    /// Mappings that the view is in.
+    fn mappings(view: &View) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+        let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+        let range = view.base()..view.base() + PAGES * 4096;
+        maps.lines().filter_map(start).filter(|at| range.contains(at)).count()
+    }
+
+    #[test]
+    fn pages_come_and_go_without_mappings_of_their_own_and_nobody_sees_zeroes_for_them() {
+        let Some(view) = view(0) else { return };
+        for page in (1..PAGES).step_by(2) {
+            assert!(!fill(&view, page, 7, false), "nothing tells of a write to it");
+        }
+        assert!(mappings(&view) <= 2, "{}", mappings(&view));
+        for page in (1..PAGES).step_by(2) {
+            assert_eq!((seen(&view, page), seen(&view, page - 1)), (Some(7), None));
+        }
+        assert!(write(&view, 5, 9));
+        view.freeze(span(5, 1));
+        assert_eq!((seen(&view, 5), write(&view, 5, 3)), (None, false));
+        // SAFETY: the second mapping's bytes of a frozen page.
+        assert_eq!(unsafe { view.frozen(span(5, 1)).expect("in place").read() }, 9, "no write was lost");
+        assert!(view.show(span(5, 1), true));
+        assert_eq!(seen(&view, 5), Some(9));
+        let mut batch = hanare_sys::batch::DontNeedBatch::new(false);
+        view.drop_later(span(5, 1), &mut batch);
+        assert_eq!(seen(&view, 5), None);
+        assert!(fill(&view, 5, 0, true));
+        assert_eq!(seen(&view, 5), Some(0), "its old bytes are gone");
+    }
+
+    #[test]
+    fn clean_pages_are_closed_to_writes_as_far_as_there_are_mappings() {
+        let Some(view) = view(64) else { return };
+        let certain = (0..200).step_by(2).filter(|&page| fill(&view, page, 1, false)).count();
+        assert!((20..=32).contains(&certain), "{certain}");
+        assert!(mappings(&view) <= 66, "{}", mappings(&view));
+        assert!(!write(&view, 0, 2) && write(&view, 198, 2));
+        view.open(span(0, 1));
+        assert!(write(&view, 0, 2));
+        // Gone and back as it was: it is closed still, which costs nothing.
+        view.freeze(span(2, 1));
+        assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
+        view.freeze(span(2, 1));
+        assert!(view.show(span(2, 1), true) && write(&view, 2, 2));
+    }
+
+    #[test]
+    fn the_access_of_the_program_holds_for_pages_in_view_and_for_those_that_come() {
+        let Some(view) = view(64) else { return };
+        assert!(fill(&view, 0, 1, false) && fill(&view, 1, 1, true));
+        view.restrict(span(0, 600), libc::PROT_READ).expect("granted");
+        assert!(!write(&view, 0, 2) && !write(&view, 1, 2) && seen(&view, 1) == Some(1));
+        // In the next stretch, which was closed so far.
+        assert!(fill(&view, 599, 1, true) && seen(&view, 599) == Some(1) && !write(&view, 599, 2));
+        view.restrict(span(0, 600), libc::PROT_NONE).expect("granted");
+        assert_eq!((seen(&view, 1), seen(&view, 599)), (None, None));
+        view.restrict(span(0, 600), libc::PROT_READ | libc::PROT_WRITE).expect("granted");
+        assert!(!write(&view, 0, 2), "a clean page stays closed to writes");
+        assert!(write(&view, 1, 2) && write(&view, 599, 2));
+        assert_eq!(seen(&view, 2), None, "an absent page traps still");
+    }
+
+    /// Without mappings left a page in the middle of closed ones is opened with its neighbours. They trap once more, and are
+    /// not open for writing before the pager knows of it.
+    #[test]
+    fn without_mappings_left_the_neighbours_are_opened_under_guards() {
+        let Some(view) = view(64) else { return };
+        for page in 0..8 {
+            assert!(fill(&view, page, page as u8, false));
+        }
+        let mut guards = view.guards().expect("guards");
+        view.let_write_around(&mut guards, span(4, 1));
+        drop(guards);
+        assert!((0..8).all(|page| seen(&view, page).is_none() && !write(&view, page, 9)));
+        assert!(!view.show_again(span(3, 1), false), "it would be open for writing");
+        assert_eq!(seen(&view, 3), None);
+        assert!(view.show_again(span(4, 1), true) && write(&view, 4, 9) && seen(&view, 5).is_none());
+    }
+
+    #[test]
+    fn a_window_traps_like_what_it_shows() {
+        let Some(view) = view(64) else { return };
+        assert!(fill(&view, 0, 1, true), "opens the stretch");
+        let place = hanare_sys::map::Mapping::reserve(4 * 4096, 4096).expect("a place").leak();
+        // SAFETY: memory of the test's that nobody uses.
+        unsafe { view.add_window(place, span(8, 4)) }.expect("a window");
+        let there = |page: usize| {
+            let mut byte = 0_u8;
+            let (here, there) = ([std::ptr::from_mut(&mut byte) as usize, 1], [place + page * 4096, 1]);
+            let args = [std::process::id() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+            // SAFETY: a byte here, and one of a page of the test's.
+            unsafe { hanare_sys::syscall(libc::SYS_process_vm_readv, args) }.ok().map(|_| byte)
+        };
+        assert!((0..4).all(|page| there(page).is_none()));
+        assert!(fill(&view, 9, 5, true));
+        assert_eq!((there(0), there(1), seen(&view, 9)), (None, Some(5), None));
+    }
 }
