@@ -373,4 +373,32 @@ mod tests {
         }
         assert!(!moves(auto, true, Mode::Sigsegv, &features), "its memory is shared, which MOVE refuses");
     }
+
+    /// Guards against "no more mappings": at worst each local page has two borders of its own.
+    #[test]
+    fn without_guards_pages_are_so_few_or_so_large_that_there_are_mappings_for_all() {
+        let machine = |most| Features { guards: false, max_map_count: Some(most), ..machine() };
+        let planned = |local, page_size, features: &Features| {
+            let settings = Settings { local, page_size, ..Settings::from_lookup(a_mebibyte).unwrap() };
+            plan(&settings, Mode::Sigsegv, features, true, false)
+        };
+        for most in [32_768, 65_530, 1 << 20, 1 << 31] {
+            for local in [Local::Bytes(64 * MIB), Local::Bytes(64 << 30), Local::Percent(50)] {
+                for page_size in PAGES {
+                    let plan = planned(local, page_size, &machine(most)).unwrap();
+                    let units = u64::from(plan.units_max.max(plan.config.budget_units));
+                    assert!(2 * units + MAPPINGS_LEFT <= most || most > 1 << 30, "{most} {local:?} {page_size:?}");
+                    let guarded = planned(local, page_size, &Features { guards: true, ..machine(most) }).unwrap();
+                    assert_eq!(guarded.units_max, limits::UNITS_MAX);
+                }
+            }
+        }
+        let page = |bytes| {
+            let plan = planned(Local::Bytes(bytes), PageSize::Auto, &machine(65_530)).unwrap();
+            plan.config.geometry.unit_bytes
+        };
+        assert_eq!([page(MIB), page(1 << 30), page(4 << 30), page(64 << 30)], [64 << 10, 64 << 10, 256 << 10, 2 << 20]);
+        let refused = planned(Local::Percent(50), PageSize::Auto, &machine(10_000)).unwrap_err();
+        assert!(refused.to_string().contains("vm.max_map_count is 10000"), "{refused}");
+    }
 }
