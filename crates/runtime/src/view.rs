@@ -243,8 +243,8 @@ impl View {
             return Err(ViewError::Windows);
         }
         match &self.file {
-            // SAFETY: passed on from the caller.
             Some(file) => {
+                // SAFETY: passed on from the caller.
                 again(|| unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) })
             }
             // SAFETY: passed on from the caller.

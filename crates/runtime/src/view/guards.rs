@@ -43,7 +43,7 @@ impl Guards {
     /// Whether so many more units may be closed. Opening one in the middle of a run makes two of it: in the end every
     /// second one of a run may stand alone.
     fn has_room(&self, units: usize) -> bool {
-        self.read_only.count + units + self.read_only.runs + 1 <= self.read_only_max
+        self.read_only.count + units + self.read_only.runs < self.read_only_max
     }
 }
 
