@@ -88,7 +88,7 @@ fn sigbus_mode() {
 
 #[test]
 fn sigsegv_mode() {
-    for disable in ["", "process_madvise", "thp"] {
+    for disable in ["", "guards", "process_madvise", "thp"] {
         every_page_size("sigsegv", "sigsegv", disable);
     }
 }
@@ -116,7 +116,7 @@ fn over_links() {
         for page_size in PAGE_SIZES {
             // Over a link pages of 16K and, where frames cannot be moved, of all sizes come in runs of several.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
-            Cell { mode, page_size, share: false, disable: "move" }.run(&both, mode);
+            Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }
     }
 }

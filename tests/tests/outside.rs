@@ -44,11 +44,16 @@ for name, read in (('call', call), ('file', file)):
 
 /// What a looker got: right, refused and wrong pages.
 fn look(mode: &str) -> [[u64; 3]; 2] {
+    look_without(mode, "")
+}
+
+/// The same with this switched off.
+fn look_without(mode: &str, disable: &str) -> [[u64; 3]; 2] {
     let place = Place::new();
     let program = place.file("program.py", PROGRAM);
     let looker = place.file("looker.py", LOOKER);
     let mut command = place.hanare(["run", "--mode", mode, "--local", "8M", "--page-size", "16K", "--", "python3"]);
-    let running = place.start(command.arg(&program));
+    let running = place.start(command.env("HANARE_DISABLE", disable).arg(&program));
     until("the program has said where its pages are", || running.said_so_far().ends_with('\n'));
     let said = running.said_so_far();
     let mut python = place.command("python3");
@@ -83,8 +88,18 @@ fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
 #[test]
 fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
     // What the file shows there is told in docs/debugging.md.
-    let [[right, refused, wrong], _] = look("sigsegv");
+    let [[right, refused, wrong], _] = look_without("sigsegv", "guards");
     assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
+}
+
+/// Zeroes passed for data there.
+#[test]
+fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() {
+    if hanare_sys::features::Features::probe(&hanare_sys::features::Disabled::default()).guards {
+        for [right, refused, wrong] in look("sigsegv") {
+            assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
+        }
+    }
 }
 
 #[test]

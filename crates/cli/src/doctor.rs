@@ -76,6 +76,7 @@ struct Findings {
     thread_id: bool,
     process_madvise: bool,
     pagemap_scan: bool,
+    guards: bool,
     huge_pages: &'static str,
     mappings_max: Option<u64>,
     memory_total_bytes: Option<u64>,
@@ -149,6 +150,7 @@ fn examine() -> Result<Findings, DoctorError> {
         thread_id: features.thread_id,
         process_madvise: features.process_madvise,
         pagemap_scan: features.pagemap_scan,
+        guards: features.guards,
         huge_pages: thp_name(features.thp),
         mappings_max: features.max_map_count,
         memory_total_bytes: memory.map(|memory| memory.total_bytes),
@@ -196,6 +198,7 @@ impl Findings {
             ("thread id", self.thread_id),
             ("process_madvise", self.process_madvise),
             ("pagemap scan", self.pagemap_scan),
+            ("guards", self.guards),
         ];
         let named = |wanted| {
             let names: Vec<&str> = features.iter().filter(|(_, has)| *has == wanted).map(|(name, _)| *name).collect();

@@ -42,7 +42,7 @@ pub enum Event {
         page: PageId,
         /// False: it is still in view, unchanged.
         ok: bool,
-        /// Answers [`Bytes::Unknown`]: whether they differ from the server's. As asked, otherwise.
+        /// Answers [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether they differ. As asked, otherwise.
         changed: bool,
     },
     /// A page was taken out of sight (or could not be).
@@ -123,6 +123,8 @@ pub enum Bytes {
     Dirty,
     /// The page was opened for writing on a guess: compare them with the server's, and write them only if they differ.
     Unknown,
+    /// The same of a page that came as zeroes and that the server does not hold: compare them with zeroes.
+    MaybeZero,
 }
 
 /// Something to be done. Actions of one step are to be started in their order; `Release` must take effect before the

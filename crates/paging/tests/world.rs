@@ -269,12 +269,14 @@ impl World {
                         self.step(Event::Fetched { page, ok });
                     }
                     None => {
+                        // What cannot be protected comes open.
+                        let slips = ok && writable < count && self.random.chance(self.shape.failures_per_mille);
                         if ok {
-                            let open = writable * self.span(page);
+                            let open = if slips { units } else { writable * self.span(page) };
                             self.show(page.0, &bytes[..open as usize], true);
                             self.show(page.0 + open, &bytes[open as usize..], false);
                         }
-                        self.step(Event::Arrived { page, count, certain: true, ok });
+                        self.step(Event::Arrived { page, count, certain: !slips, ok });
                         (page.0..page.0 + count).for_each(|unit| self.wake(PageId(unit)));
                     }
                 }
@@ -367,6 +369,7 @@ impl World {
             Bytes::Clean => false,
             Bytes::Dirty => true,
             Bytes::Unknown => bytes != self.server_bytes(page, span),
+            Bytes::MaybeZero => bytes.iter().any(|&value| value != 0),
         };
         match frame {
             Some(frame) => {

@@ -67,6 +67,7 @@ pub(crate) struct Engine {
     small_moves: bool,
     unit_bytes: usize,
     block_units: u32,
+    units_max: u32,
     pub(crate) counters: &'static Counters,
 }
 
@@ -106,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) process_madvise: bool,
     /// Local memory beside the pager's, in bytes.
     pub(crate) overhead_bytes: u64,
+    /// Most units that may be in local memory, whatever the budget.
+    pub(crate) units_max: u32,
     /// Whether a signal is the trap.
     pub(crate) traps_by_signal: bool,
     pub(crate) counters: &'static Counters,
@@ -139,6 +142,7 @@ impl Engine {
             small_moves: parts.small_moves,
             unit_bytes: parts.unit_bytes,
             block_units: parts.block_units,
+            units_max: parts.units_max,
             counters: parts.counters,
         })
     }
@@ -325,7 +329,7 @@ impl Engine {
     }
 
     pub(crate) fn set_budget(&self, bytes: u64) {
-        let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(u32::MAX)) as u32;
+        let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(self.units_max)) as u32;
         self.submit(Event::Budget { units });
     }
 
@@ -424,10 +428,7 @@ impl Engine {
                     let certain = match frame {
                         // SAFETY: the pager gave page and frame to this action.
                         Some(frame) => unsafe { self.view.move_in(span, frame, writable) },
-                        None => {
-                            self.view.show(span, writable);
-                            true
-                        }
+                        None => self.view.show(span, writable),
                     };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
                     self.ring(page);
@@ -444,7 +445,7 @@ impl Engine {
                     self.step(&[Event::FrameFreed { frame }], work);
                 }
                 Action::Wake { page } => {
-                    self.wake(page, units);
+                    self.wake(page, units, work);
                     self.ring(page);
                 }
                 Action::Release { unit, count } => self.release(unit, count),
@@ -453,15 +454,19 @@ impl Engine {
     }
 
     /// A touch trapped though the page is there. In sigsegv mode that is how a page is shown again whose access the
-    /// program changed; the pager stays locked, so that the page cannot leave meanwhile.
-    fn wake(&self, page: PageId, units: u32) {
+    /// program changed; the pager stays locked, so that the page cannot leave meanwhile. A page that cannot be protected any
+    /// more is opened as by a write.
+    fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
-        if self.view.uffd().is_none() && core.pager.is_accessible(page.0, false) {
-            self.view.show(span, core.pager.is_accessible(page.0, true));
-        }
+        let is_shown = self.view.uffd().is_some()
+            || !core.pager.is_accessible(page.0, false)
+            || self.view.show_again(span, core.pager.is_accessible(page.0, true));
         drop(core);
         self.view.wake(span);
+        if !is_shown {
+            self.step(&[Event::Fault { unit: page.0, write: true }], work);
+        }
     }
 
     fn bytes(&self, units: u32) -> usize {
@@ -555,20 +560,17 @@ impl Engine {
             Some(place) => {
                 payload(place);
                 let first = writable_bytes(&read);
-                if first > 0 {
-                    self.view.show(Span { len: first, ..span }, true);
-                }
-                if span.len > first {
-                    self.view.show(Span { offset: span.offset + first, len: span.len - first }, false);
-                }
+                let rest = Span { offset: span.offset + first, len: span.len - first };
+                certain &= first == 0 || self.view.show(Span { len: first, ..span }, true);
+                certain &= rest.len == 0 || self.view.show(rest, false);
             }
             None => {
                 payload(bounce);
                 certain = self.show(&read, span, bounce);
-                if !certain {
-                    self.view.open(span);
-                }
             }
+        }
+        if !certain {
+            self.view.open(span);
         }
         Event::Arrived { page: read.page, count: read.count, certain, ok: true }
     }

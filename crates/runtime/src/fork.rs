@@ -322,7 +322,7 @@ pub(crate) fn wake_up_inside() {
 fn wake(asleep: Asleep) -> Result<(), StartError> {
     let Asleep { mut kept, view, store, extents, idle, launch, seat } = asleep;
     let _room = room();
-    let mechanism = far::open_mechanism(launch.mode, &launch.features)?;
+    let mechanism = far::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
     let was_asleep = store.is_none();
     let (store, writers) = match store {
         Some((Store::Direct(direct), Links::Direct(link))) => (Store::Direct(direct.again(link)?), Vec::new()),

@@ -5,10 +5,17 @@ use hanare_sys::features::Features;
 
 use crate::engine::WORKS;
 use crate::settings::{Local, Mode, PageSize, Settings};
+use crate::view::Protection;
 
 /// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
 const MOVE_FROM_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
+/// Page size in sigsegv mode with guards: where the budget may hold few pages (measured: with a quarter of its 4 to 16 MiB
+/// Python comes up with 4 KiB, and not within the same time with 16 or 64 KiB), and elsewhere.
+const GUARDED_SMALL_BYTES: usize = 4 << 10;
+const GUARDED_BYTES: usize = 16 << 10;
+/// Page sizes in sigsegv mode without.
+const PROTECTED_BYTES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, HUGE_BYTES];
 /// Least huge pages of budget for which page sizes are mixed; the pager's own bound.
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages on their way to a server at once, where pages are copied.
@@ -23,6 +30,15 @@ const DIRECT_SLOT_MIN: usize = 64 << 10;
 // A slot is copied by way of a buffer of that size.
 const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
+/// How many mappings a process may have, where the kernel does not say (vm.max_map_count).
+const MAPPINGS_MAX: u64 = 65_530;
+/// Of these, what is left to the program and to the rest of Hanare: so many at least, and this part.
+const MAPPINGS_LEFT: u64 = 16 << 10;
+const MAPPINGS_LEFT_PART: u64 = 4;
+/// Up to this page size guarded pages are compared when they leave rather than closed to writes (measured: a comparison takes
+/// less than two changes of a mapping and a trap).
+const COMPARED_MAX: usize = 16 << 10;
+
 /// The shapes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -35,9 +51,20 @@ pub(crate) struct Plan {
     pub(crate) overhead_bytes: u64,
     /// Whether huge pages are asked for.
     pub(crate) huge: bool,
+    /// Most units in local memory, whatever the budget: where each costs mappings.
+    pub(crate) units_max: u32,
 }
 
 impl Plan {
+    /// What traps in sigsegv mode.
+    pub(crate) fn protection(&self, features: &Features) -> Protection {
+        if !features.guards {
+            return Protection::Pages;
+        }
+        let compared = self.config.direct && self.config.geometry.unit_bytes as usize <= COMPARED_MAX;
+        Protection::Guards { mappings: if compared { 0 } else { mappings(features) as usize } }
+    }
+
     /// Whether pages in view can be hidden.
     pub(crate) fn hides(&self) -> bool {
         self.config.small.moves || self.config.hides_in_place
@@ -60,13 +87,41 @@ impl Plan {
 
 /// Why no plan fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the local budget of {given} bytes is too small: {pages} pages of {page} bytes are the least; give a larger --local or a smaller --page-size"
-)]
-pub struct PlanError {
-    given: u64,
-    pages: u64,
-    page: u64,
+pub enum PlanError {
+    /// The budget holds too few pages.
+    #[error(
+        "the local budget of {given} bytes is too small: {pages} pages of {page} bytes are the least; give a larger --local or a smaller --page-size"
+    )]
+    Budget {
+        /// Bytes given.
+        given: u64,
+        /// Pages needed.
+        pages: u64,
+        /// Bytes of a page.
+        page: u64,
+    },
+    /// A process may have too few mappings for pages that cost some each.
+    #[error(
+        "vm.max_map_count is {most}, too few mappings for sigsegv mode on this kernel: the program and Hanare keep {left}; as root, sysctl vm.max_map_count=1048576, or use another --mode"
+    )]
+    Mappings {
+        /// The limit.
+        most: u64,
+        /// What is left to others.
+        left: u64,
+    },
+}
+
+/// Mappings that pages may cost.
+fn mappings(features: &Features) -> u64 {
+    let most = features.max_map_count.unwrap_or(MAPPINGS_MAX);
+    most.saturating_sub(MAPPINGS_LEFT.max(most / MAPPINGS_LEFT_PART))
+}
+
+/// Most units in local memory. A page that traps by its own protection has a border to each of its neighbours, at worst.
+fn units_max(mode: Mode, features: &Features) -> u32 {
+    let costs_mappings = mode == Mode::Sigsegv && !features.guards;
+    if costs_mappings { (mappings(features) / 2).min(u64::from(limits::UNITS_MAX)) as u32 } else { limits::UNITS_MAX }
 }
 
 /// Unit and block, in bytes, for a page size as asked for.
@@ -76,8 +131,10 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, dir
     let huge = has_room_for_huge || !direct;
     match page_size {
         PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
-        // Each page on its own costs a mapping there, and a process may have only so many.
-        PageSize::Auto if mode == Mode::Sigsegv => (64 << 10, 64 << 10),
+        PageSize::Auto if mode == Mode::Sigsegv => {
+            let page = size_in_place(features, local, direct);
+            (page, page)
+        }
         PageSize::Auto if features.move_ && features.thp.usable() => match huge {
             true => (4 << 10, HUGE_BYTES),
             // The pager would never choose a huge page, and need only keep room and books for small ones.
@@ -86,6 +143,22 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, dir
         // Without whole huge pages to move, one middling size serves all patterns passably.
         PageSize::Auto => (16 << 10, 16 << 10),
     }
+}
+
+/// The page size in sigsegv mode where none is asked for.
+fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
+    if features.guards {
+        let is_small = match local {
+            Local::Bytes(bytes) => bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64,
+            // A share is small while little is allocated.
+            Local::Percent(_) => direct,
+        };
+        return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };
+    }
+    // Each page on its own costs mappings there: large enough that the budget can be used.
+    let most = u64::from(units_max(Mode::Sigsegv, features)).max(1);
+    let fits = |page: &usize| !matches!(local, Local::Bytes(bytes) if bytes / *page as u64 > most);
+    PROTECTED_BYTES.into_iter().find(fits).unwrap_or(HUGE_BYTES)
 }
 
 /// Plans a run. `direct` tells whether pages are copied by this process itself, `hides` whether the policy hides pages.
@@ -119,14 +192,18 @@ pub(crate) fn plan(
     let units = budget.saturating_sub(overhead_bytes) / unit as u64;
     if units < u64::from(limits::BUDGET_PAGES_MIN) {
         let pages = u64::from(limits::BUDGET_PAGES_MIN) + u64::from(staged);
-        return Err(PlanError { given: budget, pages, page: unit as u64 });
+        return Err(PlanError::Budget { given: budget, pages, page: unit as u64 });
+    }
+    let units_max = units_max(mode, features);
+    if units_max < limits::BUDGET_PAGES_MIN {
+        return Err(PlanError::Mappings { most: features.max_map_count.unwrap_or(MAPPINGS_MAX), left: MAPPINGS_LEFT });
     }
     let frames = |bytes: usize| (budget_max / bytes as u64).min(u64::from(limits::UNITS_MAX)) as u32;
     let geometry =
         Geometry { units: (reserve / unit) as u32, unit_bytes: unit as u32, block_units: (block / unit) as u32 };
     let config = Config {
         geometry,
-        budget_units: units.min(u64::from(limits::UNITS_MAX)) as u32,
+        budget_units: units.min(u64::from(units_max)) as u32,
         small: Class { moves: small_moves, frames: if small_moves { frames(unit) } else { staging as u32 } },
         wide: Class { moves: true, frames: if block > unit { frames(block).max(1) } else { 0 } },
         direct,
@@ -134,7 +211,14 @@ pub(crate) fn plan(
         ahead_units: ahead(direct, unit, block),
     };
     let slot_bytes = if direct { block.max(DIRECT_SLOT_MIN) } else { block };
-    Ok(Plan { config, reserve, slot_bytes, overhead_bytes, huge: block == HUGE_BYTES && features.thp.usable() })
+    Ok(Plan {
+        config,
+        reserve,
+        slot_bytes,
+        overhead_bytes,
+        huge: block == HUGE_BYTES && features.thp.usable(),
+        units_max,
+    })
 }
 
 /// How far ahead whole frames are fetched: over a link, enough to keep it busy; on one host, where the copy is made by
@@ -295,5 +379,39 @@ mod tests {
             assert!(!moves(auto, true, mode, &Features { move_: false, ..features.clone() }));
         }
         assert!(!moves(auto, true, Mode::Sigsegv, &features), "its memory is shared, which MOVE refuses");
+    }
+
+    /// Guards against "no more mappings": at worst each local page has two borders of its own.
+    #[test]
+    fn without_guards_pages_are_so_few_or_so_large_that_there_are_mappings_for_all() {
+        let machine = |most| Features { guards: false, max_map_count: Some(most), ..machine() };
+        let planned = |local, page_size, features: &Features| {
+            let settings = Settings { local, page_size, ..Settings::from_lookup(a_mebibyte).unwrap() };
+            plan(&settings, Mode::Sigsegv, features, true, false)
+        };
+        for most in [32_768, 65_530, 1 << 20, 1 << 31] {
+            for local in [Local::Bytes(64 * MIB), Local::Bytes(64 << 30), Local::Percent(50)] {
+                for page_size in PAGES {
+                    let plan = planned(local, page_size, &machine(most)).unwrap();
+                    let units = u64::from(plan.units_max.max(plan.config.budget_units));
+                    assert!(2 * units + MAPPINGS_LEFT <= most || most > 1 << 30, "{most} {local:?} {page_size:?}");
+                    let guarded = planned(local, page_size, &Features { guards: true, ..machine(most) }).unwrap();
+                    assert_eq!(guarded.units_max, limits::UNITS_MAX);
+                }
+            }
+        }
+        let page = |bytes| {
+            let plan = planned(Local::Bytes(bytes), PageSize::Auto, &machine(65_530)).unwrap();
+            plan.config.geometry.unit_bytes
+        };
+        assert_eq!([page(MIB), page(1 << 30), page(4 << 30), page(64 << 30)], [64 << 10, 64 << 10, 256 << 10, 2 << 20]);
+        let guarded = |local| {
+            let features = Features { guards: true, ..machine(65_530) };
+            planned(local, PageSize::Auto, &features).unwrap().config.geometry.unit_bytes
+        };
+        let sizes = [Local::Percent(25), Local::Bytes(MIB), Local::Bytes(64 << 30)].map(guarded);
+        assert_eq!(sizes, [4 << 10, 4 << 10, 16 << 10]);
+        let refused = planned(Local::Percent(50), PageSize::Auto, &machine(10_000)).unwrap_err();
+        assert!(refused.to_string().contains("vm.max_map_count is 10000"), "{refused}");
     }
 }

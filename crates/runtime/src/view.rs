@@ -2,12 +2,13 @@
 //!
 //! Two mechanisms behind one face. *Userfaultfd*: private anonymous memory; pages are copied in or whole frames moved in
 //! and out, and protected against writes while clean. *Protection* (sigsegv mode): shared memory mapped twice; pages are
-//! filled through a second mapping that never traps, then opened with mprotect. Nothing here decides anything, allocates
-//! anything or knows what a server is.
+//! filled through a second mapping that never traps. What traps is guards where the kernel has them ([`guards`]), else the
+//! protection of each page. Nothing here decides anything, allocates anything or knows what a server is.
 
 mod access;
 mod enter;
 mod fork;
+mod guards;
 mod leave;
 mod moving;
 #[cfg(test)]
@@ -15,10 +16,13 @@ mod tests;
 
 pub(crate) use leave::Moved;
 
+use guards::Guards;
+
 use std::sync::atomic::AtomicBool;
 
 use hanare_paging::FrameId;
 use hanare_sys::copy::OwnMemory;
+use hanare_sys::futex::LockCell;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::thread;
 use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
@@ -54,8 +58,20 @@ const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: fa
 pub(crate) enum Mechanism {
     /// Userfaultfd, opened with the features the mode needs.
     Uffd(Uffd),
-    /// mprotect, with a memfd mapped twice.
-    Protection,
+    /// A memfd mapped twice.
+    Protection(Protection),
+}
+
+/// What traps in a memfd that is mapped twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// The protection of each page: up to two mappings for each in view.
+    Pages,
+    /// Guards.
+    Guards {
+        /// Mappings that may be spent on seeing writes to clean pages.
+        mappings: usize,
+    },
 }
 
 /// Sizes of the view, in bytes.
@@ -113,6 +129,7 @@ pub(crate) struct View {
     /// Start of the second mapping in sigsegv mode, and the file beneath both.
     io_base: usize,
     file: Option<std::os::fd::OwnedFd>,
+    guards: Option<LockCell<Guards>>,
     small_pool: usize,
     wide_pool: usize,
     aside_pool: usize,
@@ -136,10 +153,7 @@ impl View {
     /// Reserves and registers far memory and its frames.
     pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
         let align = 2 << 20;
-        let (uffd, file) = match mechanism {
-            Mechanism::Uffd(uffd) => (Some(uffd), None),
-            Mechanism::Protection => (None, Some(map::memfd("hanare-view", sizes.reserve as u64)?)),
-        };
+        let Trap { uffd, file, guards } = Trap::new(mechanism, &sizes)?;
         let (base, io_base) = match &file {
             Some(file) => (
                 Mapping::shared_aligned(file, sizes.reserve, align)?.leak(),
@@ -155,6 +169,7 @@ impl View {
             uffd,
             io_base,
             file,
+            guards,
             small_pool: pool(sizes.small_frames * sizes.unit, align)?,
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
             aside_pool: pool(sizes.aside_units * sizes.unit, align)?,
@@ -223,6 +238,7 @@ impl View {
     /// # Safety
     /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nobody touches it meanwhile.
     pub(crate) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
+        let guards = self.guards();
         if !self.windows.add(addr, span) {
             return Err(ViewError::Windows);
         }
@@ -236,10 +252,21 @@ impl View {
         }
         .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
         self.advise(addr, span.len)?;
+        if let Some(guards) = guards {
+            self.match_window(&guards, span)
+                .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
+        }
         match &self.uffd {
             Some(uffd) => Ok(uffd.register(addr, span.len, TRAPPING)?),
             None => Ok(()),
         }
+    }
+
+    /// Makes `span` a hole for good. Nothing of it is in view; whoever maps something there does it afterwards.
+    pub(crate) fn puncture(&self, span: Span) {
+        // Held so that nobody opens the stretch just now, whose guards would go to what is mapped there next.
+        let _guards = self.guards();
+        self.windows.puncture(span);
     }
 
     pub(crate) fn base(&self) -> usize {
@@ -290,6 +317,27 @@ impl View {
 
     pub(crate) fn zeroes(&self) -> *const u8 {
         self.zeroes as *const u8
+    }
+}
+
+/// What a view traps by.
+struct Trap {
+    uffd: Option<Uffd>,
+    file: Option<std::os::fd::OwnedFd>,
+    guards: Option<LockCell<Guards>>,
+}
+
+impl Trap {
+    fn new(mechanism: Mechanism, sizes: &Sizes) -> Result<Self, ViewError> {
+        let protection = match mechanism {
+            Mechanism::Uffd(uffd) => return Ok(Self { uffd: Some(uffd), file: None, guards: None }),
+            Mechanism::Protection(protection) => protection,
+        };
+        let guards = match protection {
+            Protection::Pages => None,
+            Protection::Guards { mappings } => Some(Guards::new(sizes.reserve, sizes.unit, mappings)),
+        };
+        Ok(Self { uffd: None, file: Some(map::memfd("hanare-view", sizes.reserve as u64)?), guards })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which sessions are open, and how many connections hold each.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use hanare_wire::handshake::random;
@@ -30,14 +30,23 @@ struct State {
 }
 
 struct Entry {
-    session: Arc<Session>,
+    session: Weak<Session>,
+    account: Arc<Account>,
     connections: usize,
 }
 
+impl Entry {
+    fn new(session: &Arc<Session>) -> Entry {
+        Entry { session: Arc::downgrade(session), account: Arc::clone(session.account()), connections: 1 }
+    }
+}
+
 /// A connection's hold on its session; the session ends with the last one.
+///
+/// The fields are dropped in their order: a session is counted until its slots are free.
 pub(crate) struct Membership {
-    registry: Arc<Registry>,
     session: Arc<Session>,
+    _counted: Counted,
 }
 
 impl Membership {
@@ -46,16 +55,19 @@ impl Membership {
     }
 }
 
-impl Drop for Membership {
+/// One connection in the count of its session.
+struct Counted {
+    registry: Arc<Registry>,
+    id: u64,
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         let mut state = self.registry.state();
-        let Some(entry) = state.sessions.get_mut(&self.session.id) else { return };
+        let Some(entry) = state.sessions.get_mut(&self.id) else { return };
         entry.connections -= 1;
         if entry.connections == 0 {
-            let ended = state.sessions.remove(&self.session.id);
-            drop(state);
-            // Its slots are freed here, while others may come and go.
-            drop(ended);
+            state.sessions.remove(&self.id);
         }
     }
 }
@@ -103,7 +115,7 @@ impl Registry {
         let state = self.state();
         let Some(from) = after.checked_add(1) else { return Vec::new() };
         let linked = state.sessions.range(from..).take(count_max);
-        let linked = linked.map(|(_, entry)| entry.session.account().status(entry.connections as u64));
+        let linked = linked.map(|(_, entry)| entry.account.status(entry.connections as u64));
         let mut list: Vec<SessionStatus> = linked.collect();
         list.extend(state.host_sessions.range(from..).take(count_max).map(|(_, entry)| entry.account.status(1)));
         list.sort_by_key(|session| session.session);
@@ -113,13 +125,13 @@ impl Registry {
 
     /// The sessions that are open now, but for those of the same-host link.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        self.state().sessions.values().map(|entry| Arc::clone(&entry.session)).collect()
+        self.state().sessions.values().filter_map(|entry| entry.session.upgrade()).collect()
     }
 
     /// Takes every session's rates anew.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let state = self.state();
-        let linked = state.sessions.values().map(|entry| entry.session.account());
+        let linked = state.sessions.values().map(|entry| &entry.account);
         let host = state.host_sessions.values().map(|entry| &entry.account);
         linked.chain(host).for_each(|account| account.tick(elapsed));
     }
@@ -132,9 +144,9 @@ impl Registry {
         let account = Arc::new(Account::new(state.last_id, newcomer));
         let session = Session::new(state.last_id, token, newcomer.slot_size, Arc::clone(store), account);
         let session = Arc::new(session);
-        let entry = Entry { session: Arc::clone(&session), connections: 1 };
-        state.sessions.insert(session.id, entry);
-        Ok(Membership { registry: Arc::clone(self), session })
+        state.sessions.insert(session.id, Entry::new(&session));
+        let counted = Counted { registry: Arc::clone(self), id: session.id };
+        Ok(Membership { session, _counted: counted })
     }
 
     /// Opens a session that begins with what an open one holds, for those who know that one's token.
@@ -150,9 +162,8 @@ impl Registry {
         let account = Arc::new(Account::in_family(id, newcomer, original.session().account().spare().clone()));
         // Outside the lock: this takes time in proportion to what is held.
         let session = Arc::new(original.session().cloned(id, token, account));
-        let entry = Entry { session: Arc::clone(&session), connections: 1 };
-        self.state().sessions.insert(id, entry);
-        Ok(Some(Membership { registry: Arc::clone(self), session }))
+        self.state().sessions.insert(id, Entry::new(&session));
+        Ok(Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } }))
     }
 
     fn next_id(&self) -> u64 {
@@ -165,12 +176,13 @@ impl Registry {
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
-        let is_meant = is_token(&entry.session.token, token) && entry.session.slot_size == slot_size;
+        let session = entry.session.upgrade()?;
+        let is_meant = is_token(&session.token, token) && session.slot_size == slot_size;
         if !is_meant || entry.connections == CONNECTIONS_MAX {
             return None;
         }
         entry.connections += 1;
-        Some(Membership { registry: Arc::clone(self), session: Arc::clone(&entry.session) })
+        Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } })
     }
 
     /// Counts a new same-host session.

@@ -46,11 +46,13 @@ pub struct Disabled {
     pub thp: bool,
     /// `pagemap_scan`: PAGEMAP_SCAN.
     pub pagemap_scan: bool,
+    /// `guards`: guard pages in shared memory.
+    pub guards: bool,
 }
 
 impl Disabled {
     /// The words that [`Disabled::parse`] knows.
-    pub const WORDS: [&'static str; 9] = [
+    pub const WORDS: [&'static str; 10] = [
         "move",
         "wp",
         "wp_async",
@@ -60,6 +62,7 @@ impl Disabled {
         "process_madvise",
         "thp",
         "pagemap_scan",
+        "guards",
     ];
 
     /// Reads a comma-separated list; spaces around words and empty words are ignored.
@@ -97,6 +100,7 @@ impl Disabled {
             "process_madvise" => &mut self.process_madvise,
             "thp" => &mut self.thp,
             "pagemap_scan" => &mut self.pagemap_scan,
+            "guards" => &mut self.guards,
             _ => return None,
         })
     }
@@ -214,6 +218,8 @@ pub struct Features {
     pub process_madvise: bool,
     /// PAGEMAP_SCAN on asynchronously write-protected memory; needs `wp_async`.
     pub pagemap_scan: bool,
+    /// Guard pages in shared memory (MADV_GUARD_INSTALL).
+    pub guards: bool,
     /// Transparent huge pages.
     pub thp: Thp,
     /// How many mappings a process may have (`vm.max_map_count`).
@@ -270,6 +276,7 @@ impl Features {
             event_fork: probe::has(access, feature::EVENT_FORK),
             process_madvise: !disabled.process_madvise && probe::process_madvise(),
             pagemap_scan: wp_async && !disabled.pagemap_scan && probe::pagemap_scan(access),
+            guards: !disabled.guards && probe::guards(),
             thp: if disabled.thp { Thp::Unavailable } else { thp() },
             max_map_count: number("/proc/sys/vm/max_map_count"),
             kernel_release: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -363,7 +370,7 @@ mod tests {
         assert_eq!(features.device, Attempt::Disabled);
         assert_eq!(features.user_mode_only, Attempt::Disabled);
         assert!(!features.missing && !features.wp && !features.move_ && !features.wp_async);
-        assert!(!features.process_madvise && !features.pagemap_scan && !features.thp.usable());
+        assert!(!features.process_madvise && !features.pagemap_scan && !features.guards && !features.thp.usable());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::descriptors;
 use crate::limits;
-use crate::raw::{Errno, again};
+use crate::raw::{self, Errno, again};
 use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -316,6 +316,41 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
     };
     // SAFETY: passed on to the caller.
     unsafe { rustix::mm::madvise(pointer(addr), len, advice) }.map_err(Errno::from)
+}
+
+/// MADV_GUARD_INSTALL and MADV_GUARD_REMOVE of madvise(2), which the C library does not name yet.
+const GUARD_INSTALL: usize = 102;
+const GUARD_REMOVE: usize = 103;
+
+/// Makes every access to a range of whole pages of a shared mapping trap (SIGSEGV), and reads from outside fail. Takes the
+/// pages from this mapping alone: the object beneath keeps its bytes, and no mapping is split. Allocation-free and
+/// async-signal-safe.
+///
+/// # Errors
+/// `EINVAL` from a kernel that has no guards on shared memory (before 6.15), and on locked memory; `EINTR`.
+///
+/// # Safety
+/// Nobody may hold a Rust reference into the range. Of private memory the contents are lost.
+pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { change_guards(addr, len, GUARD_INSTALL) }
+}
+
+/// Takes the guards from a range of whole pages; what has none stays as it is. Allocation-free and async-signal-safe.
+///
+/// # Errors
+/// As [`guard`].
+pub fn unguard(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents.
+    unsafe { change_guards(addr, len, GUARD_REMOVE) }
+}
+
+/// # Safety
+/// As [`guard`].
+unsafe fn change_guards(addr: usize, len: usize, advice: usize) -> Result<(), Errno> {
+    refuse::draw(Call::Guard)?;
+    // SAFETY: passed on to the caller.
+    unsafe { raw::syscall(libc::SYS_madvise, [addr, len, advice, 0, 0, 0]) }.map(drop)
 }
 
 /// Replaces whatever is mapped in a range of whole pages by reserved address space where every

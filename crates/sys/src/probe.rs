@@ -127,6 +127,22 @@ pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
     attempt().unwrap_or(false)
 }
 
+/// Whether a guard takes a shared page out of view, bytes and all, and gives it back.
+pub(crate) fn guards() -> bool {
+    let attempt = || {
+        let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
+        let view = Mapping::shared(&object, 0, page_size()).ok()?;
+        mark(&view);
+        // SAFETY: the mapping is this experiment's own.
+        unsafe { map::guard(view.addr(), view.len()) }.ok()?;
+        let away = present_pages(view.addr(), 1) == Ok(0);
+        map::unguard(view.addr(), view.len()).ok()?;
+        // SAFETY: readable, a page long, and without a guard.
+        Some(away && unsafe { view.as_ptr().read_volatile() } == MARK)
+    };
+    attempt().unwrap_or(false)
+}
+
 pub(crate) fn process_madvise() -> bool {
     let attempt = || {
         let pages = Mapping::anonymous(2 * page_size()).ok()?;

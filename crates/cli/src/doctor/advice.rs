@@ -28,8 +28,8 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
         );
     }
     let mappings = features.max_map_count.unwrap_or(u64::MAX);
-    if chosen == Mode::Sigsegv && mappings < MAPPINGS_WANTED {
-        lines.push(format!("sigsegv mode splits mappings: as root, sysctl vm.max_map_count={MAPPINGS_WANTED}"));
+    if chosen == Mode::Sigsegv && !features.guards && mappings < MAPPINGS_WANTED {
+        lines.push(format!("sigsegv mode splits mappings, and keeps fewer pages local where there are few: as root, sysctl vm.max_map_count={MAPPINGS_WANTED}"));
     }
     if chosen == Mode::Thread && features.sigbus {
         lines.push("programs that make no system calls on their large arrays run faster with --mode sigbus".to_owned());

@@ -47,7 +47,8 @@ const PREFETCHED: u16 = 32;
 const WRITING: u16 = 64;
 /// That write-back's bytes are no longer the page's: release them when it ends.
 const STALE: u16 = 128;
-/// It came into view open for writing because it was written to before; whether it is this time is not known.
+/// It came into view open for writing because it was written to before, or could not be protected; whether it is written to
+/// this time is not known.
 const GUESSED: u16 = 256;
 /// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write. A wrong
 /// guess costs a comparison, a missed one a trap several times as dear, so one quiet time does not end the guessing.
@@ -519,8 +520,10 @@ impl Pager {
             self.pool(frame.wide).frames.put_empty(frame.index);
         }
         self.move_to(page, State::Resident);
-        if !certain {
-            self.set(page, DIRTY);
+        if !certain && !self.has(page, DIRTY) {
+            // Where it was copied it can be compared when it leaves.
+            let guess = self.direct && !self.pool_of(page).class.moves;
+            self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
         }
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
         if hidden {

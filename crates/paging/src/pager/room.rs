@@ -1,6 +1,6 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
-use super::{DIRTY, DISCARDED, GUESSED, HELD_BACK, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use super::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
@@ -246,7 +246,8 @@ impl Pager {
         self.leaving += self.span(page);
         self.leaving_clean += if self.frees_at_once(page) { self.span(page) } else { 0 };
         let bytes = match dirty {
-            true if self.has(page, GUESSED) => Bytes::Unknown,
+            true if self.has(page, GUESSED) && self.has(page, HELD) => Bytes::Unknown,
+            true if self.has(page, GUESSED) => Bytes::MaybeZero,
             true => Bytes::Dirty,
             false => Bytes::Clean,
         };

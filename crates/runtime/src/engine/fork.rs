@@ -27,6 +27,7 @@ pub(crate) struct Kept {
     small_moves: bool,
     unit_bytes: usize,
     block_units: u32,
+    units_max: u32,
     process_madvise: bool,
     overhead_bytes: u64,
     counters: &'static Counters,
@@ -128,6 +129,7 @@ impl Engine {
             small_moves: self.small_moves,
             unit_bytes: self.unit_bytes,
             block_units: self.block_units,
+            units_max: self.units_max,
             process_madvise: self.batch.into_inner().uses_process_madvise(),
             overhead_bytes: accounts.overhead_bytes(),
             counters: self.counters,
@@ -152,6 +154,7 @@ impl Engine {
             small_moves: kept.small_moves,
             unit_bytes: kept.unit_bytes,
             block_units: kept.block_units,
+            units_max: kept.units_max,
             counters: kept.counters,
         }
     }

@@ -144,9 +144,14 @@ impl Engine {
             };
             match (*frame, &self.store) {
                 (Some(frame), _) => copy_to(self.view.frame(frame)),
-                (None, Store::Direct(direct)) if *bytes == Bytes::Unknown => {
+                (None, Store::Direct(direct)) if *bytes != Bytes::Dirty => {
                     let here = aside.or_else(|| self.view.frozen(span));
-                    if here.is_some_and(|here| is_as_held(direct, page, here, span.len)) {
+                    let is_same = |here: *const u8| match *bytes {
+                        // SAFETY: both have so many bytes, and nobody writes to either.
+                        Bytes::MaybeZero => unsafe { copy::equal(here, self.view.zeroes(), span.len) },
+                        _ => is_as_held(direct, page, here, span.len),
+                    };
+                    if here.is_some_and(is_same) {
                         *bytes = Bytes::Clean;
                     } else {
                         direct.write(page.0, span.len, bounce, copy_to);

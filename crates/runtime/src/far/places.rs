@@ -73,7 +73,7 @@ pub fn make_hole(addr: usize, len: usize) {
     inside(move || {
         state.discard_whole(offset, len);
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
-        state.engine.view().windows().puncture(Span { offset, len });
+        state.engine.view().puncture(Span { offset, len });
         state.look_up_places();
         // Units that are only partly in the hole: what was begun on them before they were so must end.
         let unit = state.granularity;

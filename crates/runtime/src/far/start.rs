@@ -89,6 +89,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
         block_units: geometry.block_units,
         process_madvise: features.process_madvise,
         overhead_bytes: plan.overhead_bytes,
+        units_max: plan.units_max,
         traps_by_signal: mode != Mode::Thread,
         counters,
     })?;
@@ -272,9 +273,9 @@ fn name_choices(counters: &Counters, settings: &Settings, mode: Mode) {
 }
 
 /// The trap, not yet in place.
-pub(crate) fn open_mechanism(mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
+pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
     if mode == Mode::Sigsegv {
-        return Ok(Mechanism::Protection);
+        return Ok(Mechanism::Protection(plan.protection(features)));
     }
     let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
     let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
@@ -283,7 +284,7 @@ pub(crate) fn open_mechanism(mode: Mode, features: &Features) -> Result<Mechanis
 }
 
 fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, StartError> {
-    let mechanism = open_mechanism(mode, features)?;
+    let mechanism = open_mechanism(plan, mode, features)?;
     let config = plan.config;
     let unit = config.geometry.unit_bytes as usize;
     let sizes = Sizes {

@@ -8,8 +8,8 @@ use crate::kernel::insist;
 const USUAL: Prot = Prot::READ_WRITE;
 
 impl View {
-    /// The program changes the access of a range of its far memory. In sigsegv mode the pages are out of view until they
-    /// are shown again ([`Self::show`]), each with what the program left.
+    /// The program changes the access of a range of its far memory. Where the protection of pages is the trap, they are out
+    /// of view until they are shown again ([`Self::show`]), each with what the program left.
     ///
     /// # Errors
     /// The kernel's errno.
@@ -17,6 +17,12 @@ impl View {
         let is_usual = Prot(prot & USUAL.0) == USUAL;
         if !is_usual {
             self.restrictions.set(span, prot);
+        }
+        if let Some(guards) = self.guards() {
+            if is_usual {
+                self.restrictions.set(span, USUAL.0);
+            }
+            return self.reapply(&guards, span).map_err(|errno| errno.0);
         }
         let prot = if self.uffd.is_some() { Prot(prot) } else { Prot::NONE };
         let mut refused = None;

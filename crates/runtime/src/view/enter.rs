@@ -14,7 +14,7 @@ const GONE_TRIES: u32 = 8;
 
 impl View {
     /// Copies bytes into view at pages that are absent, and lets the threads that wait for them go on. Returns false when
-    /// a page was there already: it keeps its bytes, and all of the span is open for writing.
+    /// a page was there already, which keeps its bytes, or could not be protected: then all of the span is open for writing.
     ///
     /// # Safety
     /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
@@ -22,8 +22,7 @@ impl View {
         let Some(uffd) = &self.uffd else {
             // SAFETY: the second mapping is ours alone, and the caller owns these pages.
             unsafe { copy::copy(from, (self.io_base + span.offset) as *mut u8, span.len) };
-            self.show(span, writable);
-            return true;
+            return self.show(span, writable);
         };
         let mut came_whole = true;
         self.windows.runs(span, |addr, part| {
@@ -37,9 +36,25 @@ impl View {
         came_whole
     }
 
-    /// Shows pages that were filled through [`Self::receive_place`].
-    pub(crate) fn show(&self, span: Span, writable: bool) {
+    /// Shows pages that were filled through [`Self::receive_place`], or were frozen. Returns false when pages that were to
+    /// be protected are open for writing instead.
+    #[must_use = "pages that are open for writing count as dirty"]
+    pub(crate) fn show(&self, span: Span, writable: bool) -> bool {
+        if let Some(guards) = self.guards() {
+            return self.show_unguarded(guards, span, writable);
+        }
         self.protect_own(span, if writable { Prot::READ_WRITE } else { Prot::READ });
+        true
+    }
+
+    /// Shows pages again that trapped though they are in view, as far as it goes without opening for writing what is to be
+    /// protected: false where it does not.
+    #[must_use = "pages that are not shown go on trapping"]
+    pub(crate) fn show_again(&self, span: Span, writable: bool) -> bool {
+        match self.guards() {
+            Some(guards) => self.show_again_unguarded(guards, span, writable),
+            None => self.show(span, writable),
+        }
     }
 
     /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that was to be protected is
@@ -82,7 +97,9 @@ impl View {
     pub(crate) fn open(&self, span: Span) {
         match &self.uffd {
             Some(uffd) => self.windows.runs(span, |addr, part| write_protect(uffd, addr, part.len, false, false)),
-            None => self.protect_own(span, Prot::READ_WRITE),
+            None => {
+                let _ = self.show(span, true);
+            }
         }
     }
 

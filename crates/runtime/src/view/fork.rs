@@ -10,7 +10,7 @@ use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::pagemap::{self, PagemapError};
 use hanare_sys::{Errno, again};
 
-use super::{Mechanism, Span, TRAPPING, View, ViewError, pool};
+use super::{Mechanism, Span, TRAPPING, Trap, View, ViewError, pool};
 use crate::kernel::insist;
 
 impl View {
@@ -67,10 +67,7 @@ impl View {
     pub(crate) fn again(self, mechanism: Mechanism) -> Result<Self, ViewError> {
         const ALIGN: usize = 2 << 20;
         let sizes = self.sizes;
-        let (uffd, file) = match mechanism {
-            Mechanism::Uffd(uffd) => (Some(uffd), None),
-            Mechanism::Protection => (None, Some(map::memfd("hanare-view", sizes.reserve as u64)?)),
-        };
+        let Trap { uffd, file, guards } = Trap::new(mechanism, &sizes)?;
         let io_base = match &file {
             Some(file) => Mapping::shared_aligned(file, sizes.reserve, ALIGN)?.leak(),
             None => 0,
@@ -79,7 +76,7 @@ impl View {
         let wide_pool = pool(sizes.wide_frames * sizes.block, ALIGN)?;
         let aside_pool = pool(sizes.aside_units * sizes.unit, ALIGN)?;
         let memory = OwnMemory::open().map_err(ViewError::OwnMemory)?;
-        let view = Self { uffd, file, io_base, small_pool, wide_pool, aside_pool, memory, ..self };
+        let view = Self { uffd, file, guards, io_base, small_pool, wide_pool, aside_pool, memory, ..self };
         let mut refused = None;
         view.each_range(|addr, span| refused = refused.take().or(view.set_up_again(addr, span).err()));
         if let Some(error) = refused {

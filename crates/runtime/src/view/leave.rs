@@ -126,6 +126,14 @@ impl View {
     pub(crate) fn freeze(&self, span: Span) {
         match &self.uffd {
             Some(uffd) => self.windows.runs(span, |addr, part| write_protect(uffd, addr, part.len, true, false)),
+            None => self.close(span),
+        }
+    }
+
+    /// Takes pages out of the program's view in sigsegv mode; their bytes stay in the file beneath.
+    fn close(&self, span: Span) {
+        match &self.guards {
+            Some(_) => self.guard(span),
             None => self.protect_own(span, Prot::NONE),
         }
     }
@@ -161,7 +169,7 @@ impl View {
     /// Makes frozen or clean pages vanish at the next [`Self::flush`].
     pub(crate) fn drop_later(&self, span: Span, batch: &mut DontNeedBatch) {
         if let Some(file) = &self.file {
-            self.protect_own(span, Prot::NONE);
+            self.close(span);
             return insist("free pages of the view", || map::punch_hole(file, span.offset as u64, span.len as u64));
         }
         self.windows.runs(span, |addr, part| {

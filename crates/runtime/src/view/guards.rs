@@ -1,0 +1,484 @@
+//! Guards: what traps in sigsegv mode where the kernel has them on shared memory.
+//!
+//! An absent page is guarded in a mapping that stays open, so that no page has a mapping to itself. Ranges that were never
+//! used are closed (PROT_NONE), which costs no page tables; they are opened, guarded, a stretch at a time. Whether a page
+//! is written to is seen by closing it against writes. That splits mappings, so only so many pages are closed; the others
+//! are shown open, and said to be.
+
+use hanare_sys::Errno;
+use hanare_sys::futex::{LockCell, LockCellGuard};
+use hanare_sys::map::{self, Prot};
+
+use super::{Span, View};
+use crate::kernel::insist;
+
+/// What is opened at once: the range of one page table.
+const STRETCH: usize = 2 << 20;
+/// Stretches that are opened at once where many lie apart from each other: each run of them costs mappings.
+const STRETCHES_MANY: usize = 32;
+/// Runs of open stretches from which on many are opened at once.
+const RUNS_MAX: usize = 2048;
+
+/// The state of the view's mappings. Whoever changes one of them holds its lock.
+pub(super) struct Guards {
+    unit: usize,
+    /// Stretches that are open; all else is closed.
+    open: Bits,
+    /// Units closed against writes. Each stays so while it is absent, for it may well come back as it went.
+    read_only: Bits,
+    /// Most that these may cost in mappings, whichever of them are opened one by one.
+    read_only_max: usize,
+}
+
+impl Guards {
+    pub(super) fn new(reserve: usize, unit: usize, read_only_max: usize) -> LockCell<Self> {
+        let (open, read_only) = (Bits::new(reserve / STRETCH), Bits::new(reserve / unit));
+        LockCell::new(Self { unit, open, read_only, read_only_max })
+    }
+
+    fn units(&self, span: Span) -> (usize, usize) {
+        (span.offset / self.unit, (span.offset + span.len).div_ceil(self.unit))
+    }
+
+    /// Whether so many more units may be closed. Opening one in the middle of a run makes two of it: in the end every
+    /// second one of a run may stand alone.
+    fn has_room(&self, units: usize) -> bool {
+        self.read_only.count + units + self.read_only.runs < self.read_only_max
+    }
+}
+
+impl View {
+    /// The state of the mappings, where guards are what traps.
+    pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
+        self.guards.as_ref().map(LockCell::lock)
+    }
+
+    /// Shows pages; false when they are open for writing though they were to be protected.
+    pub(super) fn show_unguarded(&self, mut guards: LockCellGuard<'_, Guards>, span: Span, writable: bool) -> bool {
+        self.open_stretches(&mut guards, span);
+        let is_protected = !writable && self.close_to_writes(&mut guards, span);
+        if is_protected {
+            // Nobody may open it for writing in between, as [`Self::let_write_around`] would.
+            self.unguard(span);
+            return true;
+        }
+        self.let_write(&mut guards, span);
+        drop(guards);
+        self.unguard(span);
+        writable
+    }
+
+    /// Shows pages again that trapped though they are in view. False when they would be open for writing against the
+    /// pager's knowledge; they go on trapping then.
+    pub(super) fn show_again_unguarded(
+        &self,
+        mut guards: LockCellGuard<'_, Guards>,
+        span: Span,
+        writable: bool,
+    ) -> bool {
+        let (first, end) = guards.units(span);
+        if writable {
+            self.let_write(&mut guards, span);
+        } else if !guards.read_only.all(first, end) {
+            return false;
+        }
+        insist("change the access to a page", || self.apply(&guards, span));
+        self.unguard(span);
+        true
+    }
+
+    /// Opens what a span needs and guards it.
+    fn open_stretches(&self, guards: &mut Guards, span: Span) {
+        let (first, end) = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
+        if guards.open.all(first, end) {
+            return;
+        }
+        let apart = guards.open.runs > RUNS_MAX;
+        let at_once = if apart { STRETCHES_MANY } else { 1 };
+        let last = self.sizes.reserve / STRETCH;
+        let (first, end) = (first / at_once * at_once, end.next_multiple_of(at_once).min(last));
+        let mut next = first;
+        while next < end {
+            let stop = guards.open.first_unlike(next, end);
+            if !guards.open.get(next) {
+                let run = Span { offset: next * STRETCH, len: (stop - next) * STRETCH };
+                self.guard(run);
+                guards.open.set(next, stop, true);
+                insist("open a stretch of far memory", || self.apply(guards, run));
+            }
+            next = stop;
+        }
+    }
+
+    fn let_write(&self, guards: &mut Guards, span: Span) {
+        let (first, end) = guards.units(span);
+        if guards.read_only.none(first, end) {
+            return;
+        }
+        guards.read_only.set(first, end, false);
+        if self.apply(guards, span).is_err() {
+            self.let_write_around(guards, span);
+        }
+    }
+
+    /// The same where there are no mappings left: what is closed on both sides is opened with it, under guards, which
+    /// makes fewer of them. Pages in view there trap once more.
+    #[cold]
+    fn let_write_around(&self, guards: &mut Guards, span: Span) {
+        let (first, end) = guards.units(span);
+        let (from, to) = guards.read_only.around(first, end);
+        let run = Span { offset: from * guards.unit, len: (to - from) * guards.unit };
+        self.guard(run);
+        guards.read_only.set(from, to, false);
+        insist("open pages for writing (a larger --page-size needs fewer mappings)", || self.apply(guards, run));
+    }
+
+    /// Closes pages against writes, if there are mappings for it.
+    fn close_to_writes(&self, guards: &mut Guards, span: Span) -> bool {
+        let (first, end) = guards.units(span);
+        if guards.read_only.all(first, end) {
+            return true;
+        }
+        if !guards.has_room(end - first) {
+            return false;
+        }
+        guards.read_only.set(first, end, true);
+        // It is refused where the program has used up what there was.
+        self.apply(guards, span).is_ok()
+    }
+
+    /// Gives the open parts of a span the access that follows from what the program left and what is closed to writes.
+    ///
+    /// # Errors
+    /// The kernel's; part of it may have been changed.
+    fn apply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
+        let mut answer = Ok(());
+        let stretches = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
+        guards.open.each_run(stretches, STRETCH, span, |part, is_open| {
+            if is_open {
+                guards.read_only.each_run(guards.units(part), guards.unit, part, |part, is_closed| {
+                    let most = if is_closed { Prot::READ } else { Prot::READ_WRITE };
+                    self.restrictions.runs(part, |run, left| {
+                        let changed = self.change(run, Prot(most.0 & left.0));
+                        answer = answer.and(changed);
+                    });
+                });
+            }
+        });
+        answer
+    }
+
+    fn change(&self, span: Span, prot: Prot) -> Result<(), Errno> {
+        let mut answer = Ok(());
+        self.windows.runs(span, |addr, part| {
+            let change = || {
+                // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+                hanare_sys::again(|| unsafe { map::protect(addr, part.len, prot) })
+            };
+            answer = answer.and(change());
+        });
+        answer
+    }
+
+    /// The program's access to a span changed.
+    pub(super) fn reapply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
+        self.apply(guards, span)
+    }
+
+    /// Makes a new window, closed as it comes, like the offsets that it shows.
+    pub(super) fn match_window(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
+        let stretches = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
+        guards.open.each_run(stretches, STRETCH, span, |part, is_open| {
+            if is_open {
+                self.guard(part);
+            }
+        });
+        self.apply(guards, span)
+    }
+
+    pub(super) fn guard(&self, span: Span) {
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range is the program's view of far memory; its bytes stay in the file beneath.
+            insist("take pages out of view", || unsafe { map::guard(addr, part.len) });
+        });
+    }
+
+    fn unguard(&self, span: Span) {
+        self.windows.runs(span, |addr, part| insist("show pages", || map::unguard(addr, part.len)));
+    }
+}
+
+/// Bits with the number of those that are set, and of the runs that they make.
+struct Bits {
+    words: Vec<u64>,
+    len: usize,
+    count: usize,
+    runs: usize,
+}
+
+impl Bits {
+    fn new(len: usize) -> Self {
+        Self { words: vec![0; len / 64 + 1], len, count: 0, runs: 0 }
+    }
+
+    fn get(&self, index: usize) -> bool {
+        index < self.len && self.words[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    fn all(&self, first: usize, end: usize) -> bool {
+        self.get(first) && self.first_unlike(first, end) == end
+    }
+
+    fn none(&self, first: usize, end: usize) -> bool {
+        !self.get(first) && self.first_unlike(first, end) == end
+    }
+
+    /// The first bit of `first..end` that differs from the one at `first`; `end` when none does.
+    fn first_unlike(&self, first: usize, end: usize) -> usize {
+        let flip = if self.get(first) { u64::MAX } else { 0 };
+        let mut at = first;
+        while at < end {
+            let unlike = (self.words[at / 64] ^ flip) & (u64::MAX << (at % 64));
+            if unlike != 0 {
+                return (at / 64 * 64 + unlike.trailing_zeros() as usize).min(end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+
+    /// The bounds of what is set on both sides of a range, and of the range.
+    fn around(&self, first: usize, end: usize) -> (usize, usize) {
+        let mut from = first;
+        while from > 0 && self.get(from - 1) {
+            from -= 1;
+        }
+        let to = if self.get(end) { self.first_unlike(end, self.len) } else { end };
+        (from, to)
+    }
+
+    /// Where runs begin in a range, or right behind it.
+    fn begins(&self, first: usize, end: usize) -> usize {
+        (first..=end).filter(|&at| self.get(at) && (at == 0 || !self.get(at - 1))).count()
+    }
+
+    fn set(&mut self, first: usize, end: usize, on: bool) {
+        self.runs -= self.begins(first, end);
+        for at in first..end {
+            let bit = 1 << (at % 64);
+            let word = &mut self.words[at / 64];
+            self.count -= usize::from(*word & bit != 0);
+            *word = if on { *word | bit } else { *word & !bit };
+            self.count += usize::from(on);
+        }
+        self.runs += self.begins(first, end);
+    }
+
+    /// Cuts a span into runs of one value each, a bit standing for `size` bytes.
+    fn each_run(&self, (first, end): (usize, usize), size: usize, span: Span, mut visit: impl FnMut(Span, bool)) {
+        let mut next = first;
+        while next < end {
+            let stop = self.first_unlike(next, end);
+            let from = (next * size).max(span.offset);
+            let to = (stop * size).min(span.offset + span.len);
+            visit(Span { offset: from, len: to - from }, self.get(next));
+            next = stop;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against bits counted one by one.
+    #[test]
+    fn runs_are_counted_exactly() {
+        let mut bits = Bits::new(200);
+        let mut plain = [false; 200];
+        let mut seed = 1_u64;
+        for round in 0..2000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (first, len, on) = ((seed >> 33) as usize % 200, (seed >> 50) as usize % 9, seed >> 60 & 1 == 0);
+            let end = (first + 1 + len).min(200);
+            bits.set(first, end, on);
+            plain[first..end].fill(on);
+            let runs = (0..200).filter(|&at| plain[at] && (at == 0 || !plain[at - 1])).count();
+            assert_eq!((bits.count, bits.runs), (plain.iter().filter(|&&on| on).count(), runs), "round {round}");
+            let (from, to) = bits.around(first, end);
+            assert!(plain[from..first].iter().chain(&plain[end..to]).all(|&on| on), "round {round}");
+            assert!((from == 0 || !plain[from - 1]) && (to == 200 || !plain[to]), "round {round}");
+        }
+    }
+
+    /// Whatever is opened of what was closed, the mappings stay within the bound.
+    #[test]
+    fn pages_closed_to_writes_stay_within_their_mappings() {
+        let guards = Guards::new(4096 * 4096, 4096, 100);
+        let mut guards = guards.lock();
+        let mut next = 0;
+        while guards.has_room(1) {
+            guards.read_only.set(next, next + 1, true);
+            next += 1;
+        }
+        assert!((90..=100).contains(&guards.read_only.count));
+        for at in (1..next).step_by(2) {
+            guards.read_only.set(at, at + 1, false);
+            assert!(2 * guards.read_only.runs <= 101, "each run has two borders");
+        }
+    }
+
+    const PAGES: usize = 2048;
+
+    /// A view in sigsegv mode with guards; none where the kernel has none.
+    fn view(mappings: usize) -> Option<View> {
+        use super::super::{Mechanism, OS_PAGE, Program, Protection, Sizes};
+        use hanare_sys::features::{Disabled, Features};
+        if !Features::probe(&Disabled::default()).guards {
+            return None;
+        }
+        let sizes = Sizes {
+            reserve: PAGES * OS_PAGE,
+            unit: OS_PAGE,
+            block: OS_PAGE,
+            small_frames: 0,
+            wide_frames: 0,
+            aside_units: 0,
+        };
+        let program = Program { is_alone: || false, still: || None };
+        let mechanism = Mechanism::Protection(Protection::Guards { mappings });
+        Some(View::new(mechanism, sizes, false, program).expect("a view"))
+    }
+
+    fn span(page: usize, pages: usize) -> Span {
+        Span { offset: page * 4096, len: pages * 4096 }
+    }
+
+    /// Fills a page with this byte and shows it; whether it is protected as asked.
+    fn fill(view: &View, page: usize, byte: u8, writable: bool) -> bool {
+        let bytes = [byte; 4096];
+        // SAFETY: the page is absent and this test's.
+        unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
+    }
+
+    /// What the kernel reads in a page, as it would for another process; `None` where it is refused.
+    fn seen(view: &View, page: usize) -> Option<u8> {
+        let mut byte = 0_u8;
+        transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
+    }
+
+    /// Writes to a page as the program would; whether that did not trap.
+    fn write(view: &View, page: usize, mut byte: u8) -> bool {
+        transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
+    }
+
+    fn transfer(call: libc::c_long, view: &View, page: usize, byte: &mut u8) -> bool {
+        let here = [std::ptr::from_mut(byte) as usize, 1];
+        let there = [view.base() + page * 4096, 1];
+        let own = std::process::id() as usize;
+        let args = [own, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+        // SAFETY: a byte here, and one of a page of the test's, each in a table of one row.
+        let moved = unsafe { hanare_sys::syscall(call, args) };
+        moved == Ok(1)
+    }
+
+    /// Mappings that the view is in.
+    fn mappings(view: &View) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+        let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+        let range = view.base()..view.base() + PAGES * 4096;
+        maps.lines().filter_map(start).filter(|at| range.contains(at)).count()
+    }
+
+    #[test]
+    fn pages_come_and_go_without_mappings_of_their_own_and_nobody_sees_zeroes_for_them() {
+        let Some(view) = view(0) else { return };
+        for page in (1..PAGES).step_by(2) {
+            assert!(!fill(&view, page, 7, false), "nothing tells of a write to it");
+        }
+        assert!(mappings(&view) <= 2, "{}", mappings(&view));
+        for page in (1..PAGES).step_by(2) {
+            assert_eq!((seen(&view, page), seen(&view, page - 1)), (Some(7), None));
+        }
+        assert!(write(&view, 5, 9));
+        view.freeze(span(5, 1));
+        assert_eq!((seen(&view, 5), write(&view, 5, 3)), (None, false));
+        // SAFETY: the second mapping's bytes of a frozen page.
+        assert_eq!(unsafe { view.frozen(span(5, 1)).expect("in place").read() }, 9, "no write was lost");
+        assert!(view.show(span(5, 1), true));
+        assert_eq!(seen(&view, 5), Some(9));
+        let mut batch = hanare_sys::batch::DontNeedBatch::new(false);
+        view.drop_later(span(5, 1), &mut batch);
+        assert_eq!(seen(&view, 5), None);
+        assert!(fill(&view, 5, 0, true));
+        assert_eq!(seen(&view, 5), Some(0), "its old bytes are gone");
+    }
+
+    #[test]
+    fn clean_pages_are_closed_to_writes_as_far_as_there_are_mappings() {
+        let Some(view) = view(64) else { return };
+        let certain = (0..200).step_by(2).filter(|&page| fill(&view, page, 1, false)).count();
+        assert!((20..=32).contains(&certain), "{certain}");
+        assert!(mappings(&view) <= 66, "{}", mappings(&view));
+        assert!(!write(&view, 0, 2) && write(&view, 198, 2));
+        view.open(span(0, 1));
+        assert!(write(&view, 0, 2));
+        // Gone and back as it was: it is closed still, which costs nothing.
+        view.freeze(span(2, 1));
+        assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
+        view.freeze(span(2, 1));
+        assert!(view.show(span(2, 1), true) && write(&view, 2, 2));
+    }
+
+    #[test]
+    fn the_access_of_the_program_holds_for_pages_in_view_and_for_those_that_come() {
+        let Some(view) = view(64) else { return };
+        assert!(fill(&view, 0, 1, false) && fill(&view, 1, 1, true));
+        view.restrict(span(0, 600), libc::PROT_READ).expect("granted");
+        assert!(!write(&view, 0, 2) && !write(&view, 1, 2) && seen(&view, 1) == Some(1));
+        // In the next stretch, which was closed so far.
+        assert!(fill(&view, 599, 1, true) && seen(&view, 599) == Some(1) && !write(&view, 599, 2));
+        view.restrict(span(0, 600), libc::PROT_NONE).expect("granted");
+        assert_eq!((seen(&view, 1), seen(&view, 599)), (None, None));
+        view.restrict(span(0, 600), libc::PROT_READ | libc::PROT_WRITE).expect("granted");
+        assert!(!write(&view, 0, 2), "a clean page stays closed to writes");
+        assert!(write(&view, 1, 2) && write(&view, 599, 2));
+        assert_eq!(seen(&view, 2), None, "an absent page traps still");
+    }
+
+    /// Without mappings left a page in the middle of closed ones is opened with its neighbours. They trap once more, and are
+    /// not open for writing before the pager knows of it.
+    #[test]
+    fn without_mappings_left_the_neighbours_are_opened_under_guards() {
+        let Some(view) = view(64) else { return };
+        for page in 0..8 {
+            assert!(fill(&view, page, page as u8, false));
+        }
+        let mut guards = view.guards().expect("guards");
+        view.let_write_around(&mut guards, span(4, 1));
+        drop(guards);
+        assert!((0..8).all(|page| seen(&view, page).is_none() && !write(&view, page, 9)));
+        assert!(!view.show_again(span(3, 1), false), "it would be open for writing");
+        assert_eq!(seen(&view, 3), None);
+        assert!(view.show_again(span(4, 1), true) && write(&view, 4, 9) && seen(&view, 5).is_none());
+    }
+
+    #[test]
+    fn a_window_traps_like_what_it_shows() {
+        let Some(view) = view(64) else { return };
+        assert!(fill(&view, 0, 1, true), "opens the stretch");
+        let place = hanare_sys::map::Mapping::reserve(4 * 4096, 4096).expect("a place").leak();
+        // SAFETY: memory of the test's that nobody uses.
+        unsafe { view.add_window(place, span(8, 4)) }.expect("a window");
+        let there = |page: usize| {
+            let mut byte = 0_u8;
+            let (here, there) = ([std::ptr::from_mut(&mut byte) as usize, 1], [place + page * 4096, 1]);
+            let args = [std::process::id() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+            // SAFETY: a byte here, and one of a page of the test's.
+            unsafe { hanare_sys::syscall(libc::SYS_process_vm_readv, args) }.ok().map(|_| byte)
+        };
+        assert!((0..4).all(|page| there(page).is_none()));
+        assert!(fill(&view, 9, 5, true));
+        assert_eq!((there(0), there(1), seen(&view, 9)), (None, Some(5), None));
+    }
+}
