@@ -73,11 +73,14 @@ sanitize:
 	ASAN_OPTIONS=handle_segv=0:handle_sigbus=0 RUSTFLAGS="$(call SANITIZER,address)" $(call SANITIZED,address) --no-fail-fast \
 	    -p hanare-paging -p hanare-wire -p hanare-server -p hanare-sys -- \
 	    --skip a_locked_page_is_reported_and_passed_over
-	@$(call has_sanitizer,tsan) || { echo "this toolchain has no thread sanitizer: that part is left out"; exit 0; }
-	TSAN_OPTIONS=suppressions=$(abspath scripts/tsan.supp) RUSTFLAGS="$(call SANITIZER,thread) -Cunsafe-allow-abi-mismatch=sanitizer" $(call SANITIZED,thread) \
-	    -p hanare-sys --test futex
-	TSAN_OPTIONS=suppressions=$(abspath scripts/tsan.supp) RUSTFLAGS="$(call SANITIZER,thread) -Cunsafe-allow-abi-mismatch=sanitizer" $(call SANITIZED,thread) \
-	    -p hanare --lib -- gate:: tree:: places::
+	@if $(call has_sanitizer,tsan); then $(MAKE) --no-print-directory sanitize-threads; \
+	    else echo "this toolchain has no thread sanitizer: that part is left out"; fi
+
+sanitize-threads: export TSAN_OPTIONS = suppressions=$(abspath scripts/tsan.supp)
+sanitize-threads: export RUSTFLAGS = $(call SANITIZER,thread) -Cunsafe-allow-abi-mismatch=sanitizer
+sanitize-threads:
+	$(call SANITIZED,thread) -p hanare-sys --test futex
+	$(call SANITIZED,thread) -p hanare --lib -- gate:: tree:: places::
 
 # Advisories are left out: their database is on GitHub, which a machine that builds from a registry mirror may not reach.
 check:
@@ -156,5 +159,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test check sanitize bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-shared bench-cluster workloads shared-workloads python install clean
