@@ -43,7 +43,8 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     match advice {
         // FREE allows the pages to be dropped at any time before the next write, so at once.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-            far::discard(range.start, range.len());
+            // SAFETY: the program gives up what the range holds, as madvise(2) says.
+            unsafe { far::discard(range.start, range.len()) };
         }
         libc::MADV_WILLNEED => far::will_need(range.start, range.len()),
         libc::MADV_POPULATE_READ => return populate(range, false),

@@ -63,10 +63,14 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
     }
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
-        far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE)?;
+        // SAFETY: beyond the break nobody has anything yet.
+        unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        far::discard(new, old - new);
-        far::protect(new, old - new, libc::PROT_NONE)?;
+        // SAFETY: the program gives up what lies beyond its new break.
+        unsafe {
+            far::discard(new, old - new);
+            far::protect(new, old - new, libc::PROT_NONE)?;
+        }
     }
     NOW.store(wanted, Ordering::Release);
     Ok(now)

@@ -131,7 +131,8 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
         kernel(libc::SYS_munmap, [trial, len, 0, 0, 0, 0])?;
     }
     for (part, _) in range.pieces().filter(|(_, far)| *far) {
-        keeping_errno(|| far::make_hole(part.start, part.len()));
+        // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
+        keeping_errno(|| unsafe { far::make_hole(part.start, part.len()) });
     }
     // SAFETY: passed on from the caller; nothing of the range is far any more.
     unsafe { kernel(libc::SYS_mmap, args) }
@@ -140,8 +141,11 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
 /// Fresh zeroes with a new protection, where far memory already is. The protection first: it fails when part of the range
 /// is not allocated, and then nothing must be lost.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
-    far::protect(range.start, range.len(), prot)?;
-    far::discard(range.start, range.len());
+    // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
+    unsafe {
+        far::protect(range.start, range.len(), prot)?;
+        far::discard(range.start, range.len());
+    }
     Ok(())
 }
 
@@ -171,7 +175,8 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             range,
             |near| unmap(near.start, near.len()),
             |part| {
-                far::release(part.start, part.len());
+                // SAFETY: the contract of munmap(2).
+                unsafe { far::release(part.start, part.len()) };
                 Ok(())
             },
         ),
@@ -191,10 +196,13 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
             range,
             |near| protect(near.start, near.len()),
             |part| {
-                if prot & libc::PROT_EXEC == 0 {
-                    return far::protect(part.start, part.len(), prot);
+                // SAFETY: the contract of mprotect(2). Who makes memory code writes it no more.
+                unsafe {
+                    if prot & libc::PROT_EXEC == 0 {
+                        return far::protect(part.start, part.len(), prot);
+                    }
+                    far::expel(part.start, part.len())?;
                 }
-                far::expel(part.start, part.len())?;
                 protect(part.start, part.len())
             },
         ),
@@ -255,11 +263,13 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
         return Err(libc::EINVAL);
     }
     if !keep_old && new_len <= old.len() {
-        keeping_errno(|| far::release(old.start + new_len, old.len() - new_len));
+        // SAFETY: the program gives up what lies beyond the new length, as mremap(2) says.
+        keeping_errno(|| unsafe { far::release(old.start + new_len, old.len() - new_len) });
         return Ok(old.start);
     }
     let whole = far::allocation(old.start) == Some(old.len());
-    if !keep_old && whole && keeping_errno(|| far::resize(old.start, new_len)) {
+    // SAFETY: the new length is larger.
+    if !keep_old && whole && keeping_errno(|| unsafe { far::resize(old.start, new_len) }) {
         return Ok(old.start);
     }
     // What cannot be read cannot be copied.
@@ -272,9 +282,12 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     }
     // SAFETY: the new block holds at least the old range and is distinct from it.
     unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
-    keeping_errno(|| match keep_old {
-        true => far::discard(old.start, old.len()),
-        false => far::release(old.start, old.len()),
+    // SAFETY: its bytes have moved, and the program gives up what was there, as mremap(2) says.
+    keeping_errno(|| unsafe {
+        match keep_old {
+            true => far::discard(old.start, old.len()),
+            false => far::release(old.start, old.len()),
+        }
     });
     Ok(new as usize)
 }

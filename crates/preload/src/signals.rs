@@ -51,7 +51,8 @@ fn is_trap(signum: c_int) -> bool {
 /// Replaces what is chained behind the trap and returns what was.
 fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction, c_int> {
     match new {
-        Some(action) => signal::set_chained(signum, action),
+        // SAFETY: what the program gives sigaction(2) or signal(2).
+        Some(action) => unsafe { signal::set_chained(signum, action) },
         None => signal::chained(signum),
     }
     .map_err(|_| libc::EINVAL)

@@ -246,7 +246,8 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
             // Only pages that lie inside entirely: what shares a page with the range keeps its bytes.
             let (from, to) = (start.next_multiple_of(PAGE), end & !(PAGE - 1));
             if from < to {
-                far::discard(from, to - from);
+                // SAFETY: the caller gives up the contents.
+                unsafe { far::discard(from, to - from) };
             }
         }
         _ => {

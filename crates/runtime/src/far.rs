@@ -342,7 +342,10 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 }
 
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
-pub fn free(addr: usize) -> bool {
+///
+/// # Safety
+/// The caller owns the allocation, if there is one, and gives it up: nobody uses or borrows it any more.
+pub unsafe fn free(addr: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     inside(move || {
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
@@ -378,12 +381,16 @@ pub(crate) fn heap_uses(len: usize) -> bool {
 
 /// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
 /// range is not of whole pages of Hanare's.
-pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
+///
+/// # Safety
+/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
         return false;
     }
-    heap_discards(addr, len);
+    // SAFETY: passed on from the caller.
+    unsafe { heap_discards(addr, len) };
     inside(move || {
         state.idle.fetch_add(len as u64, Relaxed);
         state.count_far(state.taken.load(Relaxed));
@@ -392,7 +399,10 @@ pub(crate) fn heap_forgets(addr: usize, len: usize) -> bool {
 }
 
 /// The heap does not need what is in this range.
-pub(crate) fn heap_discards(addr: usize, len: usize) {
+///
+/// # Safety
+/// The caller owns the range and gives up what it holds: nobody borrows it or relies on its bytes.
+pub(crate) unsafe fn heap_discards(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     inside(move || {
         state.discard_whole(offset, len);
@@ -400,11 +410,15 @@ pub(crate) fn heap_discards(addr: usize, len: usize) {
 }
 
 /// Gives back any page-aligned part of far allocations, as munmap does.
-pub fn release(addr: usize, len: usize) {
+///
+/// # Safety
+/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+pub unsafe fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !is_reserved(addr) {
         // Of a static array the pages go, and its place stays taken.
-        discard(addr, len);
+        // SAFETY: passed on from the caller.
+        unsafe { discard(addr, len) };
         return inside(move || {
             state.engine.view().set_access(Span { offset, len }, Prot::NONE);
             state.far_changed();
@@ -419,7 +433,10 @@ pub fn release(addr: usize, len: usize) {
 }
 
 /// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages everywhere.
-pub fn discard(addr: usize, len: usize) {
+///
+/// # Safety
+/// The caller owns the range and gives up what it holds: nobody borrows it or relies on its bytes.
+pub unsafe fn discard(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
     inside(move || {
@@ -428,7 +445,10 @@ pub fn discard(addr: usize, len: usize) {
 }
 
 /// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
-pub fn resize(addr: usize, new_len: usize) -> bool {
+///
+/// # Safety
+/// The caller owns the allocation, and nobody uses or borrows what lies beyond the new length.
+pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     inside(move || {
         let new_len = new_len.max(1).next_multiple_of(state.granularity);
@@ -453,7 +473,10 @@ pub fn resize(addr: usize, new_len: usize) -> bool {
 ///
 /// # Errors
 /// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
-pub fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
+///
+/// # Safety
+/// The caller owns the range, and nobody borrows of it what the new access forbids.
+pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     inside(move || {
         if !state.extents.lock().covers(offset as u64, len as u64) {
@@ -472,10 +495,12 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
         inside(move || LEN.load(Relaxed).saturating_sub(state.extents.lock().taken_bytes() as usize))
     });
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
-    if start.is_null() || protect(start as usize, len, libc::PROT_NONE).is_ok() {
+    // SAFETY: an allocation that nobody else has yet.
+    if start.is_null() || unsafe { protect(start as usize, len, libc::PROT_NONE) }.is_ok() {
         return start;
     }
-    free(start as usize);
+    // SAFETY: as above.
+    unsafe { free(start as usize) };
     std::ptr::null_mut()
 }
 
@@ -646,7 +671,7 @@ impl State {
         }
     }
 
-    /// Now and then: a fair share among the processes of the run.
+    /// Now and then: a fair share among the processes of the run. By a thread that is inside the gate, see [`Seat::balance`].
     fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
         if let Some(share) = self.seat.balance(wants, self.engine.local_bytes()) {

@@ -10,7 +10,8 @@
 //! *asleep*. What it touches is there or is zeroes. It wakes up when it allocates or gives back far memory, or never: most
 //! children execute another program.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::*};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
 use hanare_sys::descriptors;
@@ -58,9 +59,15 @@ struct Pending {
     mask: Unblocked,
 }
 
+/// One at a time: the gate is closed from [`before`] to [`in_parent`], and who closes it waits for whoever has.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
-/// Whether a fork has begun. Most find nothing to do, and then write nothing either, which would cost them a page each.
-static IS_PENDING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread's fork is the pending one, which its child knows by its copy. The fork of another thread may have
+    /// begun before there was far memory, and so without the gate: it must not end this one. Most forks find nothing to do,
+    /// and then write nothing either, which would cost them a page each.
+    static IS_PENDING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// What a child goes on with when it wakes up.
 struct Asleep {
@@ -103,7 +110,7 @@ pub fn before() {
     // SAFETY: asks a number.
     PARENT.store(unsafe { libc::getpid() }, Relaxed);
     *PENDING.lock() = Some(Pending { plan, seat, mask });
-    IS_PENDING.store(true, Release);
+    IS_PENDING.set(true);
 }
 
 /// After a fork, in the parent, also when it failed.
@@ -158,7 +165,7 @@ fn go_on(plan: Plan, seat: Option<Seat>) {
 }
 
 fn was_pending() -> bool {
-    IS_PENDING.load(Acquire) && IS_PENDING.swap(false, AcqRel)
+    IS_PENDING.get() && IS_PENDING.replace(false)
 }
 
 // ---- before ---------------------------------------------------------------------------------------------------------
@@ -379,4 +386,21 @@ fn on_touch_end(reason: &str) -> ! {
         EXIT_LOST,
         format_args!("a forked child of process {} cannot use its parent's far memory: {reason}", PARENT.load(Relaxed)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_thread_that_forks_ends_its_fork() {
+        let mask = SignalMask::block_all().keep();
+        *PENDING.lock() = Some(Pending { plan: Plan::Nothing, seat: None, mask });
+        IS_PENDING.set(true);
+        // Its fork began when there was no far memory.
+        std::thread::spawn(in_parent).join().unwrap();
+        assert!(was_pending() && !was_pending());
+        let pending = PENDING.lock().take();
+        SignalMask::restore(pending.expect("the other thread has taken it").mask);
+    }
 }

@@ -129,7 +129,8 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
             Ok(())
         }
         Start::Large => Err(BadPointer::Freed),
-        Start::Outside if far::free(addr) => Ok(()),
+        // SAFETY: the caller gives up the block that starts here, if one does.
+        Start::Outside if unsafe { far::free(addr) } => Ok(()),
         Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
     }
 }
@@ -200,7 +201,8 @@ unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
             heap.blocks.give_large(addr - heap.base, now);
             now >= size && (size >= old || now < old)
         }
-        Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => far::resize(addr, size),
+        // SAFETY: the caller's promise, for an allocation of its own.
+        Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => unsafe { far::resize(addr, size) },
         _ => shrinks_little,
     }
 }
@@ -217,7 +219,8 @@ pub unsafe fn move_bytes(from: *mut u8, to: *mut u8, len: usize) {
         // SAFETY: `done + piece` is at most `len`.
         unsafe { to.add(done).copy_from_nonoverlapping(from.add(done), piece) };
         if piece == MOVE_PIECE && whole {
-            far::discard(from as usize + done, piece);
+            // SAFETY: these bytes are copied, and nobody reads the source afterwards.
+            unsafe { far::discard(from as usize + done, piece) };
         }
         done += piece;
     }
@@ -250,7 +253,8 @@ impl Heap {
             None => self.blocks.give_large(offset, usable),
         }
         if zeroed && usable >= DISCARD_MIN {
-            far::discard(block.addr().get(), usable);
+            // SAFETY: a block that nobody else has yet.
+            unsafe { far::discard(block.addr().get(), usable) };
         } else if zeroed {
             // SAFETY: a block of at least `size` bytes that nobody else has yet.
             unsafe { block.write_bytes(0, size) };

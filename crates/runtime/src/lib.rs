@@ -34,5 +34,6 @@ pub mod warm;
 mod watchdog;
 mod windows;
 
-#[global_allocator]
+// A sanitizer has to see what is allocated and freed.
+#[cfg_attr(not(hanare_sanitize), global_allocator)]
 static NEAR: near::Near = near::Near;

@@ -269,6 +269,9 @@ impl Seat {
     }
 
     /// Now and then: what the budget is to be, if it changes. `wants` is what the process could use, `local` what it has.
+    ///
+    /// Only this and [`Self::promise`] lower the share of a process that runs, and only this without the lock. The gate keeps
+    /// them apart: who balances is inside, and a fork promises with the gate closed. Else bytes could be given twice.
     pub(crate) fn balance(&self, wants: u64, local: u64) -> Option<u64> {
         let whole = self.tree.whole.load(Relaxed);
         if whole == 0 {

@@ -228,7 +228,10 @@ pub fn is_installed(signal: i32) -> bool {
 ///
 /// # Errors
 /// [`SignalError::NotAFaultSignal`].
-pub fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
+///
+/// # Safety
+/// The action's handler is one that sigaction(2) could be given.
+pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
     let old = std::mem::replace(&mut *slot.chained.lock(), Action::from_libc(&action));

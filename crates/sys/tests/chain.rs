@@ -92,7 +92,8 @@ fn run_case(case: &str) {
     set_kernel(if case == "before" { &full } else { &default });
     signal::install(libc::SIGSEGV, ours).unwrap();
     signal::install(libc::SIGSEGV, ours).unwrap();
-    let set = |action: &libc::sigaction| signal::set_chained(libc::SIGSEGV, *action).unwrap();
+    // SAFETY: actions with handlers of this test.
+    let set = |action: &libc::sigaction| unsafe { signal::set_chained(libc::SIGSEGV, *action) }.unwrap();
     match case {
         "before" => assert_eq!(signal::chained(libc::SIGSEGV).unwrap().sa_sigaction, full.sa_sigaction),
         "after" => {

@@ -68,7 +68,10 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
 }
 
 /// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
-pub fn make_hole(addr: usize, len: usize) {
+///
+/// # Safety
+/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+pub unsafe fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {
         state.discard_whole(offset, len);
@@ -85,16 +88,21 @@ pub fn make_hole(addr: usize, len: usize) {
 }
 
 /// Makes page-aligned far memory plain memory of the kernel's with the same contents, for good: what is to be executed
-/// cannot be far. No other thread writes to it meanwhile.
+/// cannot be far.
 ///
 /// # Errors
 /// The errno of the refusal; nothing but the access has changed.
-pub fn expel(addr: usize, len: usize) -> Result<(), i32> {
+///
+/// # Safety
+/// The caller owns the range; no other thread uses it meanwhile, and nobody borrows it.
+pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
-    protect(addr, len, Prot::READ_WRITE.0)?;
+    // SAFETY: passed on from the caller.
+    unsafe { protect(addr, len, Prot::READ_WRITE.0) }?;
     // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so touches are resolved.
     unsafe { copy::copy(addr as *const u8, aside.as_ptr(), len) };
-    make_hole(addr, len);
+    // SAFETY: passed on from the caller; its bytes are aside.
+    unsafe { make_hole(addr, len) };
     // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
     if let Err(errno) = unsafe { map::move_to(aside.leak(), addr, len) } {
         let why = format_args!("cannot map what becomes executable: {errno}; raise vm.max_map_count");

@@ -96,7 +96,8 @@ unsafe extern "C" fn decommit(
 ) -> bool {
     let addr = start as usize + offset;
     with_heap(|heap| heap.blocks.clear(addr - heap.base, len));
-    !keeping_errno(|| far::heap_forgets(addr, len))
+    // SAFETY: jemalloc has no block in a range that it decommits.
+    !keeping_errno(|| unsafe { far::heap_forgets(addr, len) })
 }
 
 /// What is left when `decommit` refused: the whole pages inside.
@@ -108,7 +109,8 @@ unsafe extern "C" fn purge_inside(
     len: usize,
     _: c_uint,
 ) -> bool {
-    keeping_errno(|| far::heap_discards(start as usize + offset, len));
+    // SAFETY: jemalloc has no block in a range that it purges.
+    keeping_errno(|| unsafe { far::heap_discards(start as usize + offset, len) });
     false
 }
 
