@@ -98,6 +98,7 @@ impl View {
         match &self.uffd {
             Some(uffd) => self.windows.runs(span, |addr, part| write_protect(uffd, addr, part.len, false, false)),
             None => {
+                // Ignored: it tells of pages that are open though they were to be protected; these are to be open.
                 let _ = self.show(span, true);
             }
         }
