@@ -19,7 +19,7 @@ OUTPUT_MAX = 1 << 20
 BUSY = 0.05
 
 # Exit codes of `hanare run` that are Hanare's own.
-LOST, FULL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 125, 126, 127
+LOST, FULL, KERNEL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 123, 125, 126, 127
 
 
 def adopt_orphans():

@@ -73,6 +73,20 @@ fn limits_set_before_the_run_hold_or_are_refused() {
     place.assert_nothing_left();
 }
 
+/// A limit on the size of files counts for shared memory, too. Without room for the engine's the run does not begin, and
+/// no signal ends it.
+#[test]
+fn a_limit_on_files_ends_the_run_before_it_begins() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| works(mode)) {
+        let mut command = place.command("sh");
+        command.args(["-c", "ulimit -f 2000 && exec \"$0\" \"$@\""]).arg(built().hanare());
+        command.args(["run", "--local", "8M", "--mode", mode, "--"]).arg(built().workload("touch")).arg("32M");
+        place.run(&mut command).assert_ended_by_us(125, "File too large");
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn what_the_c_library_allocates_for_itself_can_be_given_to_the_kernel() {
     same_everywhere("streams", 12 << 20);

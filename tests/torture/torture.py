@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import cells  # noqa: E402
-from cells import CANNOT_RUN, FULL, LOST, NO_START  # noqa: E402
+from cells import CANNOT_RUN, FULL, KERNEL, LOST, NO_START  # noqa: E402
 
 # A rank of shared memory was lost.
 RANK_LOST = 122
@@ -85,6 +85,9 @@ def read_options():
     parser.add_argument("--work", default="target/torture", help="private folders, findings (%(default)s)")
     parser.add_argument("--modes", default=",".join(MODES), help="trap modes to draw from (%(default)s)")
     parser.add_argument("--refuse", action="store_true", help="the build takes HANARE_TEST_REFUSE: draw seeds for it")
+    parser.add_argument("--calm", action="store_true",
+                        help="no disturbances and small workloads; with --refuse every run has a seed")
+    parser.add_argument("--runs", type=int, help="end after so many runs, if not by the minutes before")
     parser.add_argument("--only", help="workloads to draw from, with commas between them")
     options = parser.parse_args()
     options.hanare, options.workloads, options.work = map(
@@ -99,7 +102,7 @@ def work(options, first, end, results):
     cells.adopt_orphans()
     number = first
     try:
-        while time.monotonic() < end:
+        while time.monotonic() < end and (options.runs is None or number < options.runs):
             finding = torture(options, number)
             kind = "run" if not finding else "slow" if finding["what"].startswith("slow") else "finding"
             results.put((kind, tell(finding, options) if finding else None))
@@ -127,10 +130,10 @@ class Case:
         self.mode = r.choice(options.modes.split(","))
         self.page_size = r.choice(PAGE_SIZES)
         self.policy, self.prefetch = r.choice(POLICIES), r.choice(PREFETCHERS)
-        self.disturbance = r.choice(DISTURBANCES)
+        self.disturbance = "none" if options.calm else r.choice(DISTURBANCES)
         self.servers = r.choice(["private"] * 4 + ["private spill", "tcp", "tcp", "tcp spill", "two", "three", "unix"])
         self.disable = r.sample(FEATURES, r.choice([1, 1, 2])) if r.random() < 0.25 else []
-        self.refuse = r.randrange(1, 1 << 31) if options.refuse and r.random() < 0.5 else None
+        self.refuse = r.randrange(1, 1 << 31) if options.refuse and (options.calm or r.random() < 0.5) else None
         self.moment = r.choice([0.02, 0.1, 0.3, 1.0]) * r.random()
         self.choose_workload(r)
         self.choose_budget(r)
@@ -144,7 +147,8 @@ class Case:
         self.shared = self.name in SHARED
         self.own_servers = not self.shared and self.name != "blocks"
         # A page costs most where protection is the trap, and a large one most of all.
-        slow = self.mode == "sigsegv" or (self.mode == "sigbus" and self.disturbance == "busy beside")
+        beside = self.mode == "sigbus" and self.disturbance == "busy beside"
+        slow = self.options.calm or self.mode == "sigsegv" or beside
         self.mb, self.arguments = WORKLOADS[self.name](r, slow)
 
     def choose_budget(self, r):
@@ -278,6 +282,7 @@ def describe(case, command, disturbance, outcome, trouble):
     again = ["tests/torture/torture.py", "--seed", str(options.seed), "--case", str(case.number),
              "--hanare", options.hanare, "--workloads", options.workloads, "--modes", options.modes]
     again += ["--refuse"] if options.refuse else []
+    again += ["--calm"] if options.calm else []
     again += ["--only", options.only] if options.only else []
     return {
         "what": f"{trouble} [run {case.number}: {case.name}, {case.disturbance}]", "command": " ".join(words),
@@ -477,7 +482,7 @@ def judge(case, disturbance, outcome):
     if outcome.code not in allowed(case, disturbance, outcome):
         return f"exit code {outcome.code}"
     lines = len(outcome.hanare_lines())
-    if outcome.code in (LOST, FULL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not case.shared):
+    if outcome.code in (LOST, FULL, KERNEL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not case.shared):
         return f"exit code {outcome.code} with {lines} lines of Hanare's"
     return None
 
@@ -494,9 +499,9 @@ def allowed(case, disturbance, outcome):
     if disturbance.done and what == "end command":
         codes |= {128 + signal.SIGTERM}
     if what in ("few files", "little address space", "small cgroup", "scarce servers"):
-        codes |= {LOST, FULL, NO_START} | ({1} if any(refusal in text for refusal in REFUSALS) else set())
+        codes |= {LOST, FULL, KERNEL, NO_START} | ({1} if any(refusal in text for refusal in REFUSALS) else set())
     if what == "small cgroup" or case.refuse is not None:
-        codes |= {128 + signal.SIGKILL} if what == "small cgroup" else {LOST, NO_START}
+        codes |= {128 + signal.SIGKILL} if what == "small cgroup" else {LOST, KERNEL, NO_START}
         codes |= {1} if any(refusal in text for refusal in REFUSALS) else set()
     if case.disable:
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()

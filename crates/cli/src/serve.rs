@@ -17,7 +17,7 @@ use hanare::warm::Warmers;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
@@ -95,6 +95,8 @@ pub(crate) enum ServeError {
 
 /// Serves until it is told to stop.
 pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
+    // A file that grows beyond `ulimit -f` is to be an error that is told, not the end of the server.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(ServeError::Signals)?;
     if args.private.is_none() {
         let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
         tell_memory(&asked)?;

@@ -9,6 +9,7 @@ use crate::raw::{self, Errno, again};
 use crate::refuse::{self, Call};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -49,7 +50,7 @@ pub enum MapError {
     },
     /// A memfd could not be made or sized.
     #[error(
-        "cannot create a shared memory object of {len} bytes: {errno}; check `ulimit -n` and the memory that is left"
+        "cannot create a shared memory object of {len} bytes: {errno}; check `ulimit -n`, `ulimit -f` and the memory that is left"
     )]
     Memfd {
         /// The size asked for.
@@ -275,6 +276,10 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
+    // Asked beforehand: for a file beyond the limit the kernel sends SIGXFSZ, which ends the process.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
+        return Err(failed(rustix::io::Errno::FBIG));
+    }
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;
     Ok(descriptors::keep(fd))
 }
