@@ -55,8 +55,9 @@ void dlm_shutdown(void);
  * page, but to zero a reused block of less than 64 KiB, or to move one. NULL with errno ENOMEM when the address space set
  * aside (HANARE_RESERVE) is used up, when the size overflows, and, after a line on standard error, before dlm_startup. A
  * pointer that is no block's, or whose block was freed before, aborts with a line that names it. dlm_free and free are
- * not interchangeable. A forked child has no far memory: touching its parent's ends the child, freeing it does nothing,
- * and dlm_alloc there returns NULL. */
+ * not interchangeable. A forked child has copies of all blocks and
+ * part of the budget. A private server ends with the process that started it: a child that outlives its parent loses its
+ * blocks then, and ends with a line. */
 void *dlm_alloc(size_t size);
 void *dlm_calloc(size_t count, size_t size);
 void *dlm_realloc(void *block, size_t size);

@@ -1,14 +1,19 @@
-/* blocks [well|many SIZE|MISTAKE] [options of dlm_startup]
+/* blocks [well|many SIZE|forked|MISTAKE] [options of dlm_startup]
  *
  * The blocks of dlm_alloc and its kin. `well` allocates, resizes and frees blocks of every size without touching most of
  * them, checks what it may know of them, and that neither allocating nor freeing was a fault: all metadata is near, and no
- * far page is touched. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
+ * far page is touched. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it. `forked` forks
+ * before there is a block, and while threads allocate: children have blocks of their own, and nobody waits for a lock of a
+ * thread that is gone. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
  * realloc) is made once, and ends the program unless it goes unnoticed. */
 #define _GNU_SOURCE
 #include "../include/dlmm.h"
 #include "check.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #pragma weak dlm_startup
 #pragma weak dlm_shutdown
@@ -143,6 +148,46 @@ static void many(size_t bytes) {
     printf("ok blocks: a chain of %zu\n", count);
 }
 
+static atomic_int is_over;
+
+static void *churn(void *seed) {
+    void *held[64] = {NULL};
+    for (uint64_t n = 0; !is_over; n++) {
+        void **block = &held[word((uint64_t)(uintptr_t)seed, 0, n) % 64];
+        dlm_free(*block);
+        CALL((*block = dlm_alloc(word((uint64_t)(uintptr_t)seed, 1, n) % 3000 + 1)) != NULL);
+    }
+    for (size_t n = 0; n < 64; n++)
+        dlm_free(held[n]);
+    return NULL;
+}
+
+static void fork_once(void) {
+    pid_t child = fork();
+    CALL(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        many(MIB);
+        _exit(0);
+    }
+    int status;
+    CALL(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0, "the child ended with status %#x", (unsigned)status);
+}
+
+static void forked(void) {
+    pthread_t threads[4];
+    fork_once();
+    for (size_t n = 0; n < 4; n++)
+        CALL(pthread_create(&threads[n], NULL, churn, (void *)(n + 1)) == 0);
+    for (int round = 0; round < 30; round++)
+        fork_once();
+    is_over = 1;
+    for (size_t n = 0; n < 4; n++)
+        CALL(pthread_join(threads[n], NULL) == 0);
+    many(32 * MIB);
+}
+
 static void mistake(const char *which) {
     char *small = dlm_alloc(100), *large = dlm_alloc(50000), *huge = dlm_alloc(3000000), *bad = NULL;
     char near[64] __attribute__((aligned(16)));
@@ -190,6 +235,8 @@ int main(int argc, char **argv) {
         well();
     else if (strcmp(which, "many") == 0)
         many(argc > 2 ? parse_size(argv[2]) : (size_t)1 << 30);
+    else if (strcmp(which, "forked") == 0)
+        forked();
     else
         mistake(which);
     dlm_shutdown();

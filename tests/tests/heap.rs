@@ -21,6 +21,20 @@ fn allocating_and_freeing_touch_no_far_page_and_blocks_keep_their_bytes() {
     place.assert_nothing_left();
 }
 
+/// The children of a program that starts far memory itself have blocks, too, and it forks while its threads allocate.
+#[test]
+fn programs_that_use_the_library_fork_without_waiting() {
+    let place = Place::new();
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        let mut command = place.command(built().workload("blocks"));
+        command.args(["forked", "--local", "8M", "--mode", mode]).env("HANARE_BIN", built().hanare());
+        let outcome = place.run(&mut command);
+        outcome.assert_well(mode);
+        assert!(outcome.text().starts_with("ok blocks"), "{outcome:?}");
+    }
+    place.assert_nothing_left();
+}
+
 /// The program of the DLM paper on memory management, by itself and under `hanare run`.
 #[test]
 fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {

@@ -77,7 +77,7 @@ entry_of_six!(
 
 /// # Safety
 /// As mmap(2), called by whoever goes on at `caller`.
-unsafe extern "C" fn map(
+pub(crate) unsafe extern "C" fn map(
     addr: *mut c_void,
     len: usize,
     prot: c_int,

@@ -25,7 +25,8 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
         match number {
             // Memory that is mapped by number stays near, save where far memory is.
             libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
-                mapping::mmap(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t) as c_long
+                // Not `mmap` itself, whose name means another function within this library (runtime's `jemalloc.c`).
+                mapping::map(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t, 0) as c_long
             }
             libc::SYS_munmap => mapping::munmap(a as *mut _, b).into(),
             libc::SYS_mprotect => mapping::mprotect(a as *mut _, b, int(c)).into(),

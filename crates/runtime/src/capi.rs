@@ -103,6 +103,7 @@ fn boxed(error: impl Display + 'static) -> Box<dyn Display> {
 }
 
 extern "C" fn before_fork() {
+    crate::heap::lock_for_fork();
     far::before_fork();
 }
 

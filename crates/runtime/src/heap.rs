@@ -76,6 +76,12 @@ pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     arena::open()
 }
 
+/// Before [`far::before_fork`], in a library whose handlers run before those of jemalloc: a thread that holds a lock of
+/// jemalloc's may have to come into the engine before it frees it.
+pub(crate) fn lock_for_fork() {
+    arena::lock_for_fork();
+}
+
 /// In a fork, before it: whether a child may use the heap. Not if it was opened while the fork had begun.
 pub(crate) fn can_be_forked() -> bool {
     heap().is_none() || arena::is_locked()

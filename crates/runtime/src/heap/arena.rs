@@ -142,10 +142,17 @@ unsafe extern "C" fn merge(
 
 unsafe extern "C" {
     fn hanare_heap_is_used();
+    fn hanare_heap_before_fork();
     fn hanare_heap_is_locked() -> c_int;
     /// Set before `main`, and not written to afterwards.
     #[link_name = "hanare_heap_arenas"]
     safe static ARENAS: c_uint;
+}
+
+/// Takes jemalloc's locks for the fork that this thread is about to make, if there is a heap. Its handlers free them.
+pub(super) fn lock_for_fork() {
+    // SAFETY: jemalloc's own handler, which a thread runs once a fork.
+    unsafe { hanare_heap_before_fork() };
 }
 
 /// In a fork, between jemalloc's handlers: whether its locks are held, so that the child finds them free.

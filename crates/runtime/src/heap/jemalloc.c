@@ -46,7 +46,8 @@ static _Atomic size_t maps;
 /* jemalloc wants its metadata on such boundaries, and would map and cut until it has one. */
 #define BOUNDARY ((size_t)2 << 20)
 
-/* The linker puts this in the place of `mmap` wherever a library of ours calls it, which only jemalloc does. */
+/* The linker puts this in the place of `mmap` wherever a library of ours calls it, which nobody but jemalloc may: `syscall`
+ * may be ours, and would come here again. */
 __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
     if (addr || len % BOUNDARY != 0 || len > SIZE_MAX - BOUNDARY)
         return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
@@ -84,7 +85,7 @@ static _Atomic int is_used;
 static _Thread_local int has_locked;
 
 static void before_fork(void) {
-    if (is_used) {
+    if (is_used && !has_locked) {
         lock_all();
         has_locked = 1;
     }
@@ -104,7 +105,13 @@ static void after_fork_in_child(void) {
     }
 }
 
+extern handler _rjem_je_jemalloc_prefork __attribute__((weak));
+
+/* The linker puts this in the place of `pthread_atfork` wherever a library of ours calls it: others than jemalloc have
+ * their handlers registered as they are. */
 __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare, handler *parent, handler *child) {
+    if (prepare != _rjem_je_jemalloc_prefork)
+        return __register_atfork(prepare, parent, child, &__dso_handle);
     lock_all = prepare;
     unlock_in_parent = parent;
     unlock_in_child = child;
@@ -113,6 +120,12 @@ __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare
 
 /* Before the heap's first call of jemalloc. */
 __attribute__((visibility("hidden"))) void hanare_heap_is_used(void) { is_used = 1; }
+
+/* Before a fork keeps threads out of the engine: one that waits to come in may hold a lock of jemalloc's. */
+__attribute__((visibility("hidden"))) void hanare_heap_before_fork(void) {
+    if (lock_all)
+        before_fork();
+}
 
 /* In a fork, where there is a heap: whether its locks were taken. Where this file's handlers are not linked in, jemalloc
  * takes them by itself. */
