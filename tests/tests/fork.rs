@@ -37,6 +37,25 @@ fn children_have_their_parents_memory() {
     }
 }
 
+/// Memory that never left is inherited by the kernel's own fork: nothing of it may be out of sight in that moment, for a
+/// policy that wants to see touches or for a budget that is shared from now on.
+#[test]
+fn children_inherit_what_never_left() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K", "256K"] {
+            for policy in ["clock", "nru-swaps", "auto"] {
+                let place = Place::new();
+                let options = ["--mode", mode, "--page-size", page_size, "--policy", policy];
+                let mut command = place.hanare(["run", "--local", "24M"]);
+                let outcome = place.run(command.args(options).arg("--").arg(built().workload("forks")).arg("2M"));
+                outcome.assert_well(&options.join(" "));
+                assert!(outcome.text().starts_with("ok forks: "), "{options:?}: {outcome:?}");
+                place.assert_nothing_left();
+            }
+        }
+    }
+}
+
 /// So few pages fit into the budget that not every process can have two; those they have all the same.
 #[test]
 fn children_with_hardly_any_pages() {

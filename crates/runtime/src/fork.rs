@@ -180,21 +180,27 @@ fn prepare() -> (Plan, Option<Seat>) {
     }
     let engine = &state.engine;
     let bytes = state.far_bytes();
-    let is_bare = bytes == 0 && !engine.has_written_back();
     let seat = state.seat;
+    let is_bare = bytes == 0 && !engine.has_written_back();
     if is_bare && engine.is_settled() {
         return (let_fork(engine).map_or_else(Plan::Apart, |()| Plan::Asleep), None);
     }
-    let never_away = !engine.has_written_back() && engine.is_settled();
-    if never_away && engine.view().is_inherited() && seat.whole().is_some() {
+    // Whether the kernel's own fork gives the child everything.
+    let is_in_view = || !engine.has_written_back() && engine.is_settled();
+    engine.rest();
+    if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
-            if let Err(reason) = let_fork(engine) {
-                promised.withdraw();
-                return (Plan::Apart(reason), None);
+            // A smaller budget sends pages away.
+            if is_in_view() {
+                if let Err(reason) = let_fork(engine) {
+                    promised.withdraw();
+                    return (Plan::Apart(reason), None);
+                }
+                return (Plan::Asleep, Some(promised));
             }
-            return (Plan::Asleep, Some(promised));
+            promised.withdraw();
         }
     }
     let taken = spans(&state.extents.lock());
@@ -229,6 +235,11 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         }
     };
     state.budget_is(state.seat.share());
+    // A smaller budget sends pages away.
+    if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
+        promised.withdraw();
+        return Err(slow());
+    }
     let opened = open_links(engine)
         .map_err(|error| format!("its memory server does not share: {error}"))
         .and_then(|links| let_fork(engine).map(|()| links));

@@ -57,6 +57,12 @@ impl Engine {
         self.core.lock().pager.has_written_back()
     }
 
+    /// Nothing leaves the view any more for the policy's sake, until something is touched or time passes. Without it what is
+    /// settled may be hidden by the next event, and a child would read zeroes there.
+    pub(crate) fn rest(&self) {
+        self.submit(Event::Settle { first: 0, end: 0, leave: false });
+    }
+
     /// Brings everything to rest, with at most `local_max` bytes in local memory, or none in view if `leave`. Nobody else
     /// may bring events meanwhile but the completions of what is under way. `taken` are the allocated spans. What transfers
     /// hold stays, beyond `local_max` too. False when it takes longer than `limit`.
