@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::coherence::{Event, Misuse, Outcome, Placement, Rank, Reduction};
 use crate::limits::VALUES_MAX;
-use crate::live::{Counts, EXIT_OWN, Job, Live, die};
+use crate::live::{self, Counts, EXIT_OWN, Job, Live, die};
 
 const PAGE: usize = 4096;
 
@@ -187,7 +187,7 @@ pub extern "C" fn dsm_shutdown() {
         let rank = live.job().rank;
         let json = DsmStats::of(&live.counts()).to_json(rank);
         if let Err(error) = std::fs::write(folder.join(format!("{rank}.json")), json) {
-            eprintln!("hanare: rank {rank}: cannot write its counts to {}: {error}", folder.display());
+            live::say(&format!("rank {rank}: cannot write its counts to {}: {error}", folder.display()));
         }
     }
     OVER.store(true, Ordering::Release);

@@ -20,7 +20,7 @@ use hanare_sys::memory::Memory;
 
 use crate::settings::{Local, fits};
 use crate::stats::Stats;
-use crate::{far, heap, private, stats};
+use crate::{far, fatal, heap, private, stats};
 use options::Options;
 
 const PAGE: usize = 4096;
@@ -42,7 +42,7 @@ fn fail(error: c_int) {
 }
 
 fn refuse(error: &dyn Display) -> ! {
-    eprintln!("hanare: {error}");
+    fatal::say(format_args!("{error}"));
     // SAFETY: ends the process at once; 125 is Hanare's own error before the program's work began.
     unsafe { libc::_exit(125) }
 }
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn dlm_startup(argc: *mut c_int, argv: *mut *mut *mut c_ch
     };
     if far::active() {
         if !options.is_empty() && !STARTED_HERE.load(Ordering::Relaxed) {
-            eprintln!("hanare: started by 'hanare run', whose options hold; the program's own are ignored");
+            fatal::say(format_args!("started by 'hanare run', whose options hold; the program's own are ignored"));
         }
         return 0;
     }
@@ -77,7 +77,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
     if let (Local::Bytes(bytes), Ok(memory)) = (settings.local, Memory::now()) {
         const WHAT: &str = "the local budget of";
         fits::check(WHAT, bytes, &memory).map_err(boxed)?;
-        fits::warning(WHAT, bytes, &memory).inspect(|line| eprintln!("hanare: {line}"));
+        fits::warning(WHAT, bytes, &memory).inspect(|line| fatal::say(format_args!("{line}")));
     }
     // Open until the engine has counters of its own from it.
     let mut counters = None;
@@ -177,7 +177,7 @@ fn ready(call: &str) -> bool {
         return true;
     }
     if !far::is_started() && !TOLD_TOO_EARLY.swap(true, Ordering::Relaxed) {
-        eprintln!("hanare: {call} before dlm_startup(): no memory is far yet; call dlm_startup() first");
+        fatal::say(format_args!("{call} before dlm_startup(): no memory is far yet; call dlm_startup() first"));
     }
     fail(libc::ENOMEM);
     false

@@ -22,9 +22,14 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
 /// Says why on stderr and ends the process at once, without running anything of the program's.
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
-    let line = format!("hanare: {why}\n");
-    // Ignored: a closed stderr is no reason to stay.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    say(why);
     // SAFETY: ends the process; nothing of it is used afterwards.
     unsafe { libc::_exit(code) }
+}
+
+/// Prints a line on stderr, which may be closed or on a full disk.
+pub fn say(what: &str) {
+    let line = format!("hanare: {what}\n");
+    // Ignored: there is nobody left to be told.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }

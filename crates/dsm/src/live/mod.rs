@@ -25,5 +25,5 @@ mod tcp;
 
 pub use elsewhere::{Elsewhere, ServerSpec};
 pub use engine::{Counts, Live, StartError};
-pub use fatal::{EXIT_LOST, EXIT_OWN, die};
+pub use fatal::{EXIT_LOST, EXIT_OWN, die, say};
 pub use job::{Job, JobError, Meet, Transfer};
