@@ -37,6 +37,22 @@ fn advice_does_what_it_says_or_is_refused() {
     same_everywhere("advice", 12 << 20);
 }
 
+/// Threads close pages while neighbours of these leave and come back: what cannot be moved, because it lies in several
+/// mappings now, keeps its words.
+#[test]
+fn pages_beside_closed_ones_keep_their_words() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["auto", "64K", "2M"] {
+            let mut command = place.hanare(["run", "--local", "16M", "--mode", mode, "--page-size", page_size, "--"]);
+            let outcome = place.run(command.arg(built().workload("closed")).args(["16M", "3", "2000"]));
+            outcome.assert_well(&format!("{mode} mode, pages of {page_size}"));
+            assert!(outcome.text().starts_with("ok closed: "), "{outcome:?}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn pages_given_to_a_pipe_or_a_socket_stay_what_they_were() {
     same_everywhere("splice", 16 << 20);

@@ -31,8 +31,9 @@ pub(crate) enum Moved {
 }
 
 impl View {
-    /// Moves a page out of view into an empty frame, in one step that no write can fall into. `clean` says that its bytes
-    /// are not needed. Returns false when a transfer holds it: then it is in view, unchanged.
+    /// Moves a page out of view into an empty frame, in one step that no write can fall into. `clean` says that it is not
+    /// open for writing; its bytes are in the frame all the same, from where a touch meanwhile brings it back. Returns false
+    /// when a transfer holds it: then it is in view, unchanged.
     ///
     /// # Safety
     /// The page is in transit and the frame empty, both this call's to handle.
@@ -44,11 +45,9 @@ impl View {
             Moved::Stays => return false,
             Moved::Unmovable => {}
         }
-        if !clean {
-            self.freeze(span);
-            // SAFETY: the page is frozen, the frame is the caller's.
-            unsafe { self.read(span, self.frame(frame)) };
-        }
+        self.freeze(span);
+        // SAFETY: the page is frozen, the frame is the caller's.
+        unsafe { self.read(span, self.frame(frame)) };
         self.windows.runs(span, |addr, part| self.drop_pages(addr, part.len));
         true
     }
