@@ -150,6 +150,17 @@ static void fixing(void) {
     REQUIRE(touch(part + len / 2, 0) == SIGSEGV, "a fixed PROT_NONE mapping is readable");
     CALL(mprotect(part, len, PLAIN) == 0);
     check_zero(part, len, "a fixed mapping opened again");
+    /* Where a part was given back, or more than that. */
+    CALL(munmap(part + PAGE, MIB) == 0);
+    CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);
+    check_zero(part, len, "a fixed mapping over a hole");
+    memset(part, 1, len);
+    CALL(munmap(words, size) == 0);
+    CALL(mmap(words, size, PROT_NONE, PRIVATE | MAP_FIXED | MAP_NORESERVE, -1, 0) == words);
+    CALL(mprotect(words, size, PLAIN) == 0);
+    check_zero(words, size, "a fixed mapping where all was given back");
+    fill_words(words, size / 8, 9, 0);
+    check_words(words, size / 8, 9, 0, "a fixed mapping where all was given back");
     CALL(munmap(words, size) == 0);
 }
 

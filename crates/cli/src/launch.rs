@@ -160,8 +160,9 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
     let (sender, news) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::Signals)?;
-    let of_signals = sender.clone();
-    std::thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(News::Signal(signal))));
+    let heard = sender.clone();
+    let of_signals = move || signals.forever().try_for_each(|signal| heard.send(News::Signal(signal)));
+    std::thread::Builder::new().spawn(of_signals).map_err(LaunchError::Signals)?;
     let mut ranks = Ranks { pids: Vec::new() };
     for rank in 0..args.ranks {
         let child = match start(args, rank, &place.0, &elsewhere) {
@@ -173,11 +174,15 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
         };
         ranks.pids.push(Some(Pid::from_child(&child)));
         let sender = sender.clone();
-        std::thread::spawn(move || {
+        let waits = move || {
             let mut child = child;
             let status = child.wait();
             sender.send(News::Ended(rank, status))
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(waits) {
+            ranks.send(Signal::KILL);
+            return Err(LaunchError::Signals(error));
+        }
     }
     let code = ranks.wait(&news, &place);
     elsewhere.close();

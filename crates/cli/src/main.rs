@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, getrlimit};
 
 use crate::message::say;
 
@@ -34,7 +35,7 @@ pub(crate) const EXIT_OWN: u8 = 125;
 const EXIT_CODES: &str = "\
 Exit codes of 'hanare run': the program's own; 128+n when signal n killed it; 125 Hanare could not start it (bad flags, \
 budget, server, trap mode); 126 found but not runnable under Hanare; 127 not found; 120 a memory server was lost, lied \
-or fell silent; 121 memory servers and spill space are full.";
+or fell silent; 121 memory servers and spill space are full; 123 the kernel refused what the run cannot go on without.";
 
 /// Memory beyond one machine for programs as they are.
 #[derive(Parser)]
@@ -57,7 +58,29 @@ enum Command {
     Place(place::PlaceArgs),
 }
 
+/// The least stack that the command runs on itself. `ulimit -s` may be meant for the program.
+const STACK_MIN: u64 = 1 << 20;
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    if getrlimit(Resource::Stack).current.is_none_or(|limit| limit >= STACK_MIN) {
+        return command();
+    }
+    let roomy = std::thread::Builder::new().stack_size(STACK).spawn(command);
+    match roomy.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        // It has said so itself.
+        Ok(Err(_)) => ExitCode::from(EXIT_OWN),
+        Err(error) => {
+            say(&format!(
+                "the stack is too small, and there can be no other: {error}; raise `ulimit -s` or `ulimit -u`"
+            ));
+            ExitCode::from(EXIT_OWN)
+        }
+    }
+}
+
+fn command() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

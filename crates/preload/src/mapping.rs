@@ -138,9 +138,10 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
     unsafe { kernel(libc::SYS_mmap, args) }
 }
 
-/// Fresh zeroes with a new protection, where far memory already is. The protection first: it fails when part of the range
-/// is not allocated, and then nothing must be lost.
+/// Fresh zeroes with a new protection, where far memory is, or was before the program gave it back. The protection first:
+/// where it fails nothing must be lost.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
+    far::claim(range.start, range.len())?;
     // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
     unsafe {
         far::protect(range.start, range.len(), prot)?;

@@ -75,6 +75,33 @@ impl Extents {
         Some(start)
     }
 
+    /// Takes what is free of the pages that meet `[off, off + len)`, each gap's part as an allocation of its own: addresses
+    /// that were given back and are mapped again. Returns the bytes taken.
+    pub fn claim(&mut self, off: u64, len: u64) -> u64 {
+        let start = off & !(PAGE - 1);
+        let Some(end) = off.checked_add(len).and_then(round_up) else {
+            return 0;
+        };
+        let mut claimed = 0;
+        while let Some((gap, gap_len)) = self.first_gap_meeting(start, end) {
+            self.remove_gap(gap);
+            let (from, to) = (gap.max(start), (gap + gap_len).min(end));
+            self.add_gap(gap, from - gap);
+            self.add_gap(to, gap + gap_len - to);
+            self.add_taken(from, to - from);
+            claimed += to - from;
+        }
+        claimed
+    }
+
+    /// Bytes of `[off, off + len)`, whole pages, that are free.
+    pub fn free_bytes_in(&self, off: u64, len: u64) -> u64 {
+        let end = off.saturating_add(len);
+        let before = self.gaps.range(..off).next_back();
+        let meeting = before.into_iter().chain(self.gaps.range(off..end));
+        meeting.map(|(&gap, &gap_len)| (gap + gap_len).min(end).saturating_sub(gap.max(off))).sum()
+    }
+
     /// Length of the allocation that starts at `off`.
     pub fn allocation(&self, off: u64) -> Option<u64> {
         self.taken.get(&off).copied()
@@ -185,6 +212,12 @@ impl Extents {
         self.find(at).or_else(following)
     }
 
+    /// The first gap that meets `[at, end)`.
+    fn first_gap_meeting(&self, at: u64, end: u64) -> Option<(u64, u64)> {
+        let before = self.gaps.range(..=at).next_back().filter(|&(&gap, &len)| gap + len > at);
+        before.or_else(|| self.gaps.range(at..end).next()).map(|(&gap, &len)| (gap, len)).filter(|_| at < end)
+    }
+
     fn add_gap(&mut self, start: u64, len: u64) {
         if len > 0 {
             self.gaps.insert(start, len);
@@ -248,6 +281,7 @@ mod tests {
         Alloc { len: u64, align: u64 },
         Free { nth: usize },
         Release { page: usize, pages: usize },
+        Claim { page: usize, pages: usize },
         Grow { nth: usize, len: u64 },
         Shrink { nth: usize, len: u64 },
     }
@@ -259,6 +293,7 @@ mod tests {
             4 => (len.clone(), align).prop_map(|(len, align)| Op::Alloc { len, align }),
             2 => (0usize..64).prop_map(|nth| Op::Free { nth }),
             1 => (0..PAGES, 0usize..300).prop_map(|(page, pages)| Op::Release { page, pages }),
+            1 => (0..PAGES, 0usize..300).prop_map(|(page, pages)| Op::Claim { page, pages }),
             1 => (0usize..64, len.clone()).prop_map(|(nth, len)| Op::Grow { nth, len }),
             1 => (0usize..64, len).prop_map(|(nth, len)| Op::Shrink { nth, len }),
         ]
@@ -361,6 +396,17 @@ mod tests {
                 prop_assert_eq!(extents.release(off(page), off(end - page)), off(held));
                 model.release(page, pages);
             }
+            Op::Claim { page, pages } => {
+                let end = (page + pages).min(PAGES);
+                let free: Vec<_> = model.runs(|owner| owner == 0);
+                let parts = free.into_iter().map(|(at, len)| (at.max(page), (at + len).min(end)));
+                let parts: Vec<_> = parts.filter(|(from, to)| from < to).collect();
+                let bytes = off(parts.iter().map(|(from, to)| to - from).sum());
+                prop_assert_eq!(extents.free_bytes_in(off(page), off(end - page)), bytes);
+                prop_assert_eq!(extents.claim(off(page), off(end - page)), bytes);
+                parts.into_iter().for_each(|(from, to)| model.take(from, to - from));
+                prop_assert!(extents.covers(off(page), off(end - page)));
+            }
             Op::Grow { nth: which, len } => {
                 if let Some((page, count)) = nth(model, which) {
                     let new = pages(len);
@@ -428,6 +474,8 @@ mod tests {
             extents.alloc(4096, 1);
             extents.grow_in_place(0, off);
             extents.shrink(0, off);
+            extents.claim(off, len);
+            extents.free_bytes_in(off, len);
             extents.release(off, len);
             extents.covers(off, len);
             extents.find(off);

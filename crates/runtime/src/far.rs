@@ -341,6 +341,25 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     })
 }
 
+/// Takes addresses of far memory again that were given back, as a fixed mapping there does. What is taken already stays so.
+///
+/// # Errors
+/// `ENOMEM` when nobody has room for it.
+pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
+    let (Some(state), Some(offset)) = (ready(), allocated_offset(addr)) else { return Ok(()) };
+    inside(move || {
+        let free = state.extents.lock().free_bytes_in(offset as u64, len as u64) as usize;
+        if free > 0 {
+            if !state.promises(free, state.launch.settings.overcommit, Refusal::Told) {
+                return Err(libc::ENOMEM);
+            }
+            state.extents.lock().claim(offset as u64, len as u64);
+            state.far_changed();
+        }
+        Ok(())
+    })
+}
+
 /// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
 ///
 /// # Safety

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hanare_sys::{limits, syscall};
 
+use crate::fatal::{self, EXIT_KERNEL};
+
 /// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
@@ -193,27 +195,25 @@ pub struct Near;
 // method must pass unchanged, so that a block is always returned to where it came from; neither source unwinds.
 unsafe impl GlobalAlloc for Near {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout.size()) {
+        needed(if is_large(layout.size()) {
             note_large(map(layout.size(), layout.align()), layout.size())
         } else if layout.align() <= MALLOC_ALIGN {
             malloc(layout.size())
         } else {
             memalign(layout.align(), layout.size())
-        }
+        })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_large(layout.size()) {
-            return note_large(map(layout.size(), layout.align()), layout.size());
+            return needed(note_large(map(layout.size(), layout.align()), layout.size()));
         }
         if layout.align() <= MALLOC_ALIGN {
-            return calloc(1, layout.size());
+            return needed(calloc(1, layout.size()));
         }
-        let block = memalign(layout.align(), layout.size());
-        if !block.is_null() {
-            // SAFETY: the block was just allocated with this size.
-            unsafe { block.write_bytes(0, layout.size()) };
-        }
+        let block = needed(memalign(layout.align(), layout.size()));
+        // SAFETY: the block was just allocated with this size.
+        unsafe { block.write_bytes(0, layout.size()) };
         block
     }
 
@@ -230,26 +230,35 @@ unsafe impl GlobalAlloc for Near {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if !is_large(layout.size()) && !is_large(new_size) && layout.align() <= MALLOC_ALIGN {
             // SAFETY: a small block of ordinary alignment is a heap block, and its owner calls.
-            return unsafe { realloc(block, new_size) };
+            return needed(unsafe { realloc(block, new_size) });
         }
         if is_large(layout.size()) && is_large(new_size) && layout.align() <= PAGE {
-            let moved = remap(block, layout.size(), new_size);
-            if !moved.is_null() {
-                forget_large(block);
-                note_large(moved, new_size);
-            }
-            return moved;
+            let moved = needed(remap(block, layout.size(), new_size));
+            forget_large(block);
+            return note_large(moved, new_size);
         }
         // SAFETY: `new_size` is not zero and does not overflow the alignment: the caller's promise for realloc.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
-            if !moved.is_null() {
-                moved.copy_from_nonoverlapping(block, layout.size().min(new_size));
-                self.dealloc(block, layout);
-            }
+            moved.copy_from_nonoverlapping(block, layout.size().min(new_size));
+            self.dealloc(block, layout);
             moved
         }
     }
+}
+
+/// A block that Hanare cannot go on without. No code of its own asks for memory that it could do without.
+fn needed(block: *mut u8) -> *mut u8 {
+    if block.is_null() {
+        fatal::die(
+            EXIT_KERNEL,
+            format_args!(
+                "there is no memory left for Hanare's own tables; check what the program maps against vm.max_map_count, \
+                 `ulimit -v` and the memory of its control group"
+            ),
+        );
+    }
+    block
 }
 
 fn is_large(size: usize) -> bool {

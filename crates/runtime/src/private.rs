@@ -39,7 +39,7 @@ pub enum PrivateError {
     #[error("cannot name a directory for the private memory server: {0}")]
     Directory(std::io::Error),
     /// It could not be started.
-    #[error("cannot start the private memory server {command}: {source}; reinstall hanare", command = command.display())]
+    #[error("cannot start the private memory server {command}: {source}; check that it is there, `ulimit -u` and the memory that is left", command = command.display())]
     Spawn {
         /// The command.
         command: PathBuf,
@@ -109,9 +109,11 @@ impl Private {
             serve.arg("--warm").arg(format!("{}:{}", std::process::id(), counters.as_raw_fd()));
         }
         serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = serve.spawn().map_err(|source| PrivateError::Spawn { command: command.to_owned(), source })?;
+        let failed = |source| PrivateError::Spawn { command: command.to_owned(), source };
+        let mut child = serve.spawn().map_err(failed)?;
         let lines = lines(child.stdout.take());
-        let mut server = Private { child, lines, dir };
+        let mut server = Private { child, lines: mpsc::sync_channel(0).1, dir };
+        server.lines = lines.map_err(failed)?;
         match server.lines.recv_timeout(READY_TIMEOUT) {
             Ok(line) if line == "ready" => Ok(server),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -185,11 +187,11 @@ fn socket_dir() -> std::io::Result<PathBuf> {
 }
 
 /// The lines that `output` says, as long as there are any. They are read by a thread, which ends with the output.
-fn lines(output: Option<ChildStdout>) -> mpsc::Receiver<String> {
+fn lines(output: Option<ChildStdout>) -> std::io::Result<mpsc::Receiver<String>> {
     let (sender, receiver) = mpsc::sync_channel(2);
     // A program of one thread is still alone with it.
     let own = crate::far::OwnThread::new();
-    std::thread::spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         let _own = own;
         let Some(output) = output else { return };
         let mut output = BufReader::new(output);
@@ -201,8 +203,8 @@ fn lines(output: Option<ChildStdout>) -> mpsc::Receiver<String> {
                 _ => return,
             }
         }
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 /// Starts a private server for this very process, with half of the memory that is available; it ends with the process.

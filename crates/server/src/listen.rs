@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hanare_wire::LinkError;
 use hanare_wire::frame::Kind;
 use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
@@ -368,6 +369,12 @@ fn connection_life(
             serve(house, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
+        // In the words of the client's side these blame the memory server.
+        Err(NoGuest::Link(LinkError::Silent { seconds })) => {
+            Err(format!("not welcomed: it said nothing for {seconds} s"))
+        }
+        Err(NoGuest::Link(LinkError::Closed)) => Err("not welcomed: it closed the connection".to_owned()),
+        Err(NoGuest::Link(LinkError::Garbage { what })) => Err(format!("not welcomed: it sent garbage ({what})")),
         Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
     }
 }
