@@ -88,8 +88,8 @@ fn random_reads_over_each_link_write_nothing_back() {
 #[test]
 fn strided_touches_with_the_weakest_trap() {
     let place = Place::new();
-    let figures =
-        json(&place, &["paging", "--pattern", "stride", "--stride", "64K", "--size", "16M", "--mode", "sigsegv"]);
+    let pattern = ["paging", "--pattern", "stride", "--stride", "64K", "--page-size", "64K"];
+    let figures = json(&place, &[&pattern[..], &["--size", "16M", "--mode", "sigsegv"]].concat());
     assert_paged(&figures, 16 << 20);
     assert_eq!((&figures["mode"], &figures["stride_bytes"]), (&"sigsegv".into(), &(64 << 10).into()), "{figures:#}");
 }
