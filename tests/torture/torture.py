@@ -29,6 +29,8 @@ from cells import CANNOT_RUN, FULL, KERNEL, LOST, NO_START  # noqa: E402
 
 # A rank of shared memory was lost.
 RANK_LOST = 122
+# What a workload ends with where the kernel, or Hanare, refuses what it is about.
+SKIPPED = 77
 
 MODES = ["thread", "sigbus", "sigsegv"]
 PAGE_SIZES = ["auto", "4K", "16K", "64K", "256K", "1M", "2M"]
@@ -469,6 +471,9 @@ def make_cgroup(case):
 
 def judge(case, disturbance, outcome):
     """What is wrong with how a run ended, or None."""
+    several = case.shared or case.name == "forks"
+    if outcome.timed_out and several and case.refuse is not None and outcome.hanare_lines():
+        return None  # one process ended by a line, and another waits for its word
     if outcome.timed_out:
         return "slow: over its time, and still computing" if outcome.busy else "hang"
     if "panicked at" in outcome.stderr:
@@ -479,10 +484,12 @@ def judge(case, disturbance, outcome):
         ok = outcome.stdout.decode(errors="replace").splitlines()[-1:]
         said = ok and ok[0].startswith("ok") or ": verified" in outcome.stderr
         return None if said else f"exit code 0 without `ok`: {ok}"
+    if outcome.code == SKIPPED and outcome.stdout.startswith(b"skipped: "):
+        return None
     if outcome.code not in allowed(case, disturbance, outcome):
         return f"exit code {outcome.code}"
     lines = len(outcome.hanare_lines())
-    if outcome.code in (LOST, FULL, KERNEL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not case.shared):
+    if outcome.code in (LOST, FULL, KERNEL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not several):
         return f"exit code {outcome.code} with {lines} lines of Hanare's"
     return None
 
