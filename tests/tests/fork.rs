@@ -56,6 +56,19 @@ fn children_inherit_what_never_left() {
     }
 }
 
+/// Clean pages that parent and child share are protected: hiding one must not wait for a write of the pager's own to it.
+#[test]
+fn pages_shared_with_children_are_hidden() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        let options = ["--mode", mode, "--page-size", "256K", "--policy", "clock"];
+        let mut command = place.hanare(["run", "--local", "24M"]);
+        let outcome = place.run(command.args(options).arg("--").arg(built().workload("forks")).arg("16M"));
+        outcome.assert_well(&options.join(" "));
+        place.assert_nothing_left();
+    }
+}
+
 /// So few pages fit into the budget that not every process can have two; those they have all the same.
 #[test]
 fn children_with_hardly_any_pages() {

@@ -177,6 +177,8 @@ pub enum Action {
         page: PageId,
         /// The empty frame that takes its bytes.
         frame: Option<FrameId>,
+        /// Whether it is protected against writes, and not open.
+        is_clean: bool,
     },
     /// Bring a hidden page back into view, then tell [`Event::Arrived`]. The frame is empty afterwards.
     Show {

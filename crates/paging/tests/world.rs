@@ -300,7 +300,7 @@ impl World {
                 }
                 self.step(Event::WrittenBack { page, frame, ok: !fails });
             }
-            Action::Hide { page, frame } => self.complete_hide(page, frame, fails),
+            Action::Hide { page, frame, .. } => self.complete_hide(page, frame, fails),
             Action::Show { page, frame, writable } => match frame {
                 Some(frame) => self.complete_install(page, frame, writable, fails),
                 None => {

@@ -422,7 +422,7 @@ impl Engine {
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
                     self.ring(page);
                 }
-                Action::Hide { page, frame } => self.hide(page, frame, units, work),
+                Action::Hide { .. } => self.hide(todo, work),
                 Action::Show { page, frame, writable } => {
                     let span = self.span(page, units);
                     let certain = match frame {

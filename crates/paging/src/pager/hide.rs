@@ -37,7 +37,7 @@ impl Pager {
         self.set(page, HIDDEN);
         self.move_to(page, State::Hiding);
         self.counters.hidden += u64::from(self.span(page));
-        actions.push(Action::Hide { page, frame });
+        actions.push(Action::Hide { page, frame, is_clean: !self.has(page, DIRTY) });
     }
 
     /// A page is out of sight, or could not be taken there.

@@ -63,12 +63,13 @@ impl Engine {
     }
 
     /// Takes a page out of sight: into a frame, or by its protection.
-    pub(super) fn hide(&self, page: PageId, frame: Option<FrameId>, units: u32, work: &mut Work) {
+    pub(super) fn hide(&self, todo: Todo, work: &mut Work) {
+        let Action::Hide { page, frame, is_clean } = todo.action else { return };
         let started = now_ns();
-        let span = self.span(page, units);
+        let span = self.span(page, todo.units);
         let ok = match frame {
             // SAFETY: the pager gave page and (empty) frame to this action.
-            Some(frame) => unsafe { self.view.move_out(span, frame, false) },
+            Some(frame) => unsafe { self.view.move_out(span, frame, is_clean) },
             None => {
                 self.view.freeze(span);
                 true
