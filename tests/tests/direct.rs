@@ -30,7 +30,8 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            for kind in KINDS {
+            // In sigsegv mode nobody can tell that another process is about to write: docs/modes.md says not to.
+            for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
             }
