@@ -138,6 +138,8 @@ class Case:
         self.refuse = r.randrange(1, 1 << 31) if options.refuse and (options.calm or r.random() < 0.5) else None
         self.moment = r.choice([0.02, 0.1, 0.3, 1.0]) * r.random()
         self.choose_workload(r)
+        if self.name == "calls" and self.disturbance == "signals":
+            self.disturbance = "none"  # sleeps that are interrupted end, natively too
         self.choose_budget(r)
         self.far = "all" if self.mode == "thread" and r.random() < 0.3 else "large"
         if self.disable and r.random() < 0.7:
@@ -512,6 +514,10 @@ def allowed(case, disturbance, outcome):
         codes |= {1} if any(refusal in text for refusal in REFUSALS) else set()
     if case.disable:
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()
+    if codes & {LOST, FULL, KERNEL, NO_START} and case.name == "forks" and outcome.hanare_lines():
+        codes |= {1}  # what it says of a child that ended so
+    if what == "scarce servers" and "bad_alloc" in text:
+        codes |= {128 + signal.SIGABRT}
     if "budget" in text:  # too small for the page size or the link, said at the start
         codes |= {NO_START}
     return codes
