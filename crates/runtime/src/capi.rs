@@ -189,7 +189,7 @@ fn ready(call: &str) -> bool {
 /// `block` is null or a live block of these calls that nobody uses afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
-    // In a forked child there is nothing to give back to, and before the start no pointer is valid.
+    // A child kept apart from far memory has nothing to give back to; before the start no pointer is valid.
     if block.is_null() || (!far::active() && far::is_started()) {
         return;
     }
