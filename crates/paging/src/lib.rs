@@ -26,7 +26,7 @@ mod units;
 
 pub use config::{Class, Config, ConfigError, Counters, Progress, State};
 pub use event::{Action, Actions, Bytes, Event, Source};
-pub use pager::Pager;
+pub use pager::{COMPLETIONS, Pager, TRANSITIONS, Transition};
 pub use placement::Placement;
 pub use spec::{Info, Param, Space, SpecError, Values, names};
 pub use units::{FrameId, Geometry, PageId};

@@ -19,6 +19,9 @@ mod fork;
 mod hide;
 mod room;
 mod shape;
+mod transitions;
+
+pub use transitions::{COMPLETIONS, TRANSITIONS, Transition};
 
 use std::collections::VecDeque;
 
@@ -187,6 +190,7 @@ impl Pager {
 
     /// Takes an event and answers with what is to be done, appended to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
+        debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
         match event {
             Event::Settle { .. } => self.resting = true,
@@ -600,13 +604,12 @@ impl Pager {
             self.held_back.push(page);
         }
         self.leave_done(page);
-        let hidden = self.has(page, HIDDEN);
-        self.move_to(page, if hidden { State::Staged } else { State::Resident });
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
         self.policy.inserted(page, self.cause(page));
-        if hidden {
+        if self.has(page, HIDDEN) {
             return self.hiding_done(page, true, actions);
         }
+        self.move_to(page, State::Resident);
         let write = self.has(page, WRITE) && !self.has(page, DIRTY);
         if self.has(page, WANTED) {
             actions.push(Action::Wake { page });
@@ -795,6 +798,7 @@ impl Pager {
 
     fn move_to(&mut self, page: PageId, to: State) {
         let from = self.state(page);
+        debug_assert!(transitions::is_known(from, to), "{page:?} goes from {from:?} to {to:?}");
         self.state[page.0 as usize] = to as u8;
         self.moving -= u32::from(!from.is_at_rest());
         self.moving += u32::from(!to.is_at_rest());
