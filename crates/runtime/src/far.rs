@@ -693,9 +693,10 @@ impl State {
     /// Now and then: a fair share among the processes of the run. By a thread that is inside the gate, see [`Seat::balance`].
     fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
-        if let Some(share) = self.seat.balance(wants, self.engine.local_bytes()) {
+        self.seat.balance(wants, |share| {
             self.budget_is(share);
-        }
+            self.engine.local_bytes()
+        });
     }
 }
 
