@@ -544,6 +544,23 @@ fn permits(addr: usize, write: bool) -> bool {
     inside(move || state.engine.view().permits(offset, write))
 }
 
+/// Up to where, from `at`, the program left itself the access to read (or to write) its far memory. Near memory counts as
+/// open: the kernel looks after it.
+pub fn open_until(at: usize, end: usize, write: bool) -> usize {
+    let Some(state) = ready().filter(|state| state.engine.view().has_restrictions()) else { return end };
+    inside(move || {
+        let view = state.engine.view();
+        let mut next = at;
+        while next < end {
+            if view.offset_of(next).is_some_and(|offset| !view.permits(offset, write)) {
+                return next;
+            }
+            next = (next | (crate::view::OS_PAGE - 1)).saturating_add(1);
+        }
+        end
+    })
+}
+
 /// Fetches a range ahead of its use, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
