@@ -40,3 +40,11 @@ fn same_everywhere(program: &str, args: &[&str], paged_bytes: u64) {
 fn threads_are_cancelled_in_wrapped_calls() {
     same_everywhere("cancelled", &[], 12 << 20);
 }
+
+/// The last thread of the program's ends the process, though Hanare's own are still there.
+#[test]
+fn processes_end_with_the_last_thread_of_the_program() {
+    for how in ["main", "worker", "child", "raw", "behind"] {
+        same_everywhere("ending", &[how], 12 << 20);
+    }
+}

@@ -50,6 +50,8 @@ pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
 use start::ready;
 pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
+pub use threads::leaves;
+pub(crate) use threads::{Running, left_alone};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -730,6 +732,7 @@ pub(crate) fn keep() {
 /// In a forked child, where none of Hanare's threads exist. What is done here allocates near memory.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
+    threads::forget_all();
     let before = OWN.replace(true);
     work();
     OWN.set(before);
