@@ -48,3 +48,9 @@ fn processes_end_with_the_last_thread_of_the_program() {
         same_everywhere("ending", &[how], 12 << 20);
     }
 }
+
+/// What the kernel accesses when a thread ends is never away; where the trap is a signal no part of the stack is.
+#[test]
+fn threads_on_far_stacks_are_joined() {
+    same_everywhere("stacks", &[], 12 << 20);
+}

@@ -30,6 +30,7 @@ mod mapping;
 mod numbers;
 mod range;
 mod signals;
+mod stacks;
 mod statics;
 
 use hanare::far;
@@ -57,6 +58,7 @@ extern "C" fn start() {
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));
     }
+    stacks::find();
     go::find();
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {
