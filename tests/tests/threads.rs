@@ -54,3 +54,9 @@ fn processes_end_with_the_last_thread_of_the_program() {
 fn threads_on_far_stacks_are_joined() {
     same_everywhere("stacks", &[], 12 << 20);
 }
+
+/// A mutex tells the next owner that its last one is gone, though its page was away when that ended.
+#[test]
+fn robust_mutexes_outlive_their_owners() {
+    same_everywhere("robust", &[], 12 << 20);
+}

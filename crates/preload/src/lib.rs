@@ -29,6 +29,7 @@ mod locking;
 mod mapping;
 mod numbers;
 mod range;
+mod robust;
 mod signals;
 mod stacks;
 mod statics;

@@ -15,6 +15,7 @@ use crate::answer::keeping_errno;
 use crate::calls::real;
 use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
+use crate::robust;
 
 /// What the C library may have at the top of a stack: its own structure and the thread's copies of thread-locals.
 const TOP_BYTES: usize = 64 << 10;
@@ -22,12 +23,10 @@ const TOP_BYTES: usize = 64 << 10;
 /// How often the kernel is asked for memory.
 const TRIES: u32 = 8;
 
-type Create = unsafe extern "C" fn(
-    *mut pthread_t,
-    *const pthread_attr_t,
-    extern "C" fn(*mut c_void) -> *mut c_void,
-    *mut c_void,
-) -> c_int;
+/// What a thread runs; it may be unwound.
+type First = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, First, *mut c_void) -> c_int;
 
 /// Looks the C library's function up before there are threads: another one may hold the dynamic linker's lock later, and
 /// wait for the thread that is to be made.
@@ -82,12 +81,49 @@ fn make_near(stack: Range) -> Result<(), c_int> {
     Ok(())
 }
 
+/// What a thread begins with whose mutexes are to be seen to.
+struct Begin {
+    first: First,
+    argument: *mut c_void,
+}
+
+unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
+    // SAFETY: what `create` made for this thread alone.
+    let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    robust::watch_this_thread();
+    // SAFETY: the program's function and its argument.
+    unsafe { first(argument) }
+}
+
+/// # Safety
+/// The contract of pthread_create(3); `call` is that function.
+unsafe fn create(
+    call: Create,
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    first: First,
+    argument: *mut c_void,
+) -> c_int {
+    if !robust::is_used() || far::is_own_thread() {
+        // SAFETY: passed on from the caller.
+        return unsafe { call(thread, attributes, first, argument) };
+    }
+    let given = Box::into_raw(Box::new(Begin { first, argument }));
+    // SAFETY: passed on from the caller; the thread takes over what it is given.
+    let answer = unsafe { call(thread, attributes, begin, given.cast()) };
+    if answer != 0 {
+        // SAFETY: made above, and no thread was.
+        drop(unsafe { Box::from_raw(given) });
+    }
+    answer
+}
+
 /// pthread_create(3). A stack in far memory loses the parts of pages at its ends, which may hold something else's bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut pthread_t,
     attributes: *const pthread_attr_t,
-    first: extern "C" fn(*mut c_void) -> *mut c_void,
+    first: First,
     argument: *mut c_void,
 ) -> c_int {
     let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
@@ -96,14 +132,14 @@ unsafe extern "C" fn pthread_create(
     // SAFETY: the contract of pthread_create(3).
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {
         // SAFETY: the caller's arguments.
-        return unsafe { call(thread, attributes, first, argument) };
+        return unsafe { create(call, thread, attributes, first, argument) };
     };
     if keeping_errno(|| make_near(stack)).is_err() {
         return libc::EAGAIN;
     }
     if !is_cut {
         // SAFETY: the caller's arguments.
-        return unsafe { call(thread, attributes, first, argument) };
+        return unsafe { create(call, thread, attributes, first, argument) };
     }
     let mut copy = MaybeUninit::<pthread_attr_t>::uninit();
     // SAFETY: a copy of valid attributes, which is not destroyed: what it refers to is the caller's. Whole pages of the
@@ -111,8 +147,8 @@ unsafe extern "C" fn pthread_create(
     unsafe {
         copy.as_mut_ptr().copy_from_nonoverlapping(attributes, 1);
         match libc::pthread_attr_setstack(copy.as_mut_ptr(), stack.start as *mut c_void, stack.len()) {
-            0 => call(thread, copy.as_ptr(), first, argument),
-            _ => call(thread, attributes, first, argument),
+            0 => create(call, thread, copy.as_ptr(), first, argument),
+            _ => create(call, thread, attributes, first, argument),
         }
     }
 }
