@@ -46,10 +46,13 @@ mod places;
 mod start;
 mod threads;
 
-pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
+pub use places::{ADOPTED_MAX, adopt, expel, is_hole, make_hole, run};
+pub(crate) use places::{empty_holes, meets_hole};
 use start::ready;
 pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
+pub use threads::leaves;
+pub(crate) use threads::{Running, left_alone};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -267,10 +270,10 @@ pub(crate) fn touched_by(tid: i32) {
     LAST_TOUCHED.store(tid, Relaxed);
 }
 
-/// Length of the far allocation that starts here.
+/// Length of the far allocation that starts here, though its first page may have become the kernel's.
 pub fn allocation(addr: usize) -> Option<usize> {
-    let state = ready()?;
-    inside(move || state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize))
+    let state = ready().filter(|_| is_reserved(addr))?;
+    inside(move || state.extents.lock().allocation((addr - BASE.load(Relaxed)) as u64).map(|len| len as usize))
 }
 
 /// The counters at this instant.
@@ -365,10 +368,13 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
 /// # Safety
 /// The caller owns the allocation, if there is one, and gives it up: nobody uses or borrows it any more.
 pub unsafe fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let Some(state) = ready().filter(|_| active() && is_reserved(addr)) else { return false };
+    // As in `allocation`.
+    let offset = addr - BASE.load(Relaxed);
     inside(move || {
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
         state.forget_whole(offset, len as usize);
+        empty_holes(addr, len as usize);
         state.give_back(offset, len as usize);
         state.far_changed();
         true
@@ -747,6 +753,7 @@ pub(crate) fn keep() {
 /// In a forked child, where none of Hanare's threads exist. What is done here allocates near memory.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
+    threads::forget_all();
     let before = OWN.replace(true);
     work();
     OWN.set(before);

@@ -191,8 +191,9 @@ fn lines(output: Option<ChildStdout>) -> std::io::Result<mpsc::Receiver<String>>
     let (sender, receiver) = mpsc::sync_channel(2);
     // A program of one thread is still alone with it.
     let own = crate::far::OwnThread::new();
+    hanare_sys::thread::find_counted();
     std::thread::Builder::new().spawn(move || {
-        let _own = own;
+        let (_own, _running) = (own, crate::far::Running::new());
         let Some(output) = output else { return };
         let mut output = BufReader::new(output);
         loop {

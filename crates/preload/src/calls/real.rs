@@ -76,7 +76,7 @@ reals! {
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
-    close fork
+    close fork pthread_create pthread_mutexattr_setrobust
     setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     signal bsd_signal ssignal sysv_signal __sysv_signal sigset pthread_attr_setsigmask_np setcontext swapcontext
     epoll_pwait2 timer_create timer_gettime timerfd_gettime signalfd
