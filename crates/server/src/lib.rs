@@ -19,6 +19,7 @@ mod greeting;
 mod host;
 mod listen;
 mod memory;
+mod named;
 mod pool;
 mod registry;
 mod session;
