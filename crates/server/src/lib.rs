@@ -14,6 +14,7 @@
 
 mod account;
 mod connection;
+mod door;
 mod extents;
 mod greeting;
 mod host;

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::connection::{House, serve};
+use crate::door::Door;
 use crate::greeting::{Host, NoGuest, greet};
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
@@ -164,6 +165,7 @@ impl StopHandle {
 enum Listener {
     Tcp(TcpListener),
     Unix(Named),
+    Door(Door),
 }
 
 impl Listener {
@@ -171,6 +173,7 @@ impl Listener {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(named) => named.listener.as_fd(),
+            Listener::Door(door) => door.as_fd(),
         }
     }
 
@@ -180,6 +183,7 @@ impl Listener {
             Listener::Unix(Named { listener, path, .. }) => {
                 listener.accept().map(|(stream, _)| (stream.into(), format!("unix:{}", path.display())))
             }
+            Listener::Door(door) => door.accept().map(|socket| (socket, "a client's process".to_owned())),
         }
     }
 }
@@ -223,11 +227,15 @@ impl Server {
         for endpoint in &config.listen {
             listeners.push(listen(endpoint, config.key.is_some())?);
         }
+        let (door, outer) =
+            Door::new().map_err(|e| ServerError::Io { what: "making a socket pair", source: e.into() })?;
+        listeners.push(Listener::Door(door));
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
         let house = House {
             store: Store::new(config.memory, config.available, spill, config.client_quota),
             registry: Arc::default(),
             stop: Arc::new(stop),
+            door: outer,
             spinners: Spinners::new(),
             turns: Turns::new(),
             spin: config.spin,
@@ -247,6 +255,7 @@ impl Server {
         let address = |listener: &Listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
             Listener::Unix(named) => Some(Endpoint::Unix(named.path.clone())),
+            Listener::Door(_) => None,
         };
         self.listeners.iter().filter_map(address).collect()
     }
@@ -286,8 +295,9 @@ impl Server {
             running.retain(|connection| !connection.thread.is_finished());
             for listener in &self.listeners {
                 match listener.accept() {
-                    Ok((fd, peer)) => self.admit(fd, peer, matches!(listener, Listener::Unix(..)), running),
+                    Ok((fd, peer)) => self.admit(fd, peer, !matches!(listener, Listener::Tcp(_)), running),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.log)(&e.to_string()),
                     Err(e) => {
                         (self.log)(&format!("a connection could not be accepted: {e}"));
                         std::thread::sleep(ACCEPT_PAUSE);
