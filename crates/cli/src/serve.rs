@@ -60,7 +60,7 @@ pub(crate) struct ServeArgs {
     /// With --private: process and descriptor of the counters of a program, for whose faults idle CPUs are kept awake.
     #[arg(long, value_name = "PID:FD", requires = "private", hide = true)]
     warm: Option<String>,
-    /// Directory for a spill file, used when the memory is full.
+    /// Directory for a spill file, used when the memory is full. 1G of its disk is always left free.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// The most that each client may keep here, so that one cannot take all. Default: no quota.

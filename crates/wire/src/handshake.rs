@@ -116,7 +116,11 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
 
 /// Connects within `timeout`: a server that has stopped accepting leaves others waiting in its queue, and then outside it.
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    let long = |e| match e {
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
+        e => e.into(),
+    };
+    let address = SocketAddrUnix::new(path).map_err(long)?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
     match retry_on_intr(|| rustix::net::connect(&fd, &address)) {
