@@ -160,7 +160,7 @@ impl Private {
 }
 
 /// The socket's name in its directory.
-const SOCKET: &str = "memory.socket";
+pub const SOCKET: &str = "memory.socket";
 
 impl Drop for Private {
     /// Ends the server: first by the end of its standard input, then by force.
