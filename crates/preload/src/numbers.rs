@@ -56,7 +56,11 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
-<<<<<<< HEAD
+            // The kernel's business: it ends this thread alone.
+            libc::SYS_exit => {
+                far::leaves(int(a));
+                return None;
+            }
             _ if near::kernel_is_blind() => return by_copies(number, args),
             _ => return None,
         }
@@ -100,13 +104,6 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
                 queues::mq_timedreceive(int(a), b as *mut _, c, d as *mut _, e as *const _) as c_long
             }
             libc::SYS_msgrcv => queues::msgrcv(int(a), b as *mut _, c, d as c_long, int(e)) as c_long,
-=======
-            // The kernel's business: it ends this thread alone.
-            libc::SYS_exit => {
-                far::leaves(int(a));
-                return None;
-            }
->>>>>>> deep
             _ => return None,
         }
     })
