@@ -69,6 +69,19 @@ impl Running {
         let _ = kill_process_group(group, signal);
     }
 
+    /// CPU time that the processes of its group have used so far.
+    pub fn cpu_time(&self) -> Duration {
+        let group = self.child.id().to_string();
+        let ticks = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name in parentheses may hold anything. Behind it: state, parent, group, and later user and system time.
+            let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+            let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+            (*fields.get(2)? == group).then_some(ticks(11)? + ticks(12)?)
+        });
+        Duration::from_millis(ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second())
+    }
+
     fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait();

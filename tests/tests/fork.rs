@@ -237,3 +237,28 @@ print('ok')
     assert!(seen.number("forks") >= 3);
     place.assert_nothing_left();
 }
+
+/// A process may have left the place where the private server's socket, `/dev` and `/proc` are, before it forks or after.
+#[test]
+fn children_have_their_memory_where_no_path_leads_to_its_server() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may take another root");
+        return;
+    }
+    let program = built().workload("elsewhere");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
+            // Of little memory nothing is ever away: a child sleeps until it allocates.
+            for (local, size) in [("4M", "16M"), ("64M", "2M")] {
+                let place = Place::new();
+                let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);
+                let outcome = place.run(command.arg(&program).args([way, size]));
+                let what = format!("{mode}, {way}, {local}");
+                outcome.assert_well(&what);
+                let text = outcome.text();
+                assert!(text == format!("ok elsewhere: {way}\n") || text == "skip\n", "{what}: {outcome:?}");
+                place.assert_nothing_left();
+            }
+        }
+    }
+}

@@ -131,6 +131,33 @@ fn a_stopped_server_counts_as_silent() {
     place.assert_nothing_left();
 }
 
+/// Guards against a wait that was none: with several servers whoever waited looked at all links again and again, at times
+/// before all others on its CPU, and servers on the same host did not get to run.
+#[test]
+fn who_waits_for_one_of_several_servers_leaves_the_cpu_to_them() {
+    use rustix::process::Signal;
+    for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        let servers = [Served::tcp(&place, "128M"), Served::tcp(&place, "128M")];
+        let mut command = place.hanare(["run", "--local", "4M", "--mode", mode]);
+        for server in &servers {
+            command.args(["--server", &server.address]);
+        }
+        command.arg("--").arg(built().workload("touch")).args(["32M", "--passes", "20"]).env("HANARE_TIMEOUT", "60");
+        let run = place.start(&mut command);
+        servers.iter().for_each(|server| until_pages_came_back(&server.address));
+        servers.iter().for_each(|server| server.signal(Signal::STOP));
+        std::thread::sleep(Duration::from_millis(300));
+        let before = run.cpu_time();
+        std::thread::sleep(Duration::from_secs(2));
+        let used = run.cpu_time() - before;
+        servers.iter().for_each(|server| server.signal(Signal::CONT));
+        run.finish(PATIENCE).assert_well("a program whose servers stood still");
+        assert!(used < Duration::from_millis(500), "{mode}: {used:?} of CPU time went to 2 s of waiting");
+        place.assert_nothing_left();
+    }
+}
+
 #[test]
 fn a_pause_of_program_and_server_is_no_silence() {
     use rustix::process::Signal;

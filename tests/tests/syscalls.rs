@@ -20,6 +20,7 @@ fn in_mode(mode: &str) {
     for page_size in ["auto", "4K", "2M"] {
         check("calls", &[], &["--mode", mode, "--page-size", page_size]);
         check("syscalls", &["16M"], &["--mode", mode, "--page-size", page_size]);
+        check("waits", &[], &["--mode", mode, "--page-size", page_size]);
     }
     let place = Place::new();
     let server = Served::tcp(&place, "256M");

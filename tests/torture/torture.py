@@ -91,6 +91,7 @@ def read_options():
                         help="no disturbances and small workloads; with --refuse every run has a seed")
     parser.add_argument("--runs", type=int, help="end after so many runs, if not by the minutes before")
     parser.add_argument("--only", help="workloads to draw from, with commas between them")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds a run may take (%(default)s)")
     options = parser.parse_args()
     options.hanare, options.workloads, options.work = map(
         lambda path: str(Path(path).resolve()), (options.hanare, options.workloads, options.work)
@@ -269,7 +270,7 @@ def torture(options, number, verbose=False):
         command = case.command(place, servers.addresses)
         disturbance = Disturbance(case, servers)
         outcome = cells.run(
-            command, cwd=place, env=case.environment(place), limit=LIMIT, disturb=disturbance,
+            command, cwd=place, env=case.environment(place), limit=options.limit, disturb=disturbance,
             beside=(*servers.pids(), *disturbance.pids()), prepare=disturbance.limits,
         )
         disturbance.over()
@@ -287,6 +288,7 @@ def describe(case, command, disturbance, outcome, trouble):
              "--hanare", options.hanare, "--workloads", options.workloads, "--modes", options.modes]
     again += ["--refuse"] if options.refuse else []
     again += ["--calm"] if options.calm else []
+    again += ["--limit", str(options.limit)] if options.limit != LIMIT else []
     again += ["--only", options.only] if options.only else []
     return {
         "what": f"{trouble} [run {case.number}: {case.name}, {case.disturbance}]", "command": " ".join(words),

@@ -4,6 +4,7 @@ mod elsewhere;
 mod table;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -17,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
+use crate::leftover::{LAUNCH_PREFIX, locked, remove_launchers};
 use crate::message::say;
 use crate::supervise::End;
 use elsewhere::{Elsewhere, ElsewhereError};
@@ -294,16 +296,21 @@ fn report(rank: u16, code: u8) {
 }
 
 /// A directory of the launcher's own, gone when it is.
-struct Place(PathBuf);
+struct Place(PathBuf, #[expect(dead_code, reason = "held as long as the folder")] Option<File>);
 
 impl Place {
     fn new() -> Result<Self, LaunchError> {
         use std::os::unix::fs::DirBuilderExt;
-        let name = format!("hanare-launch-{}", std::process::id());
+        remove_launchers(&std::env::temp_dir());
+        let name = format!("{LAUNCH_PREFIX}{}", std::process::id());
         for attempt in 0..PLACES_MAX {
             let path = std::env::temp_dir().join(if attempt == 0 { name.clone() } else { format!("{name}-{attempt}") });
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
+                // The lock is for others alone: without, the process number says that the folder is in use.
+                Ok(()) => {
+                    let lock = locked(&path).ok();
+                    return Ok(Self(path, lock));
+                }
                 // Left by an earlier process of this number, or put there by somebody else.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(LaunchError::Place(error)),

@@ -18,6 +18,12 @@ pub(crate) enum LibraryError {
         /// Where it was looked for.
         places: String,
     },
+    /// HANARE_LIB names something else, which the dynamic linker would leave out, and the program would run near.
+    #[error("HANARE_LIB: {} is not {NAME}; set it to that library or its directory, or leave it unset", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// The dynamic linker could not be told of it.
     #[error("{path} cannot be preloaded: LD_PRELOAD takes no path with a blank or a colon; install hanare elsewhere",
         path = path.display())]
@@ -30,12 +36,23 @@ pub(crate) enum LibraryError {
 /// The library: `HANARE_LIB` (the file, or a directory with it), else beside the command, `../lib`, `../lib/hanare`.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     let exe = std::env::current_exe().ok();
-    let path = search(std::env::var_os("HANARE_LIB").as_deref(), exe.as_deref())?;
+    let wish = std::env::var_os("HANARE_LIB");
+    let path = search(wish.as_deref(), exe.as_deref())?;
+    if wish.is_some() && !is_ours(&path) {
+        return Err(LibraryError::Foreign { path });
+    }
     let breaks = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
     if path.as_os_str().as_bytes().iter().any(breaks) {
         return Err(LibraryError::Unusable { path });
     }
     Ok(path)
+}
+
+/// Whether a file is a shared library that reads Hanare's variables.
+fn is_ours(path: &Path) -> bool {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let name = b"HANARE_STATS_FD";
+    bytes.starts_with(b"\x7fELF") && bytes.windows(name.len()).any(|window| window == name)
 }
 
 fn search(wish: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryError> {

@@ -8,6 +8,7 @@
 mod bench;
 mod doctor;
 mod launch;
+mod leftover;
 mod library;
 mod message;
 mod place;

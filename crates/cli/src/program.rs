@@ -73,6 +73,9 @@ fn locate(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, ProgramError> {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(refusal(&path, "may not be looked at"))
             }
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+                Err(refusal(&path, "is a loop of symbolic links; give the program itself"))
+            }
             Err(_) => Err(not_found("")),
         };
     }

@@ -38,6 +38,7 @@ use servers::ServersError;
 /// The counters' descriptor is moved here, out of the way of programs that use low numbers without asking.
 const STATS_FD_MIN: i32 = 100;
 const SIGSEGV: u8 = 11;
+const SIGBUS: u8 = 7;
 /// Where a private server spills unless told otherwise: large files that need not outlive a boot belong there.
 const SPILL_DEFAULT: &str = "/var/tmp";
 
@@ -63,7 +64,7 @@ HANARE_RESERVE (256G), HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
 pub(crate) struct RunArgs {
     /// Local memory for far pages: a size (256M, 1.5G) or a share of what the program allocates (25%). Default: the
     /// compute node's line of the host file, else half of the memory available.
-    #[arg(long, value_name = "SIZE|PERCENT")]
+    #[arg(long, value_name = "SIZE|PERCENT", allow_negative_numbers = true)]
     local: Option<Local>,
     /// A memory server, and how much of it to use; may be given several times.
     #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]")]
@@ -76,7 +77,7 @@ pub(crate) struct RunArgs {
     count: Option<usize>,
     /// What becomes far: every allocation (all), large ones (128K and more), or those from a size on. Default: large.
     /// Below 128K only in thread mode.
-    #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far)]
+    #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far, allow_negative_numbers = true)]
     far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
     #[arg(long, value_name = "auto|SIZE")]
@@ -123,6 +124,9 @@ pub(crate) enum RunError {
     /// The host file was refused.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
+    /// A key for nobody.
+    #[error("--key is for named memory servers, and none is named; add --server HOST or leave it away")]
+    KeyAlone,
     /// The machine's memory is unknown.
     #[error("{0}; give --local and --memory")]
     Memory(#[from] MemoryError),
@@ -272,10 +276,15 @@ fn tell_of_core(end: &End, far_bytes: u64) {
 /// Where the trap is a signal, its frame needs a page of the stack. The kernel ends a program whose stack is far, and nothing
 /// in the program can tell of it.
 fn tell_of_stacks(end: &End, mode: Mode, far_bytes: u64) {
-    if end.signal() == Some(SIGSEGV) && mode != Mode::Thread && far_bytes > 0 {
+    let name = match (end.signal(), mode) {
+        (Some(SIGSEGV), Mode::Sigsegv | Mode::Sigbus) => "SIGSEGV",
+        (Some(SIGBUS), Mode::Sigbus) => "SIGBUS",
+        _ => return,
+    };
+    if far_bytes > 0 {
         say(&format!(
-            "the program was ended by SIGSEGV: its own mistake, or a stack of its own making that is far, which {mode} mode \
-             cannot serve; for the latter use --mode thread, see docs/modes.md"
+            "the program was ended by {name}: its own mistake, or, which {mode} mode cannot serve, a stack of its own making \
+             that is far, or far memory accessed while that signal was blocked; for these use --mode thread, see docs/modes.md"
         ));
     }
 }
@@ -318,6 +327,9 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.validate_values()?;
+    if args.key.is_some() && settings.servers.is_empty() {
+        return Err(RunError::KeyAlone);
+    }
     Ok(settings)
 }
 

@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
+use crate::leftover::{AGE, remove_private};
 use crate::message::say;
 use crate::run::tell_memory;
 
@@ -59,7 +60,7 @@ pub(crate) struct ServeArgs {
     /// With --private: process and descriptor of the counters of a program, for whose faults idle CPUs are kept awake.
     #[arg(long, value_name = "PID:FD", requires = "private", hide = true)]
     warm: Option<String>,
-    /// Directory for a spill file, used when the memory is full.
+    /// Directory for a spill file, used when the memory is full. 1G of its disk is always left free.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// The most that each client may keep here, so that one cannot take all. Default: no quota.
@@ -114,6 +115,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
             // Only speed is lost without them.
             let _warmers = args.warm.as_deref().and_then(warm);
             tell_starter("ready");
+            sweep(args.private.as_deref());
             let ended = server.run();
             remove_directory(args.private.as_deref());
             ended?;
@@ -265,6 +267,13 @@ fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_ours() => Ok(()),
         made => made.map_err(ServeError::Directory),
     }
+}
+
+/// Removes what servers of other runs left that were killed, while this one serves already.
+fn sweep(socket: Option<&Path>) {
+    let Some(tmp) = run_directory(socket).and_then(Path::parent).map(Path::to_owned) else { return };
+    // The next server does it where this one cannot.
+    let _ = std::thread::Builder::new().name("sweep".to_owned()).spawn(move || remove_private(&tmp, AGE));
 }
 
 /// Removes the directory of a run's socket, if it is empty.

@@ -214,3 +214,23 @@ fn more_memory_than_is_left_is_told_and_run() {
     assert!(outcome.stderr.starts_with("hanare: --local and --memory together: "), "{outcome:?}");
     place.assert_nothing_left();
 }
+
+#[test]
+fn refusals_name_what_is_wrong() {
+    let place = Place::with_library();
+    let refused = |args: &[&str], code: i32, part: &str| {
+        place.run(place.hanare().current_dir(place.path(".")).args(args)).assert_refused(code, part);
+    };
+    refused(&["run", "--key", "/nowhere", "--", "true"], 125, "--key is for named memory servers");
+    std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
+    refused(&["run", "--", "./loop"], 126, "loop of symbolic links");
+    let long = format!("/tmp/{}", "x".repeat(120));
+    refused(&["run", "--server", &long, "--", "true"], 125, "at most 107 bytes");
+    for flag in ["--far", "--local"] {
+        let outcome = place.run(place.hanare().args(["run", flag, "-1", "--", "true"]));
+        assert_eq!(outcome.code, Some(125), "{outcome:?}");
+        assert!(!outcome.stderr.contains("unexpected argument"), "{outcome:?}");
+    }
+    let outcome = place.run(place.hanare().args(["run", "--", "true"]).env("HANARE_LIB", "/etc/passwd"));
+    outcome.assert_refused(125, "HANARE_LIB: /etc/passwd is not libhanare_preload.so");
+}

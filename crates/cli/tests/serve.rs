@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, ChildStderr, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -79,6 +80,58 @@ fn a_unix_socket_is_served_and_removed() {
     assert!(fetch_status(&Endpoint::Unix(socket.clone()), None, Duration::from_secs(5)).is_ok());
     served.stop(Signal::TERM);
     assert!(!socket.exists());
+}
+
+#[test]
+fn what_is_no_socket_stays_where_a_server_wants_to_listen() {
+    let place = Place::new();
+    let file = place.file("file", "precious");
+    let fifo = place.path("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    let stale = place.path("stale");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let (link, dangling) = (place.path("link"), place.path("dangling"));
+    std::os::unix::fs::symlink(&stale, &link).unwrap();
+    std::os::unix::fs::symlink(place.path("nowhere"), &dangling).unwrap();
+    for (path, what) in [(&file, "a file"), (&fifo, "a FIFO"), (&link, "a symbolic link"), (&dangling, "a symbolic")] {
+        let before = std::fs::symlink_metadata(path).unwrap();
+        let outcome = place.run(place.hanare().args(["serve", "--memory", "64M", "--unix"]).arg(path));
+        outcome.assert_refused(125, &format!("cannot listen on unix:{}: {what}", path.display()));
+        let after = std::fs::symlink_metadata(path).unwrap();
+        assert_eq!((before.ino(), before.file_type()), (after.ino(), after.file_type()), "{}", path.display());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    let served = serve(&place, &["--memory", "64M", "--unix", stale.to_str().unwrap()]);
+    assert!(fetch_status(&Endpoint::Unix(stale.clone()), None, Duration::from_secs(5)).is_ok(), "{}", served.line);
+    served.stop(Signal::TERM);
+    assert!(!stale.exists(), "a socket that nobody listens on is replaced");
+}
+
+#[test]
+fn a_server_removes_only_the_very_socket_that_it_made() {
+    let place = Place::new();
+    let socket = place.path("s");
+    for is_socket in [false, true] {
+        let served = serve(&place, &["--memory", "64M", "--unix", socket.to_str().unwrap()]);
+        std::fs::remove_file(&socket).unwrap();
+        let other = is_socket.then(|| std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        if !is_socket {
+            std::fs::write(&socket, "precious").unwrap();
+        }
+        served.stop(Signal::TERM);
+        assert!(socket.exists(), "another's was removed");
+        drop(other);
+        std::fs::remove_file(&socket).unwrap();
+    }
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_named_so() {
+    let place = Place::new();
+    let long = place.path(&"x".repeat(120));
+    let outcome = place.run(place.hanare().args(["serve", "--memory", "64M", "--unix"]).arg(&long));
+    outcome.assert_refused(125, "107");
+    assert!(!outcome.stderr.contains("SUN_LEN") && !outcome.stderr.contains("what uses it"), "{outcome:?}");
 }
 
 #[test]

@@ -68,6 +68,12 @@ unsafe extern "C" fn note_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut 
     0
 }
 
+/// Whether a block was far when it was given out; its first page may have become the kernel's since.
+#[inline]
+fn is_far_block(block: usize) -> bool {
+    far::contains(block) || far::is_hole(block)
+}
+
 /// Whether a new block of `size` is to be far, asked for by whoever goes on at `caller`.
 #[inline]
 fn wants_far_block(size: usize, caller: usize) -> bool {
@@ -127,7 +133,7 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
     if old.is_null() {
         return malloc_for(size, caller);
     }
-    if far::contains(old as usize) {
+    if is_far_block(old as usize) {
         // SAFETY: the caller's promise, for a far block.
         return unsafe { resize_far(old, size, caller) };
     }
@@ -200,7 +206,7 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 /// `block` is null or a live block, given up by its owner.
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
-    if !far::contains(block as usize) {
+    if !is_far_block(block as usize) {
         // SAFETY: a block that is not far is glibc's, and the caller gives it up.
         unsafe { near::free(block.cast()) };
     } else if far::active() {
@@ -271,7 +277,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
-    if far::contains(block as usize) {
+    if is_far_block(block as usize) {
         return heap::usable_size(block as usize).unwrap_or(0);
     }
     // SAFETY: the contract of malloc_usable_size(3); a block that is not far is glibc's.

@@ -29,7 +29,9 @@ mod locking;
 mod mapping;
 mod numbers;
 mod range;
+mod robust;
 mod signals;
+mod stacks;
 mod statics;
 
 use hanare::far;
@@ -57,6 +59,7 @@ extern "C" fn start() {
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));
     }
+    stacks::find();
     go::find();
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {

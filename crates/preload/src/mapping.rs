@@ -165,6 +165,15 @@ pub(crate) fn split(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let unmap = |start: usize, len: usize| {
+        if far::is_hole(start) {
+            // What was far stays ours, so that no block of somebody else's is ever taken for one of the heap's.
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            // SAFETY: the contract of munmap(2): the program gives up what is mapped there.
+            return unsafe {
+                kernel(libc::SYS_mmap, [start, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])
+            }
+            .map(drop);
+        }
         // SAFETY: the contract of munmap(2), on a range that is not far.
         unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
     };

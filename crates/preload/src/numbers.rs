@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long};
 use hanare::far;
 
 use crate::answer::status;
-use crate::calls::{data, limits, own, splice};
+use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
@@ -56,6 +56,54 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
+            // The kernel's business: it ends this thread alone.
+            libc::SYS_exit => {
+                far::leaves(int(a));
+                return None;
+            }
+            _ if near::kernel_is_blind() => return by_copies(number, args),
+            _ => return None,
+        }
+    })
+}
+
+/// Calls that act before they write what came: with a far place for it the kernel answers EFAULT, and a child, a signal, a
+/// message or a connection is lost.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let int = |value: usize| value as c_int;
+    // SAFETY: the caller's arguments under the contract of each call.
+    Some(unsafe {
+        match number {
+            libc::SYS_read => data::read(int(a), b as *mut _, c) as c_long,
+            libc::SYS_pread64 => data::pread64(int(a), b as *mut _, c, d as i64) as c_long,
+            libc::SYS_readv => data::readv(int(a), b as *const _, int(c)) as c_long,
+            libc::SYS_preadv => data::preadv64(int(a), b as *const _, int(c), d as i64) as c_long,
+            libc::SYS_write => data::write(int(a), b as *mut _, c) as c_long,
+            libc::SYS_pwrite64 => data::pwrite64(int(a), b as *mut _, c, d as i64) as c_long,
+            libc::SYS_writev => data::writev(int(a), b as *const _, int(c)) as c_long,
+            libc::SYS_pwritev => data::pwritev64(int(a), b as *const _, int(c), d as i64) as c_long,
+            libc::SYS_recvfrom => data::recvfrom(int(a), b as *mut _, c, int(d), e as *mut _, f as *mut _) as c_long,
+            libc::SYS_recvmsg => data::recvmsg(int(a), b as *mut _, int(c)) as c_long,
+            libc::SYS_accept => sockets::accept(int(a), b as *mut _, c as *mut _).into(),
+            libc::SYS_accept4 => sockets::accept4(int(a), b as *mut _, c as *mut _, int(d)).into(),
+            libc::SYS_wait4 => waiting::wait4(int(a), b as *mut _, int(c), d as *mut _).into(),
+            libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
+            libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                // The kernel's set is the first of the C library's.
+                (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
+                waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => waiting::epoll_wait(int(a), b as *mut _, int(c), int(d)).into(),
+            libc::SYS_mq_timedreceive => {
+                queues::mq_timedreceive(int(a), b as *mut _, c, d as *mut _, e as *const _) as c_long
+            }
+            libc::SYS_msgrcv => queues::msgrcv(int(a), b as *mut _, c, d as c_long, int(e)) as c_long,
             _ => return None,
         }
     })

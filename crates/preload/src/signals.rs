@@ -4,14 +4,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use hanare::far;
 use hanare_sys::signal;
 use libc::{sighandler_t, sigset_t};
 
 use crate::answer::{kernel, set_errno, status};
+use crate::calls::near::{Argument, Mask};
+use crate::calls::real::{self, Real};
+use crate::calls::waiting::sigsuspend;
 
 unsafe extern "C" {
     #[link_name = "__sigaction"]
@@ -23,22 +24,6 @@ const GLIBC_SIGNALS: u64 = bit(32) | bit(33);
 
 /// The kernel's signal set, in bytes.
 const MASK_BYTES: usize = 8;
-
-/// The C library's `signal`, which knows about `siginterrupt`.
-static REAL_SIGNAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
-
-fn real_signal() -> Option<SignalCall> {
-    let mut found = REAL_SIGNAL.load(Ordering::Acquire);
-    if found.is_null() {
-        // SAFETY: a plain symbol lookup with a terminated name.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"signal".as_ptr()) };
-        REAL_SIGNAL.store(found, Ordering::Release);
-    }
-    // SAFETY: the symbol, when there is one, is the C library's function of this type.
-    (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, SignalCall>(found) })
-}
 
 const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
@@ -79,13 +64,18 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
     }))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+
+/// `signal` under one of its names: what is chained behind the trap is called with these flags.
+///
+/// # Safety
+/// The contract of signal(2); `real` is a function of its type.
+unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if is_trap(signum) {
         // SAFETY: an action of zeroes is valid: the default, an empty mask, no flags.
         let mut action: libc::sigaction = unsafe { zeroed() };
         action.sa_sigaction = handler;
-        action.sa_flags = libc::SA_RESTART;
+        action.sa_flags = flags;
         return match chain(signum, Some(action)) {
             Ok(before) => before.sa_sigaction,
             Err(error) => {
@@ -94,14 +84,53 @@ unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighandler_
             }
         };
     }
-    match real_signal() {
-        // SAFETY: the contract of signal(2).
-        Some(call) => unsafe { call(signum, handler) },
+    match real.get() {
+        // SAFETY: the C library's function of this type, with the caller's arguments.
+        Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
         None => {
             set_errno(libc::ENOSYS);
             libc::SIG_ERR
         }
     }
+}
+
+macro_rules! setting_handlers {
+    ($($name:ident($flags:expr))*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
+            // SAFETY: passed on from the caller.
+            unsafe { set_handler(&real::$name, signum, handler, $flags) }
+        }
+    )* };
+}
+
+// The names are those that headers give `signal` by the standard a program asks for. System V's handlers are reset.
+setting_handlers! {
+    signal(libc::SA_RESTART)
+    bsd_signal(libc::SA_RESTART)
+    ssignal(libc::SA_RESTART)
+    sysv_signal(libc::SA_RESETHAND | libc::SA_NODEFER)
+    __sysv_signal(libc::SA_RESETHAND | libc::SA_NODEFER)
+}
+
+/// `sigset(signum, SIG_HOLD)` blocks a signal.
+const SIG_HOLD: sighandler_t = 2;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    if is_trap(signum) && handler == SIG_HOLD {
+        // The trap is never blocked; the answer is what is chained behind it.
+        return chain(signum, None).map_or(libc::SIG_ERR, |before| before.sa_sigaction);
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { set_handler(&real::sigset, signum, handler, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
+    // SAFETY: ignoring a signal has no conditions.
+    let before = unsafe { set_handler(&real::signal, signum, libc::SIG_IGN, 0) };
+    if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
 /// The mask change of the calling thread, without the trap signal and glibc's own.
@@ -149,4 +178,129 @@ unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sig
 unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the contract of pthread_sigmask(3), which returns the error itself.
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
+}
+
+/// Changes the first 32 signals of the mask; the mask before.
+fn change_old_mask(how: c_int, mask: c_int) -> c_int {
+    // SAFETY: sets of zeroes are empty sets.
+    let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
+    // SAFETY: a set is longer than the kernel's and starts with it; both are ours.
+    let (changed, before) = unsafe {
+        (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
+        (change_mask(how, &raw const set, &raw mut before), (&raw const before).cast::<u64>().read())
+    };
+    if status(changed) == 0 { before as c_int } else { -1 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sigblock(mask: c_int) -> c_int {
+    change_old_mask(libc::SIG_BLOCK, mask)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sigsetmask(mask: c_int) -> c_int {
+    change_old_mask(libc::SIG_SETMASK, mask)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
+    // SAFETY: a set of zeroes is an empty set, longer than the kernel's, which lies first; ours.
+    unsafe {
+        let mut set: sigset_t = zeroed();
+        (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
+        sigsuspend(&raw const set)
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sighold(signum: c_int) -> c_int {
+    if !(1..=64).contains(&signum) {
+        return status(Err(libc::EINVAL));
+    }
+    // SAFETY: a set of zeroes is an empty set, longer than the kernel's, which lies first; ours.
+    status(unsafe {
+        let mut set: sigset_t = zeroed();
+        (&raw mut set).cast::<u64>().write(bit(signum));
+        change_mask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
+    type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
+    let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
+    // SAFETY: the caller's arguments, the set without the trap; the C library's function of this type.
+    unsafe {
+        let mask = Mask::new(set);
+        transmute::<*mut c_void, Call>(call)(attributes, mask.given())
+    }
+}
+
+// ---- contexts -------------------------------------------------------------------------------------------------------
+
+/// Takes the trap out of the mask that a context brings with it; the address of the C library's function.
+///
+/// # Safety
+/// A context as for setcontext(3).
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn opened_context(real: &Real, context: *mut libc::ucontext_t) -> usize {
+    // SAFETY: the caller's promise; the mask starts with the kernel's.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        let trap = far::trap_signal().map_or(0, bit);
+        if *mask & trap != 0 {
+            *mask &= !trap;
+        }
+    }
+    real.get().map_or(no_contexts as *const () as usize, |call| call as usize)
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn no_contexts() -> c_int {
+    status(Err(libc::ENOSYS))
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn opened_for_set(context: *mut libc::ucontext_t) -> usize {
+    // SAFETY: passed on from the caller.
+    unsafe { opened_context(&real::setcontext, context) }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn opened_for_swap(context: *mut libc::ucontext_t) -> usize {
+    // SAFETY: passed on from the caller.
+    unsafe { opened_context(&real::swapcontext, context) }
+}
+
+/// The C library's function saves the caller's own return address, so it is jumped to, not called.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setcontext(context: *const libc::ucontext_t) -> c_int {
+    std::arch::naked_asm!(
+        "push rdi",
+        "call {opened}",
+        "pop rdi",
+        "jmp rax",
+        opened = sym opened_for_set,
+    )
+}
+
+/// As [`setcontext`].
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn swapcontext(old: *mut libc::ucontext_t, new: *const libc::ucontext_t) -> c_int {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "mov rdi, rsi",
+        "call {opened}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        opened = sym opened_for_swap,
+    )
 }

@@ -46,10 +46,13 @@ mod places;
 mod start;
 mod threads;
 
-pub use places::{ADOPTED_MAX, adopt, expel, make_hole, run};
+pub use places::{ADOPTED_MAX, adopt, expel, is_hole, make_hole, run};
+pub(crate) use places::{empty_holes, meets_hole};
 use start::ready;
 pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
+pub use threads::leaves;
+pub(crate) use threads::{Running, left_alone};
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -267,10 +270,10 @@ pub(crate) fn touched_by(tid: i32) {
     LAST_TOUCHED.store(tid, Relaxed);
 }
 
-/// Length of the far allocation that starts here.
+/// Length of the far allocation that starts here, though its first page may have become the kernel's.
 pub fn allocation(addr: usize) -> Option<usize> {
-    let state = ready()?;
-    inside(move || state.extents.lock().allocation(allocated_offset(addr)? as u64).map(|len| len as usize))
+    let state = ready().filter(|_| is_reserved(addr))?;
+    inside(move || state.extents.lock().allocation((addr - BASE.load(Relaxed)) as u64).map(|len| len as usize))
 }
 
 /// The counters at this instant.
@@ -365,10 +368,13 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
 /// # Safety
 /// The caller owns the allocation, if there is one, and gives it up: nobody uses or borrows it any more.
 pub unsafe fn free(addr: usize) -> bool {
-    let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
+    let Some(state) = ready().filter(|_| active() && is_reserved(addr)) else { return false };
+    // As in `allocation`.
+    let offset = addr - BASE.load(Relaxed);
     inside(move || {
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
         state.forget_whole(offset, len as usize);
+        empty_holes(addr, len as usize);
         state.give_back(offset, len as usize);
         state.far_changed();
         true
@@ -544,6 +550,23 @@ fn permits(addr: usize, write: bool) -> bool {
     inside(move || state.engine.view().permits(offset, write))
 }
 
+/// Up to where, from `at`, the program left itself the access to read (or to write) its far memory. Near memory counts as
+/// open: the kernel looks after it.
+pub fn open_until(at: usize, end: usize, write: bool) -> usize {
+    let Some(state) = ready().filter(|state| state.engine.view().has_restrictions()) else { return end };
+    inside(move || {
+        let view = state.engine.view();
+        let mut next = at;
+        while next < end {
+            if view.offset_of(next).is_some_and(|offset| !view.permits(offset, write)) {
+                return next;
+            }
+            next = (next | (crate::view::OS_PAGE - 1)).saturating_add(1);
+        }
+        end
+    })
+}
+
 /// Fetches a range ahead of its use, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
@@ -693,9 +716,10 @@ impl State {
     /// Now and then: a fair share among the processes of the run. By a thread that is inside the gate, see [`Seat::balance`].
     fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
-        if let Some(share) = self.seat.balance(wants, self.engine.local_bytes()) {
+        self.seat.balance(wants, |share| {
             self.budget_is(share);
-        }
+            self.engine.local_bytes()
+        });
     }
 }
 
@@ -729,6 +753,7 @@ pub(crate) fn keep() {
 /// In a forked child, where none of Hanare's threads exist. What is done here allocates near memory.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
+    threads::forget_all();
     let before = OWN.replace(true);
     work();
     OWN.set(before);

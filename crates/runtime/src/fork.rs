@@ -11,12 +11,15 @@
 //! children execute another program.
 
 use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
 use hanare_sys::descriptors;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map;
+use hanare_sys::mark;
+use hanare_sys::pagemap::Pagemap;
 use hanare_sys::signal::{self, FaultInfo, SignalMask, Unblocked, Verdict};
 use hanare_wire::{Attachment, LinkError, Session};
 
@@ -75,6 +78,10 @@ struct Asleep {
     view: View,
     /// The parent's, to be taken over; none where nothing is away.
     store: Option<(Store, Links)>,
+    /// Opens a link to the private server, wherever this process goes meanwhile.
+    door: Option<OwnedFd>,
+    /// Tells what it touched meanwhile, also where `/proc` is out of reach then.
+    pagemap: Option<Pagemap>,
     extents: Extents,
     idle: u64,
     launch: Launch,
@@ -188,7 +195,8 @@ fn prepare() -> (Plan, Option<Seat>) {
     // Whether the kernel's own fork gives the child everything.
     let is_in_view = || !engine.has_written_back() && engine.is_settled();
     engine.rest();
-    if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() {
+    // A child that sleeps asks its page table, when it wakes up, what it touched.
+    if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() && Pagemap::is_in_reach() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
@@ -270,7 +278,9 @@ fn promise_asleep() -> Option<(Plan, Option<Seat>)> {
     // SAFETY: set to a leaked box or null, and taken only with the gate closed, as it is here.
     let asleep = unsafe { ASLEEP.load(Acquire).as_ref() }?;
     let Some(seat) = &asleep.seat else { return Some((Plan::Asleep, None)) };
-    if let Ok(promised) = seat.promise(seat.share(), seat.share(), false) {
+    if Pagemap::is_in_reach()
+        && let Ok(promised) = seat.promise(seat.share(), seat.share(), false)
+    {
         return Some((Plan::Asleep, Some(promised)));
     }
     wake_up_inside();
@@ -289,15 +299,12 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
     let idle = state.idle();
     let State { engine, extents, launch, .. } = *state;
     let (kept, view, store) = engine.apart();
-    Some(Asleep {
-        kept,
-        view,
-        store: links.map(|links| (store, links)),
-        extents: extents.into_inner(),
-        idle,
-        launch,
-        seat,
-    })
+    let (store, door) = match (links, store) {
+        (Some(links), store) => (Some((store, links)), None),
+        (None, Store::Direct(direct)) => (None, Some(direct.into_door())),
+        (None, Store::Remote(_)) => (None, None),
+    };
+    Some(Asleep { kept, view, store, door, pagemap: None, extents: extents.into_inner(), idle, launch, seat })
 }
 
 fn fall_asleep(seat: Option<Seat>) {
@@ -317,8 +324,11 @@ fn fall_asleep(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(asleep.extents.taken_bytes().saturating_sub(asleep.idle + asleep.view.idle_bytes() as u64));
     }
+    // What it keeps open must not be closed by what it does until then. Without, its way is by the paths.
+    let door = asleep.door.filter(|_| mark::set().is_ok());
+    let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     // The parent's trap and links are closed here with the child's copies of them.
-    let asleep = Asleep { view: asleep.view.without_trap(), ..asleep };
+    let asleep = Asleep { view: asleep.view.without_trap(), door, pagemap, ..asleep };
     ASLEEP.store(Box::into_raw(Box::new(asleep)), Release);
     far::is_latent(true);
 }
@@ -338,7 +348,7 @@ pub(crate) fn wake_up_inside() {
 
 /// Puts a child's engine together and lets it run.
 fn wake(asleep: Asleep) -> Result<(), StartError> {
-    let Asleep { mut kept, view, store, extents, idle, launch, seat } = asleep;
+    let Asleep { mut kept, view, store, door, pagemap, extents, idle, launch, seat } = asleep;
     let _room = room();
     let mechanism = far::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
     let was_asleep = store.is_none();
@@ -349,13 +359,17 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
             (Store::Remote(remote), writers)
         }
         // Nothing is away: the links are new ones.
-        _ => far::open_store(&launch.settings, &launch.plan)?,
+        _ => far::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism)?;
     let taken = spans(&extents);
     if was_asleep {
         // Failing to read one's own page table is failing to know what is there.
-        kept.adopt_present(&view, &taken).map_err(StartError::Pagemap)?;
+        let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
+        let now = now.transpose().map_err(StartError::Pagemap)?;
+        if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
+            kept.adopt_present(&view, &taken, pagemap).map_err(StartError::Pagemap)?;
+        }
     } else {
         kept.protect_clean(&view, &taken);
     }
@@ -364,6 +378,11 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
         None => far::join(&launch)?,
     };
     seat.begin(true);
+    // Their numbers are the program's again.
+    for fd in [door.as_ref().map(AsFd::as_fd), pagemap.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
+        descriptors::forget(fd.as_raw_fd());
+    }
+    drop((door, pagemap));
     far::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, writers)?;
     far::open_doors();
     Ok(())

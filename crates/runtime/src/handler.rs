@@ -203,6 +203,9 @@ pub(crate) fn keep(engine: &'static Engine) {
         let Some(_inside) = gate::try_enter() else { continue };
         far::keep();
         if now_ns() - published_ns > 100_000_000 {
+            if let Some(code) = far::left_alone() {
+                end_with(code);
+            }
             if let Some(Err(errno)) = engine.view().uffd().map(Uffd::check) {
                 lost_trap(errno);
             }
@@ -210,6 +213,13 @@ pub(crate) fn keep(engine: &'static Engine) {
             published_ns = now_ns();
         }
     }
+}
+
+/// Ends a process that no thread of the program's is in any more.
+fn end_with(code: i32) -> ! {
+    far::shutdown();
+    // SAFETY: ends the process; nobody is left whose handlers were to run.
+    unsafe { libc::_exit(code) }
 }
 
 fn end_hang(engine: &Engine, hang: Hang) -> ! {

@@ -130,6 +130,10 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
         }
         Start::Small(_) => Err(BadPointer::Freed),
         Start::Large if heap.blocks.take_large(offset) => {
+            // SAFETY: as below.
+            if unsafe { is_retired(addr) } {
+                return Ok(());
+            }
             // SAFETY: a live large block starts here, and no other thread took it.
             unsafe { arena::free(addr as *mut u8) };
             Ok(())
@@ -139,6 +143,23 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
         Start::Outside if unsafe { far::free(addr) } => Ok(()),
         Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
     }
+}
+
+/// Keeps a block from being used again if part of it became the kernel's, as the end of a stack does: its addresses are no
+/// longer far, and do not read as zeroes.
+///
+/// # Safety
+/// A live large block starts here, which nobody uses any more.
+unsafe fn is_retired(addr: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let len = unsafe { arena::size_of_block(addr as *mut u8) };
+    let retired = far::meets_hole(addr, len);
+    if retired {
+        // SAFETY: as above.
+        unsafe { far::heap_discards(addr, len) };
+        far::empty_holes(addr, len);
+    }
+    retired
 }
 
 /// Bytes of local memory that the heap's and the pager's own data take now. Walks their tables: a millisecond or so.
@@ -201,7 +222,9 @@ pub unsafe fn resize(addr: usize, size: usize) -> Result<*mut u8, BadPointer> {
 unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
     let shrinks_little = size <= old && size > old / 2;
     match heap().map(|heap| (heap, heap.blocks.find(addr.wrapping_sub(heap.base)))) {
-        Some((heap, Start::Large)) if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) => {
+        Some((heap, Start::Large))
+            if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) && !far::meets_hole(addr, old) =>
+        {
             // SAFETY: the caller's promise.
             let now = unsafe { arena::resize_in_place(addr as *mut u8, size) };
             heap.blocks.give_large(addr - heap.base, now);

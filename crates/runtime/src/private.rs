@@ -160,7 +160,7 @@ impl Private {
 }
 
 /// The socket's name in its directory.
-const SOCKET: &str = "memory.socket";
+pub const SOCKET: &str = "memory.socket";
 
 impl Drop for Private {
     /// Ends the server: first by the end of its standard input, then by force.
@@ -191,8 +191,9 @@ fn lines(output: Option<ChildStdout>) -> std::io::Result<mpsc::Receiver<String>>
     let (sender, receiver) = mpsc::sync_channel(2);
     // A program of one thread is still alone with it.
     let own = crate::far::OwnThread::new();
+    hanare_sys::thread::find_counted();
     std::thread::Builder::new().spawn(move || {
-        let _own = own;
+        let (_own, _running) = (own, crate::far::Running::new());
         let Some(output) = output else { return };
         let mut output = BufReader::new(output);
         loop {

@@ -47,6 +47,11 @@ impl Restrictions {
         self.closed_pages.store(self.closed_pages.load(Relaxed) + after - before, Relaxed);
     }
 
+    /// Whether there ever were any.
+    pub(crate) fn are_any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
     /// Bytes the program may not even read.
     pub(crate) fn closed_bytes(&self) -> usize {
         self.closed_pages.load(Relaxed) * OS_PAGE

@@ -268,14 +268,17 @@ impl Seat {
         self.share()
     }
 
-    /// Now and then: what the budget is to be, if it changes. `wants` is what the process could use, `local` what it has.
+    /// Now and then: claims a fair share or gives up what is more than that. `wants` is what the process could use.
+    /// `set_budget` is told the budget from now on, if it changes, and returns the local bytes afterwards.
+    ///
+    /// What is given up is counted after the budget was lowered: a fault in between could still use the larger one.
     ///
     /// Only this and [`Self::promise`] lower the share of a process that runs, and only this without the lock. The gate keeps
     /// them apart: who balances is inside, and a fork promises with the gate closed. Else bytes could be given twice.
-    pub(crate) fn balance(&self, wants: u64, local: u64) -> Option<u64> {
+    pub(crate) fn balance(&self, wants: u64, set_budget: impl Fn(u64) -> u64) {
         let whole = self.tree.whole.load(Relaxed);
         if whole == 0 {
-            return None;
+            return;
         }
         self.member.wants.store(wants.min(whole), Relaxed);
         let looks = now_ns().saturating_sub(self.tree.looked_ns.load(Relaxed)) > LOOK_NS;
@@ -285,12 +288,13 @@ impl Seat {
         }
         let (goal, share) = (self.goal(), self.share());
         if goal < share {
+            let local = set_budget(goal);
             // What is still in use is given up when it has been evicted.
             self.member.share.store(goal.max(local.min(share)), Relaxed);
-            return Some(goal);
+        } else if goal > share + share / 32 || is_alone && goal > share {
+            // A little more is not worth the trouble; the rest of a budget is.
+            set_budget(self.claim());
         }
-        // A little more is not worth the trouble; the rest of a budget is.
-        (goal > share + share / 32 || is_alone && goal > share).then(|| self.claim())
     }
 
     /// Room for a child about to be forked: `bytes` of the budget, of which this process gives up what it does not use.
@@ -414,27 +418,47 @@ mod tests {
         // The first evicts when it is asked to balance.
         let second = std::thread::scope(|scope| {
             let second = scope.spawn(|| tree.join(stats, 1000, 10).unwrap());
-            let mut budget = 1000;
             while !second.is_finished() {
-                budget = first.balance(5000, budget).unwrap_or(budget);
+                first.balance(5000, |budget| budget);
                 assert!(shares(stats) <= 1000);
                 std::thread::yield_now();
             }
             second.join().unwrap()
         });
-        first.balance(5000, 500);
-        second.balance(5000, 0);
+        first.balance(5000, |_| 500);
+        second.balance(5000, |_| 0);
         assert_eq!((first.share(), second.share()), (500, 500));
         // Who wants little leaves the rest to the other, and gets it back when it wants more.
-        second.balance(100, 100);
-        first.balance(5000, 500);
+        second.balance(100, |_| 100);
+        first.balance(5000, |_| 500);
         assert!(second.share() == 100 && first.share() == 900, "{} {}", first.share(), second.share());
-        second.balance(5000, 100);
-        assert_eq!(first.balance(5000, 900), Some(500));
+        second.balance(5000, |_| 100);
+        let told = std::cell::Cell::new(0);
+        first.balance(5000, |budget| {
+            told.set(budget);
+            900
+        });
+        assert_eq!((told.get(), first.share()), (500, 900), "what is in use is given up when it was evicted");
         assert!(shares(stats) <= 1000);
-        first.balance(5000, 500);
-        second.balance(5000, 100);
+        first.balance(5000, |_| 500);
+        second.balance(5000, |_| 100);
         assert_eq!((first.share(), second.share()), (500, 500));
+    }
+
+    /// Guards against a tree beyond its budget: the local bytes were counted first, a fault used more of the old budget, and
+    /// another process had been given that already when the budget was lowered.
+    #[test]
+    fn nothing_is_given_up_before_the_budget_is_lowered() {
+        let stats = fresh();
+        let first = stats.tree().join(stats, 1000, 10).unwrap();
+        let child = first.promise(0, 1000, false).ok().unwrap();
+        child.take(true);
+        child.member.wants.store(5000, Relaxed);
+        first.balance(5000, |budget| {
+            assert_eq!((budget, first.share(), child.claim()), (500, 1000, 0));
+            800
+        });
+        assert_eq!((first.share(), child.claim()), (800, 200));
     }
 
     #[test]
@@ -445,9 +469,14 @@ mod tests {
         assert_eq!((parent.share(), child.share()), (700, 300));
         assert_eq!(parent.promise(300, 600, false).err(), Some(700));
         child.take(false);
-        assert_eq!(parent.balance(5000, 600), None, "what is fixed is not shared");
+        parent.balance(5000, |_| panic!("what is fixed is not shared"));
         child.withdraw();
-        assert_eq!(parent.balance(5000, 600), Some(1000));
+        let told = std::cell::Cell::new(0);
+        parent.balance(5000, |budget| {
+            told.set(budget);
+            600
+        });
+        assert_eq!(told.get(), 1000);
     }
 
     #[test]

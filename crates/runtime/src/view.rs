@@ -44,11 +44,15 @@ pub enum ViewError {
     #[error("cannot set up far memory: {0}; 'hanare doctor' tells what this machine allows")]
     Uffd(#[from] UffdError),
     /// This process' own memory cannot be opened as a file.
-    #[error("cannot open /proc/self/mem: {0}; raise the limit on open files, or mount /proc")]
+    #[error("cannot open /proc/self/mem: {0}; {advice}", advice = own_memory_advice(*.0))]
     OwnMemory(Errno),
     /// There are too many places of the program's own that are to be far.
     #[error("more than {WINDOWS_MAX} programs and libraries have large arrays; set HANARE_STATIC=off")]
     Windows,
+}
+
+fn own_memory_advice(errno: Errno) -> &'static str {
+    if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
 /// How memory of the program's is registered.
@@ -135,7 +139,7 @@ pub(crate) struct View {
     aside_pool: usize,
     zeroes: usize,
     /// Reads pages that the program closed. Held open, for there may be no descriptor left when it is needed.
-    memory: OwnMemory,
+    memory: Result<OwnMemory, Errno>,
     /// Whether a child may share pages in view, so that MOVE refuses them for that.
     has_forked: AtomicBool,
     restrictions: Restrictions,
@@ -174,7 +178,7 @@ impl View {
             wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
             aside_pool: pool(sizes.aside_units * sizes.unit, align)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
-            memory: OwnMemory::open().map_err(ViewError::OwnMemory)?,
+            memory: Ok(OwnMemory::open().map_err(ViewError::OwnMemory)?),
             has_forked: AtomicBool::new(false),
             restrictions: Restrictions::new(sizes.reserve),
             program,

@@ -133,6 +133,24 @@ impl Windows {
         (start + (changed - first) * OS_PAGE).min(border)
     }
 
+    /// Whether an address of the reservation lies in a hole.
+    pub(crate) fn is_hole(&self, addr: usize) -> bool {
+        let offset = addr.wrapping_sub(self.base);
+        offset < self.len && self.holes.get(offset / OS_PAGE)
+    }
+
+    /// Visits the holes of `span`, of the reservation, each with its address.
+    pub(crate) fn holes_in(&self, span: Span, mut visit: impl FnMut(usize, usize)) {
+        let (mut page, end) = (span.offset / OS_PAGE, (span.offset + span.len).div_ceil(OS_PAGE));
+        while page < end && self.hole_bytes() > 0 {
+            let next = self.holes.first_unlike(page, end);
+            if self.holes.get(page) {
+                visit(self.base + page * OS_PAGE, (next - page) * OS_PAGE);
+            }
+            page = next;
+        }
+    }
+
     /// The offset that a hole at this address had when it was far.
     fn offset_in_hole(&self, addr: usize) -> Option<usize> {
         let shown = self.complete().iter().find_map(|window| {

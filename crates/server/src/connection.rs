@@ -1,5 +1,6 @@
 //! One connection from its welcome to its end: frames in, answers out, in order.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub(crate) struct House {
     pub(crate) store: Arc<Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: Arc<Stop>,
+    /// The outer end of the door, for clients of this host.
+    pub(crate) door: OwnedFd,
     pub(crate) spinners: Spinners,
     pub(crate) turns: Turns,
     /// How long a connection looks for the next request before it sleeps.
@@ -172,7 +175,7 @@ impl Serving {
                 member.session().discard(header.offset, u64::from(header.length));
                 done(channel, Kind::Done, header.tag, house.store.capacity_hint(member.session().account()))?;
             }
-            (Serving::Host(session), Kind::Attach) => attach(channel, session, header.tag)?,
+            (Serving::Host(session), Kind::Attach) => attach(house, channel, session, header.tag)?,
             (Serving::Host(session), Kind::GrantRequest) => return grant(house, channel, session, header),
             (Serving::Host(session), Kind::Return) => return take_back(house, channel, session, header),
             _ => {
@@ -247,11 +250,11 @@ fn write(house: &House, channel: &mut Channel<'_>, session: &Session, header: &H
     }
 }
 
-fn attach(channel: &mut Channel<'_>, session: &HostSession, tag: u64) -> Result<(), LinkError> {
+fn attach(house: &House, channel: &mut Channel<'_>, session: &HostSession, tag: u64) -> Result<(), LinkError> {
     channel.flush()?;
-    let mut files = vec![session.memfd()];
+    let mut files = vec![session.memfd(), house.door.as_fd()];
     files.extend(session.spill());
-    let code = if files.len() > 1 { ATTACHED_SPILL } else { 0 };
+    let code = if session.spill().is_some() { ATTACHED_SPILL } else { 0 };
     let frame = Header { code, ..Header::bare(Kind::Attached, tag) };
     channel.socket.send_files(&frame.encode(), &files)
 }

@@ -14,11 +14,13 @@
 
 mod account;
 mod connection;
+mod door;
 mod extents;
 mod greeting;
 mod host;
 mod listen;
 mod memory;
+mod named;
 mod pool;
 mod registry;
 mod session;

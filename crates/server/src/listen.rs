@@ -3,9 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -22,8 +20,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::connection::{House, serve};
+use crate::door::Door;
 use crate::greeting::{Host, NoGuest, greet};
 use crate::memory::{Available, BLOCK_BYTES};
+use crate::named::Named;
 use crate::registry::Registry;
 use crate::shared::{Spinners, Stop, Store};
 use crate::spill::SpillDir;
@@ -98,7 +98,7 @@ pub enum ServerError {
     #[error("no address to listen on; give --listen ADDRESS")]
     NoAddress,
     /// The address cannot be listened on.
-    #[error("cannot listen on {endpoint}: {source}; choose another address or end what uses it")]
+    #[error("cannot listen on {endpoint}: {source}; {}", listen_advice(source))]
     Listen {
         /// The address.
         endpoint: Endpoint,
@@ -135,6 +135,14 @@ pub enum ServerError {
     },
 }
 
+/// What to do about an address that cannot be listened on.
+fn listen_advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => "choose another address or end what uses it",
+        _ => "choose another address",
+    }
+}
+
 /// Stops a running server, from any thread.
 #[derive(Clone)]
 pub struct StopHandle {
@@ -156,32 +164,26 @@ impl StopHandle {
 
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(Named),
+    Door(Door),
 }
 
 impl Listener {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener, _) => listener.as_fd(),
+            Listener::Unix(named) => named.listener.as_fd(),
+            Listener::Door(door) => door.as_fd(),
         }
     }
 
     fn accept(&self) -> io::Result<(OwnedFd, String)> {
         match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, peer)| (stream.into(), peer.to_string())),
-            Listener::Unix(listener, path) => {
+            Listener::Unix(Named { listener, path, .. }) => {
                 listener.accept().map(|(stream, _)| (stream.into(), format!("unix:{}", path.display())))
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            // Nothing depends on the name any more; a next server replaces what is left of it.
-            let _ = std::fs::remove_file(path);
+            Listener::Door(door) => door.accept().map(|socket| (socket, "a client's process".to_owned())),
         }
     }
 }
@@ -225,11 +227,15 @@ impl Server {
         for endpoint in &config.listen {
             listeners.push(listen(endpoint, config.key.is_some())?);
         }
+        let (door, outer) =
+            Door::new().map_err(|e| ServerError::Io { what: "making a socket pair", source: e.into() })?;
+        listeners.push(Listener::Door(door));
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
         let house = House {
             store: Store::new(config.memory, config.available, spill, config.client_quota),
             registry: Arc::default(),
             stop: Arc::new(stop),
+            door: outer,
             spinners: Spinners::new(),
             turns: Turns::new(),
             spin: config.spin,
@@ -248,7 +254,8 @@ impl Server {
     pub fn local_addrs(&self) -> Vec<Endpoint> {
         let address = |listener: &Listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
-            Listener::Unix(_, path) => Some(Endpoint::Unix(path.clone())),
+            Listener::Unix(named) => Some(Endpoint::Unix(named.path.clone())),
+            Listener::Door(_) => None,
         };
         self.listeners.iter().filter_map(address).collect()
     }
@@ -288,8 +295,9 @@ impl Server {
             running.retain(|connection| !connection.thread.is_finished());
             for listener in &self.listeners {
                 match listener.accept() {
-                    Ok((fd, peer)) => self.admit(fd, peer, matches!(listener, Listener::Unix(..)), running),
+                    Ok((fd, peer)) => self.admit(fd, peer, !matches!(listener, Listener::Tcp(_)), running),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.log)(&e.to_string()),
                     Err(e) => {
                         (self.log)(&format!("a connection could not be accepted: {e}"));
                         std::thread::sleep(ACCEPT_PAUSE);
@@ -396,7 +404,7 @@ fn drain(mut running: Vec<Running>) {
 fn listen(endpoint: &Endpoint, has_key: bool) -> Result<Listener, ServerError> {
     let failed = |source| ServerError::Listen { endpoint: endpoint.clone(), source };
     match endpoint {
-        Endpoint::Unix(path) => listen_unix(path).map_err(failed),
+        Endpoint::Unix(path) => Named::listen(path).map(Listener::Unix).map_err(failed),
         Endpoint::Tcp(address) => {
             let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
             if !has_key && !addresses.iter().all(|address| address.ip().to_canonical().is_loopback()) {
@@ -407,22 +415,4 @@ fn listen(endpoint: &Endpoint, has_key: bool) -> Result<Listener, ServerError> {
             Ok(Listener::Tcp(listener))
         }
     }
-}
-
-/// Listens on a path for this user alone; replaces a socket that nobody listens on any more.
-fn listen_unix(path: &Path) -> io::Result<Listener> {
-    let listener = match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)?
-        }
-        other => other?,
-    };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(Listener::Unix(listener, path.to_owned()))
-}
-
-fn is_stale(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }

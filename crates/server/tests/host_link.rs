@@ -234,7 +234,7 @@ fn a_clone_is_granted_what_its_original_is() {
     let runs = parent.grant(80).expect("granted");
     assert_eq!((slots(&runs, Place::Memory), slots(&runs, Place::Spill)), (64, 16));
     use_slots(&parent, &runs, 1);
-    let mut child = parent.open_clone(&server.unix_path()).expect("a clone");
+    let mut child = parent.open_clone().expect("a clone");
     assert_eq!((server.status().sessions, server.status().slots), (2, 80));
     for run in &runs {
         let word = |slot: u64| (1 << 40 | (run.place as u64) << 32 | slot).to_le_bytes();
@@ -261,7 +261,7 @@ fn a_clone_is_granted_what_its_original_is() {
     assert_eq!(server.status().slots, 80);
     file(&child, Place::Spill).read_exact_at(&mut bytes, u64::from(spilled.first_slot) * 65536).expect("read");
     assert!(bytes.iter().any(|byte| *byte != 0));
-    let grandchild = child.open_clone(&server.unix_path()).expect("a clone");
+    let grandchild = child.open_clone().expect("a clone");
     let own = child.grant(3).expect("granted");
     assert_eq!(server.status().slots, 83);
     drop(child);
@@ -270,4 +270,44 @@ fn a_clone_is_granted_what_its_original_is() {
     drop(grandchild);
     let status = server.status_until(|status| status.sessions == 0);
     assert_eq!((status.slots, status.memory_bytes, status.spill_bytes), (0, 0, 0));
+}
+
+/// A process may have left the place where the server's path is, by chroot for one. A link that it has leads to others.
+#[test]
+fn a_link_leads_to_further_ones_where_the_path_is_gone() {
+    let server = TestServer::start(64 * MIB);
+    let mut first = Attachment::open(&server.unix_path(), 65536).expect("attached");
+    let runs = first.grant(3).expect("granted");
+    std::fs::remove_file(server.unix_path()).expect("the path was there");
+    let mut clone = first.open_clone().expect("a clone");
+    clone.give_back_runs(&runs).expect("granted to the clone, too");
+    let mut other = Attachment::open_through(clone.door.as_fd(), 4096).expect("a session of its own");
+    let runs = other.grant(2).expect("granted");
+    use_slots(&other, &runs, 5);
+    server.stop.stop();
+    server.join();
+    let error = Attachment::open_through(first.door.as_fd(), 4096).expect_err("nobody is behind the door");
+    assert!(matches!(error, LinkError::Closed), "{error:?}");
+}
+
+/// Whatever comes through the door, the server goes on.
+#[test]
+fn a_door_takes_nonsense() {
+    let server = TestServer::start(64 * MIB);
+    let first = Attachment::open(&server.unix_path(), 4096).expect("attached");
+    let null = File::open("/dev/null").expect("a file");
+    let send = |bytes: &[u8], files: &[std::os::fd::BorrowedFd<'_>]| {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        assert!(files.is_empty() || control.push(rustix::net::SendAncillaryMessage::ScmRights(files)));
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&first.door, &[std::io::IoSlice::new(bytes)], &mut control, flags).expect("sent");
+    };
+    for _ in 0..20 {
+        send(b"x", &[]);
+        send(b"long", &[null.as_fd()]);
+        send(b"", &[null.as_fd(), first.memfd.as_fd()]);
+    }
+    let second = first.open_clone().expect("a clone");
+    assert!(first.is_alive() && second.is_alive());
 }

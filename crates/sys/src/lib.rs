@@ -27,6 +27,7 @@ pub mod memory;
 pub mod pagemap;
 mod probe;
 mod raw;
+pub mod ready;
 mod refuse;
 pub mod signal;
 pub mod stack;

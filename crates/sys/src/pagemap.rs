@@ -2,10 +2,11 @@
 //!
 //! See <https://docs.kernel.org/admin-guide/mm/pagemap.html>.
 
+use crate::descriptors;
 use crate::map::page_size;
 use crate::raw::{self, Errno};
 use rustix::fs::{Mode, OFlags};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// What failed while the page tables were looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +95,18 @@ impl Pagemap {
             .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
+    /// Whether a process forked now could open its own.
+    #[must_use]
+    pub fn is_in_reach() -> bool {
+        rustix::fs::access(c"/proc/self/pagemap", rustix::fs::Access::READ_OK).is_ok()
+    }
+
+    /// The same, where the program does not close it.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self { fd: descriptors::keep(self.fd) }
+    }
+
     /// Tells for each page from `addr` on whether it has memory (or swap) of its own; pages that were never touched have
     /// not. One element of `held` a page.
     ///
@@ -158,44 +171,56 @@ impl Pagemap {
     }
 }
 
-/// Hands every run of pages of a range that are there, in memory or swapped out, to `visit` as address and length.
-/// Needs no privilege.
-///
-/// # Errors
-/// [`PagemapError::Open`] when the file cannot be opened or read.
-pub fn visit_present(addr: usize, len: usize, mut visit: impl FnMut(usize, usize)) -> Result<(), PagemapError> {
-    const THERE: u64 = 3 << 62;
-    const ENTRY_BYTES: usize = size_of::<u64>();
-    let pagemap = Pagemap::open()?;
-    let page = page_size();
-    let (mut next, end) = (addr / page, (addr + len).div_ceil(page));
-    let mut run: Option<(usize, usize)> = None;
-    while next < end {
-        let mut bytes = [0u8; 1024 * ENTRY_BYTES];
-        let wanted = (end - next).saturating_mul(ENTRY_BYTES).min(bytes.len());
-        let got = rustix::io::pread(&pagemap.fd, &mut bytes[..wanted], (next * ENTRY_BYTES) as u64)
-            .map_err(|errno| PagemapError::Open(errno.into()))?;
-        if got < ENTRY_BYTES {
-            break;
-        }
-        for entry in bytes[..got].chunks_exact(ENTRY_BYTES) {
-            let there = entry.try_into().is_ok_and(|e| u64::from_ne_bytes(e) & THERE != 0);
-            match (&mut run, there) {
-                (Some((_, len)), true) => *len += page,
-                (None, true) => run = Some((next * page, page)),
-                (Some((start, len)), false) => {
-                    visit(*start, *len);
-                    run = None;
-                }
-                (None, false) => {}
+impl Pagemap {
+    /// Hands every run of pages of a range that are there, in memory or swapped out, to `visit` as address and length.
+    /// Needs no privilege.
+    ///
+    /// # Errors
+    /// [`PagemapError::Open`] when the file cannot be read.
+    pub fn visit_present(
+        &self,
+        addr: usize,
+        len: usize,
+        mut visit: impl FnMut(usize, usize),
+    ) -> Result<(), PagemapError> {
+        const THERE: u64 = 3 << 62;
+        const ENTRY_BYTES: usize = size_of::<u64>();
+        let page = page_size();
+        let (mut next, end) = (addr / page, (addr + len).div_ceil(page));
+        let mut run: Option<(usize, usize)> = None;
+        while next < end {
+            let mut bytes = [0u8; 1024 * ENTRY_BYTES];
+            let wanted = (end - next).saturating_mul(ENTRY_BYTES).min(bytes.len());
+            let got = rustix::io::pread(&self.fd, &mut bytes[..wanted], (next * ENTRY_BYTES) as u64)
+                .map_err(|errno| PagemapError::Open(errno.into()))?;
+            if got < ENTRY_BYTES {
+                break;
             }
-            next += 1;
+            for entry in bytes[..got].chunks_exact(ENTRY_BYTES) {
+                let there = entry.try_into().is_ok_and(|e| u64::from_ne_bytes(e) & THERE != 0);
+                match (&mut run, there) {
+                    (Some((_, len)), true) => *len += page,
+                    (None, true) => run = Some((next * page, page)),
+                    (Some((start, len)), false) => {
+                        visit(*start, *len);
+                        run = None;
+                    }
+                    (None, false) => {}
+                }
+                next += 1;
+            }
         }
+        if let Some((start, len)) = run {
+            visit(start, len);
+        }
+        Ok(())
     }
-    if let Some((start, len)) = run {
-        visit(start, len);
+}
+
+impl AsFd for Pagemap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
-    Ok(())
 }
 
 /// How many pages of a range are present, for tests and reports. Needs no privilege.

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The kernel's id of the calling thread.
 #[must_use]
@@ -276,12 +276,16 @@ impl CpuWatch {
     }
 }
 
-/// Field 39 (`processor`) of a stat line, see `proc_pid_stat(5)`. The name in field 2 may hold
-/// anything, so counting starts behind the last parenthesis, with field 3.
+/// Field 39 (`processor`) of a stat line, see `proc_pid_stat(5)`.
 fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
+    std::str::from_utf8(stat_field(stat, 39)?).ok()?.trim_end().parse().ok()
+}
+
+/// Field `number`, from 3 on, of a stat line. The name in field 2 may hold anything, so counting starts behind the last
+/// parenthesis, with field 3.
+fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let field = stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(39 - 3)?;
-    std::str::from_utf8(field).ok()?.trim_end().parse().ok()
+    stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(number - 3)
 }
 
 /// The descriptor that [`count`] keeps, its process and its inode: a fork or a program that closes
@@ -349,6 +353,64 @@ fn threads_of(links: impl Into<u64>) -> usize {
     (links.into().saturating_sub(2) as usize).max(1)
 }
 
+/// Where the C library counts its threads: when the last one ends it ends the process. Null before [`find_counted`], or for
+/// good where it does not say.
+static COUNTED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks up where the C library counts its threads: a name that it exports for debuggers. Before the first [`Uncounted`],
+/// and not in that thread: a lookup takes the dynamic linker's lock, which who waits for the thread may hold.
+pub fn find_counted() {
+    if COUNTED.load(Ordering::Acquire).is_null() {
+        // SAFETY: a plain lookup with a terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
+        COUNTED.store(found.cast(), Ordering::Release);
+    }
+}
+
+/// While it lives the calling thread is none of those that the C library waits for before it ends the process.
+#[derive(Debug)]
+pub struct Uncounted(Option<&'static AtomicU32>);
+
+impl Uncounted {
+    /// The calling thread is not counted from now on. Another one must be, until this has returned.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // it changes what the process counts
+    pub fn new() -> Self {
+        // SAFETY: null, or a variable of the C library's: an aligned number that it only changes atomically.
+        let counted = unsafe { COUNTED.load(Ordering::Acquire).as_ref() };
+        // Never to zero, which only the end of a thread leads to.
+        let less = |count: u32| count.checked_sub(1).filter(|&left| left > 0);
+        Self(counted.filter(|counted| counted.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()))
+    }
+}
+
+impl Drop for Uncounted {
+    fn drop(&mut self) {
+        if let Some(counted) = self.0 {
+            counted.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The code with which the first thread of this process ended, as `wait` tells it, when it has ended while others run on.
+/// Allocation-free.
+#[must_use]
+pub fn first_ended() -> Option<i32> {
+    let stat = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0u8; 1024];
+    let len = rustix::io::pread(&stat, &mut text, 0).ok()?;
+    ended_with(&text[..len])
+}
+
+/// Field 52 (`exit_code`) of the stat line of what has ended, see `proc_pid_stat(5)`.
+fn ended_with(stat: &[u8]) -> Option<i32> {
+    let state = stat_field(stat, 3)?;
+    if !matches!(state, b"Z" | b"X") {
+        return None;
+    }
+    std::str::from_utf8(stat_field(stat, 52)?).ok()?.trim_end().parse().ok()
+}
+
 /// Names the calling thread as `ps -L` and `top -H` show it; cut to 15 bytes.
 pub fn set_name(name: &str) {
     let mut bytes = [0u8; 16];
@@ -404,6 +466,36 @@ mod tests {
         go.send(()).unwrap();
         other.join().unwrap();
         assert_ne!(run_ns(tid), Some(before));
+    }
+
+    #[test]
+    fn what_has_ended_says_how() {
+        let line = |state: &str| {
+            let fields: Vec<String> = (4..52).map(|field| field.to_string()).collect();
+            format!("77 (a) Z) {state} {} 1792\n", fields.join(" "))
+        };
+        assert_eq!(ended_with(line("Z").as_bytes()), Some(7 << 8));
+        assert_eq!(ended_with(line("S").as_bytes()), None);
+        assert_eq!(first_ended(), None);
+    }
+
+    #[test]
+    fn an_uncounted_thread_is_counted_again() {
+        find_counted();
+        // SAFETY: null, or the C library's number.
+        let Some(counted) = (unsafe { COUNTED.load(Ordering::Acquire).as_ref() }) else {
+            println!("skipped: this C library does not say how many threads it counts");
+            return;
+        };
+        let changed = || {
+            let before = counted.load(Ordering::Relaxed);
+            let uncounted = Uncounted::new();
+            let during = counted.load(Ordering::Relaxed);
+            drop(uncounted);
+            (during + 1, counted.load(Ordering::Relaxed)) == (before, before)
+        };
+        // Other tests start threads meanwhile.
+        assert!((0..1000).any(|_| changed()));
     }
 
     #[test]

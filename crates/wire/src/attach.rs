@@ -9,14 +9,14 @@ use std::path::Path;
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorCode, LinkError};
 use crate::frame::{HEADER_BYTES, Header, Kind};
-use crate::handshake::{Welcomed, Wish, connect, send_control};
+use crate::handshake::{Welcomed, Wish, connect, connect_through, send_control};
 use crate::inbox::Inbox;
 use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
 use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
 
-/// ATTACHED code bit: a second file, the spill file, comes along.
+/// ATTACHED code bit: a third file, the spill file, comes along.
 pub const ATTACHED_SPILL: u32 = 1;
 
 /// A same-host session's files and its control connection. When it is dropped, or its process dies, the server takes
@@ -28,6 +28,8 @@ pub struct Attachment {
     pub memfd: OwnedFd,
     /// The slots on disk; it grows before slots are granted, and is to be read and written, not mapped.
     pub spill: Option<OwnedFd>,
+    /// Opens further links to this server, also where its path is out of reach: see [`Attachment::open_through`].
+    pub door: OwnedFd,
     /// The bytes of one slot.
     pub slot_size: u32,
     /// Bytes the server could hold when it answered, memory and spill together.
@@ -40,19 +42,31 @@ pub struct Attachment {
     tag: u64,
 }
 
+/// How the server is reached.
+enum By<'a> {
+    Path(&'a Path),
+    Door(BorrowedFd<'a>),
+}
+
 impl Attachment {
     /// Opens a same-host session with the server that listens on the AF_UNIX socket `path`.
     pub fn open(path: &Path, slot_size: u32) -> Result<Attachment, LinkError> {
-        Attachment::begin(path, slot_size, None)
+        Attachment::begin(By::Path(path), slot_size, None)
+    }
+
+    /// Opens a same-host session with the server whose [door](Self::door) this is. It works also where the server's path
+    /// is out of reach: in another root or mount namespace, or as another user.
+    pub fn open_through(door: BorrowedFd<'_>, slot_size: u32) -> Result<Attachment, LinkError> {
+        Attachment::begin(By::Door(door), slot_size, None)
     }
 
     /// Opens a same-host session on the very files of this one, in which every slot granted to this one is granted too.
     /// Such a slot may be read by both and written by neither; it is free when both have given it back.
-    pub fn open_clone(&self, path: &Path) -> Result<Attachment, LinkError> {
-        Attachment::begin(path, self.slot_size, Some(self.identity))
+    pub fn open_clone(&self) -> Result<Attachment, LinkError> {
+        Attachment::begin(By::Door(self.door.as_fd()), self.slot_size, Some(self.identity))
     }
 
-    fn begin(path: &Path, slot_size: u32, clone_of: Option<(u64, [u8; TOKEN_BYTES])>) -> Result<Attachment, LinkError> {
+    fn begin(by: By<'_>, slot_size: u32, clone_of: Option<(u64, [u8; TOKEN_BYTES])>) -> Result<Attachment, LinkError> {
         if !slot_size_is_valid(slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
@@ -66,17 +80,22 @@ impl Attachment {
             connect_timeout: CONNECT_DEFAULT,
             silent_timeout: SILENT_SAME_HOST,
         };
-        let Welcomed { socket, inbox, welcome } = connect(&Endpoint::Unix(path.to_owned()), &wish)?;
+        let Welcomed { socket, inbox, welcome } = match by {
+            By::Path(path) => connect(&Endpoint::Unix(path.to_owned()), &wish)?,
+            By::Door(door) => connect_through(door, &wish)?,
+        };
         send_control(&socket, Kind::Attach, 0, &[])?;
         let mut raw = [0; HEADER_BYTES];
-        let [memfd, spill] = socket.receive_files(&mut raw, &mut Progress::until(CONNECT_DEFAULT))?;
+        let [memfd, door, spill] = socket.receive_files(&mut raw, &mut Progress::until(CONNECT_DEFAULT))?;
         let header = Header::decode(&raw)?;
-        match memfd {
-            Some(memfd) if header.kind == Kind::Attached && (header.code & ATTACHED_SPILL != 0) == spill.is_some() => {
+        let has_spill = header.code & ATTACHED_SPILL != 0;
+        match (memfd, door) {
+            (Some(memfd), Some(door)) if header.kind == Kind::Attached && has_spill == spill.is_some() => {
                 let capacity_bytes = welcome.capacity_bytes;
                 Ok(Attachment {
                     memfd,
                     spill,
+                    door,
                     slot_size,
                     capacity_bytes,
                     capacity_left_bytes: capacity_bytes,

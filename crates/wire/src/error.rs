@@ -149,7 +149,7 @@ pub enum LinkError {
         seconds: u32,
     },
     /// The peer closed the connection or died.
-    #[error("the memory server closed the connection; look at its log for the reason and start it again")]
+    #[error("the memory server closed the connection: it, or its machine, has ended")]
     Closed,
     /// No memory and no spill space left.
     #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]

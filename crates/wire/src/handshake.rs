@@ -1,13 +1,17 @@
 //! The client's side of getting a connection welcomed: connect, HELLO, the key's proof, WELCOME.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
 
 use crate::descriptors::kept;
 use crate::endpoint::Endpoint;
@@ -64,10 +68,37 @@ pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, 
         Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
         Endpoint::Unix(path) => connect_unix(path, wish.connect_timeout).map_err(unreachable)?,
     };
+    begin(fd, wish)
+}
+
+/// Connects through a same-host server's door, which needs no path, and gets welcomed.
+pub(crate) fn connect_through(door: BorrowedFd<'_>, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
+    let fd = knock(door, wish.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
+    begin(fd, wish)
+}
+
+fn begin(fd: OwnedFd, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
     let socket = Socket::new(kept(fd), Some(wish.silent_timeout))?;
     let mut inbox = Inbox::default();
     let welcome = greet(&socket, &mut inbox, wish)?;
     Ok(Welcomed { socket, inbox, welcome })
+}
+
+/// Sends the server one end of a new socket pair; the other end is the connection.
+fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_timeout(door, sockopt::Timeout::Send, Some(timeout))?;
+    let rights = [theirs.as_fd()];
+    retry_on_intr(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // It has the room that was made for it.
+        let pushed = control.push(SendAncillaryMessage::ScmRights(&rights));
+        debug_assert!(pushed);
+        rustix::net::sendmsg(door, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(ours)
 }
 
 fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
@@ -85,7 +116,11 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
 
 /// Connects within `timeout`: a server that has stopped accepting leaves others waiting in its queue, and then outside it.
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
+    let long = |e| match e {
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
+        e => e.into(),
+    };
+    let address = SocketAddrUnix::new(path).map_err(long)?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
     match retry_on_intr(|| rustix::net::connect(&fd, &address)) {

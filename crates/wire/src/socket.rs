@@ -21,7 +21,7 @@ use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 /// The most pieces one system call sends.
 const PIECES_MAX: usize = 32;
 /// The most files one message passes.
-const FILES_MAX: usize = 2;
+const FILES_MAX: usize = 3;
 /// TCP itself gives a peer up this much later than a transfer that stands still does.
 const TCP_GRACE: Duration = Duration::from_secs(1);
 /// An idle TCP link is probed after this long, and then this often.
@@ -179,12 +179,12 @@ impl Socket {
         let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Sends a whole small frame and, along with it, files (at most two) over AF_UNIX.
+    /// Sends a whole small frame and, along with it, files (at most three) over AF_UNIX.
     pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if files.len() > FILES_MAX || !control.push(SendAncillaryMessage::ScmRights(files)) {
-            return Err(LinkError::Misuse { what: "at most two files go with one frame" });
+            return Err(LinkError::Misuse { what: "at most three files go with one frame" });
         }
         match rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Ok(n) if n == bytes.len() => Ok(()),

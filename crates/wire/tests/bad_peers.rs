@@ -361,7 +361,7 @@ fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not(
         stream.read_exact(&mut request).expect("an ATTACH");
         let file = tempfile::tempfile().expect("a file");
         let socket = Socket::new(stream.try_clone().expect("a copy").into(), None).expect("a socket");
-        socket.send_files(&Header::bare(Kind::Attached, 0).encode(), &[file.as_fd()]).expect("sent");
+        socket.send_files(&Header::bare(Kind::Attached, 0).encode(), &[file.as_fd(), file.as_fd()]).expect("sent");
         let mut asked = || {
             let mut request = [0; HEADER_BYTES + 4];
             socket.wait(hanare_wire::socket::Direction::Receive, SOON).expect("a GRANT_REQUEST");

@@ -1,6 +1,7 @@
 //! Calls whose arguments only the kernel knows: when one fails with EFAULT, the pages that its arguments lie in are touched
-//! and it is made again. Nothing has happened by then, as the kernel reads its arguments before it acts. A structure that
-//! reaches over more than two pages, or points to further far memory, is not served.
+//! and it is made again. Nothing has happened by then, as the kernel reads its arguments before it acts; calls that act
+//! first are those of their names ([`numbers`]). A structure that reaches over more than two pages, or points to further
+//! far memory, is not served.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::transmute;
@@ -60,6 +61,18 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     };
     // SAFETY: the C library's function of this type, with the caller's arguments.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
+}
+
+/// As for [`ioctl`]. What it may write is small, and the same when it is asked again.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(c_int, ...) -> c_int;
+    let Some(call) = real::prctl.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the C library's function of this type, with the caller's arguments.
+    again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
 }
 
 /// # Safety

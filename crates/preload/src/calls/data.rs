@@ -58,6 +58,17 @@ impl Pieces {
     }
 }
 
+/// The bytes of the next piece: up to what the program closed, as for the kernel. `None` when not a byte, or not all of a
+/// message, is open.
+///
+/// # Safety
+/// The row has `len` bytes left.
+unsafe fn open_piece(row: &Vectors, len: usize, pieces: Pieces, writes: bool) -> Option<usize> {
+    // SAFETY: passed on from the caller.
+    let open = unsafe { row.open_bytes(len, writes) };
+    (open == len || open > 0 && pieces != Pieces::Whole).then_some(open)
+}
+
 /// Hands a row to `call(near, bytes, done before)`.
 ///
 /// # Safety
@@ -72,8 +83,11 @@ unsafe fn give(
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
     loop {
-        let piece = most.min(total - done);
         // SAFETY: the row has `total - done` bytes left.
+        let Some(piece) = (unsafe { open_piece(&row, most.min(total - done), pieces, false) }) else {
+            return if done > 0 { done as ssize_t } else { refused(libc::EFAULT) };
+        };
+        // SAFETY: as above.
         unsafe { row.gather(buffer.pointer(), piece) };
         let answer = call(buffer.pointer().cast(), piece, done);
         if answer < 0 {
@@ -100,7 +114,10 @@ unsafe fn take(
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
     loop {
-        let piece = most.min(total - done);
+        // SAFETY: the row has room for `total - done` bytes.
+        let Some(piece) = (unsafe { open_piece(&row, most.min(total - done), pieces, true) }) else {
+            return if done > 0 { done as ssize_t } else { refused(libc::EFAULT) };
+        };
         let answer = call(buffer.pointer().cast(), piece, done);
         if answer < 0 {
             return if done > 0 { done as ssize_t } else { answer };
@@ -140,7 +157,7 @@ fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
 macro_rules! one_buffer {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(
+        pub(crate) unsafe extern "C-unwind" fn $name(
             fd: c_int, buffer: *mut c_void, len: size_t, $($more: $type,)* $($room: size_t)?
         ) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t $(, $type)* $(, one_buffer!(@ $room))?) -> ssize_t;
@@ -190,7 +207,7 @@ one_buffer! { give, pieces_of_write:
 macro_rules! many_buffers {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*))*) => { $(
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name(fd: c_int, buffers: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
+        pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, buffers: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
             // SAFETY: the C library's function of this name, which has this type.
@@ -297,7 +314,7 @@ pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len:
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvfrom(
+pub(crate) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -457,7 +474,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(call) = real::recvmsg.get() else { return refused(libc::ENOSYS) };
     // SAFETY: the C library's function of this type.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };

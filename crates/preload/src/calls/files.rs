@@ -1,10 +1,10 @@
 //! Paths, and what the kernel tells of files.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use libc::{gid_t, mode_t, off_t, off64_t, size_t, ssize_t, timespec, uid_t};
+use libc::{dev_t, gid_t, mode_t, off_t, off64_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 
-use super::near::{changed_text, filled, filled_bytes, given_bytes, kernel_is_blind, text};
+use super::near::{changed_text, filled, filled_bytes, filled_elements, given, given_bytes, kernel_is_blind, text};
 use super::own::is_hidden;
 use super::wrap;
 use crate::answer::{errno, set_errno};
@@ -87,6 +87,59 @@ wrap! {
     utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         path = text(path), times = given_bytes(times, 2 * size_of::<timespec>())
     }
+    utime(path: *const c_char, times: *const utimbuf) -> c_int { path = text(path), times = given(times) }
+    utimes(path: *const c_char, times: *const timeval) -> c_int {
+        path = text(path), times = given_bytes(times, 2 * size_of::<timeval>())
+    }
+    lutimes(path: *const c_char, times: *const timeval) -> c_int {
+        path = text(path), times = given_bytes(times, 2 * size_of::<timeval>())
+    }
+    futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        path = text(path), times = given_bytes(times, 2 * size_of::<timeval>())
+    }
+    futimes(fd: c_int, times: *const timeval) -> c_int { times = given_bytes(times, 2 * size_of::<timeval>()) }
+    futimens(fd: c_int, times: *const timespec) -> c_int { times = given_bytes(times, 2 * size_of::<timespec>()) }
+    lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int { path = text(path) }
+    fchownat(dir: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int { path = text(path) }
+    mkfifo(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
+    mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int { path = text(path) }
+    mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int { path = text(path) }
+    chroot(path: *const c_char) -> c_int { path = text(path) }
+    pathconf(path: *const c_char, name: c_int) -> c_long { path = text(path) }
+    inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int { path = text(path) }
+    memfd_create(name: *const c_char, flags: c_uint) -> c_int { name = text(name) }
+    getdents64(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t { to = filled_elements(to.cast::<u8>(), len) }
+
+    getxattr(path: *const c_char, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {
+        path = text(path), name = text(name), to = filled_elements(to.cast::<u8>(), len)
+    }
+    lgetxattr(path: *const c_char, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {
+        path = text(path), name = text(name), to = filled_elements(to.cast::<u8>(), len)
+    }
+    fgetxattr(fd: c_int, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {
+        name = text(name), to = filled_elements(to.cast::<u8>(), len)
+    }
+    setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        path = text(path), name = text(name), value = given_bytes(value, len)
+    }
+    lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        path = text(path), name = text(name), value = given_bytes(value, len)
+    }
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        name = text(name), value = given_bytes(value, len)
+    }
+    listxattr(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+        path = text(path), to = filled_elements(to, len)
+    }
+    llistxattr(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
+        path = text(path), to = filled_elements(to, len)
+    }
+    flistxattr(fd: c_int, to: *mut c_char, len: size_t) -> ssize_t { to = filled_elements(to, len) }
+    removexattr(path: *const c_char, name: *const c_char) -> c_int { path = text(path), name = text(name) }
+    lremovexattr(path: *const c_char, name: *const c_char) -> c_int { path = text(path), name = text(name) }
+    fremovexattr(fd: c_int, name: *const c_char) -> c_int { name = text(name) }
+
     mkstemp(template: *mut c_char) -> c_int { template = changed_text(template) }
     mkstemp64(template: *mut c_char) -> c_int { template = changed_text(template) }
 }
@@ -102,12 +155,12 @@ macro_rules! open_text {
                 return std::ptr::null_mut();
             };
             // SAFETY: the contract of the call makes the path null or a terminated string.
-            if unsafe { is_hidden(libc::AT_FDCWD, $path) } {
+            let near = unsafe { text($path) };
+            // SAFETY: as above.
+            if unsafe { is_hidden(libc::AT_FDCWD, near.pointer().cast()) } {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
             }
-            // SAFETY: as above.
-            let near = unsafe { text($path) };
             // SAFETY: the C library's function of this type, with the caller's arguments.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
         }

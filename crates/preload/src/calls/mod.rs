@@ -3,8 +3,8 @@
 //! copy. In thread mode, and where nothing is far, each goes straight to the C library, whose functions are cancellation
 //! points and know what else there is to do.
 //!
-//! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `process` and `stdio` take
-//!   paths and structures.
+//! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `queues`, `process` and `stdio`
+//!   take paths and structures.
 //! - `descriptors` keeps Hanare's own from being closed, and `identity` the C library's changes of user and groups from far
 //!   memory; both in every mode.
 //! - `limits` is for every mode: what the program may have, as it knows it.
@@ -22,23 +22,24 @@ pub(crate) mod descriptors;
 mod files;
 mod identity;
 pub(crate) mod limits;
-mod near;
+pub(crate) mod near;
 pub(crate) mod own;
 mod process;
+pub(crate) mod queues;
 pub(crate) mod real;
-mod sockets;
+pub(crate) mod sockets;
 pub(crate) mod splice;
 mod stack;
 mod stdio;
 mod vectors;
-mod waiting;
+pub(crate) mod waiting;
 
 /// Interposes one call. `$argument = $copy` names what may be far and how it is made near; the copies go back, and are
 /// given up, when the call has returned.
 macro_rules! wrap {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $($far:ident = $copy:expr),* })*) => { $(
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+        pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             let Some(call) = crate::calls::real::$name.get() else {
                 crate::answer::set_errno(libc::ENOSYS);
                 return -1;
@@ -53,11 +54,12 @@ macro_rules! wrap {
             }
             $(
                 // SAFETY: the contract of the call makes the argument null or valid for what is copied.
-                let copy = unsafe { $copy };
-                let $far = copy.pointer().cast();
+                let mut $far = unsafe { $copy };
             )*
             // SAFETY: as above, with near copies in place of what is far.
-            unsafe { call($($argument),*) }
+            let answer = unsafe { call($(crate::calls::near::Argument::<$type>::given(&$argument)),*) };
+            $( $far.settle(answer as i64); )*
+            answer
         }
     )* };
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::far;
 use hanare_sys::copy;
+use libc::{pollfd, sigset_t};
 
 use crate::answer::kernel;
 use crate::range::{PAGE, Range};
@@ -74,22 +75,36 @@ impl Drop for Buffer {
     }
 }
 
-/// What a call is given in place of an argument: the argument itself where that is near (or null), else a copy. Given up,
-/// a copy that the kernel may have written to goes back.
+/// What goes back to the program when the call has returned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Back {
+    Nothing,
+    /// All of it, unless the call failed: the kernel then wrote nothing.
+    Whole,
+    /// All of it, also when the call failed: the time that is left.
+    Always,
+    /// As many elements of this size as the call answers. The others may have been changed meanwhile.
+    Counted(usize),
+    /// What was found of each descriptor that was polled.
+    Found,
+}
+
+/// What a call is given in place of an argument: the argument itself where that is near (or null), or closed to the
+/// kernel's access, which then refuses it; else a copy. Given up, a copy that the kernel may have written to goes back.
 pub(crate) struct Near<'a> {
     original: *mut u8,
     len: usize,
     copy: Option<Buffer>,
-    goes_back: bool,
+    back: Back,
     _of_the_call: PhantomData<&'a ()>,
 }
 
 impl Near<'_> {
     /// # Safety
     /// `original` is null or valid for reading `len` bytes, and for writing them if they go back.
-    unsafe fn new(original: *mut u8, len: usize, goes_back: bool) -> Self {
-        let mut near = Near { original, len, copy: None, goes_back, _of_the_call: PhantomData };
-        if is_far(original.cast(), len) {
+    unsafe fn new(original: *mut u8, len: usize, back: Back) -> Self {
+        let mut near = Near { original, len, copy: None, back, _of_the_call: PhantomData };
+        if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
                 // SAFETY: the caller's promise; the buffer has room and is apart.
@@ -102,15 +117,67 @@ impl Near<'_> {
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.copy.as_ref().map_or(self.original, Buffer::pointer).cast()
     }
+
+    /// Takes note of what the call answered: how much of the copy goes back.
+    pub(crate) fn settle(&mut self, answer: i64) {
+        match self.back {
+            Back::Whole | Back::Counted(_) | Back::Found if answer < 0 => self.back = Back::Nothing,
+            Back::Counted(size) => self.len = self.len.min((answer as usize).saturating_mul(size)),
+            _ => {}
+        }
+    }
 }
 
 impl Drop for Near<'_> {
     fn drop(&mut self) {
-        if let (true, Some(buffer)) = (self.goes_back, &self.copy) {
+        let Some(buffer) = &self.copy else { return };
+        match self.back {
+            Back::Nothing => {}
             // SAFETY: as in `new`; the program's memory is still there after its own call.
-            unsafe { copy::copy(buffer.pointer(), self.original, self.len) };
+            Back::Found => unsafe { give_found(buffer.pointer().cast(), self.original.cast(), self.len) },
+            // SAFETY: as above.
+            _ => unsafe { copy::copy(buffer.pointer(), self.original, self.len) },
         }
     }
+}
+
+/// Copies what was found of each descriptor, and nothing else: other threads may change the rest during the call.
+///
+/// # Safety
+/// Both have `len` bytes, the second the program's.
+unsafe fn give_found(from: *const pollfd, to: *mut pollfd, len: usize) {
+    for index in 0..len / size_of::<pollfd>() {
+        // SAFETY: the caller's promise; fields are written through pointers, for the program's need not be aligned.
+        unsafe { (&raw mut (*to.add(index)).revents).write_unaligned((*from.add(index)).revents) };
+    }
+}
+
+/// An argument of an interposed call, as the kernel gets it.
+pub(crate) trait Argument<T> {
+    fn given(&self) -> T;
+}
+
+impl<T: Copy> Argument<T> for T {
+    fn given(&self) -> T {
+        *self
+    }
+}
+
+impl<T> Argument<*mut T> for Near<'_> {
+    fn given(&self) -> *mut T {
+        self.pointer().cast()
+    }
+}
+
+impl<T> Argument<*const T> for Near<'_> {
+    fn given(&self) -> *const T {
+        self.pointer().cast_const().cast()
+    }
+}
+
+/// Whether the program left itself the access to read (or to write) all of a range, as far as that is far.
+pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
+    addr.checked_add(len).is_some_and(|end| far::open_until(addr, end, writes) == end)
 }
 
 /// A structure that the call reads.
@@ -119,7 +186,7 @@ impl Drop for Near<'_> {
 /// Null or valid.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), false) }
+    unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
 /// A structure that the call writes, and perhaps reads.
@@ -128,7 +195,34 @@ pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
 /// Null or valid.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast(), size_of::<T>(), true) }
+    unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
+}
+
+/// A time that the call counts down, also when it is interrupted.
+///
+/// # Safety
+/// Null or valid.
+pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
+    // SAFETY: passed on from the caller.
+    unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
+}
+
+/// An array of which the call writes as many elements as it answers.
+///
+/// # Safety
+/// Null or valid for `count` elements.
+pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> Near<'a> {
+    // SAFETY: passed on from the caller.
+    unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
+}
+
+/// `count` descriptors to be polled.
+///
+/// # Safety
+/// Null or valid for so many.
+pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a> {
+    // SAFETY: passed on from the caller.
+    unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
 /// `len` bytes that the call reads.
@@ -137,7 +231,7 @@ pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
 /// Null or valid for so many bytes.
 pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, false) }
+    unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
 /// `len` bytes that the call writes.
@@ -146,7 +240,7 @@ pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<
 /// Null or valid for so many bytes.
 pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast(), len, true) }
+    unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
 /// A terminated string, such as a path.
@@ -155,7 +249,7 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
 /// Null or valid up to its end.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), false) }
+    unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
 /// A terminated string that the call changes in place.
@@ -164,18 +258,81 @@ pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
 /// Null or valid up to its end.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
     // SAFETY: passed on from the caller.
-    unsafe { Near::new(argument.cast(), text_len(argument), true) }
+    unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
-/// Bytes of a string and its end, 0 for null and for a kernel that sees. A path that is too long is too long by a byte:
-/// the kernel refuses it before it looks for the end.
+/// A terminated string of any length, such as a command.
+///
+/// # Safety
+/// Null or valid up to its end.
+pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
+    // SAFETY: passed on from the caller.
+    unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
+}
+
+/// Bytes of a path and its end. One that is too long is too long by a byte: the kernel refuses it before it looks for the
+/// end.
 ///
 /// # Safety
 /// Null or valid up to its end.
 unsafe fn text_len(text: *const c_char) -> usize {
-    if text.is_null() || !kernel_is_blind() {
+    // SAFETY: passed on from the caller.
+    unsafe { bytes_of_text(text, PATH_BYTES) }
+}
+
+/// Bytes of a far string and its end, at most `most` and one. 0 for one that is near, or runs into closed memory: the kernel
+/// gets that as it is, and says what is wrong with it.
+///
+/// # Safety
+/// Near, or valid up to its end.
+unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
+    if !kernel_is_blind() || !far::contains(text as usize) {
         return 0;
     }
-    // SAFETY: passed on from the caller.
-    unsafe { libc::strnlen(text, PATH_BYTES) + 1 }
+    let mut len = 0;
+    while len < most {
+        let at = text as usize + len;
+        let page_end = (at | (PAGE - 1)) + 1;
+        if far::open_until(at, at + 1, false) == at {
+            return 0;
+        }
+        let piece = (page_end - at).min(most - len);
+        // SAFETY: a page of the program's memory that it may read, or the caller's promise.
+        let found = unsafe { libc::strnlen(at as *const c_char, piece) };
+        len += found;
+        if found < piece {
+            break;
+        }
+    }
+    len + 1
+}
+
+/// A set of signals to wait with, without the trap: a handler that runs meanwhile accesses far memory.
+pub(crate) struct Mask {
+    given: *const sigset_t,
+    set: sigset_t,
+}
+
+impl Mask {
+    /// # Safety
+    /// Null or valid.
+    pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
+        // SAFETY: zeroes are an empty set; a set that is there is valid.
+        let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
+        if let Some(trap) = far::trap_signal() {
+            // SAFETY: a set of ours, and a signal that there is.
+            let removed = unsafe { libc::sigdelset(&raw mut set, trap) };
+            debug_assert_eq!(removed, 0);
+        }
+        Mask { given, set }
+    }
+
+    /// Nothing goes back.
+    pub(crate) fn settle(&mut self, _answer: i64) {}
+}
+
+impl Argument<*const sigset_t> for Mask {
+    fn given(&self) -> *const sigset_t {
+        if self.given.is_null() { self.given } else { &raw const self.set }
+    }
 }

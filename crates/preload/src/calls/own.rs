@@ -114,12 +114,13 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Whether a path is that of this process' memory where that reads as zeroes: in sigsegv mode.
+/// Whether a path is that of this process' memory where that reads as zeroes: in sigsegv mode. One that is still far runs
+/// into closed memory, and leads nowhere.
 ///
 /// # Safety
-/// Null or a terminated text.
+/// Null, far, or a terminated text.
 pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
-    if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() {
+    if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
     // SAFETY: passed on from the caller.
@@ -172,10 +173,10 @@ macro_rules! opening {
             $(dir = $dir;)?
             // SAFETY: the contract of open(2): a terminated path; and the C library's function of this type.
             unsafe {
-                if is_hidden(dir, path) {
+                let near = text(path);
+                if is_hidden(dir, near.pointer().cast()) {
                     return refused(libc::EACCES) as c_int;
                 }
-                let near = text(path);
                 transmute::<*mut c_void, Call>(call)($($dir,)? near.pointer().cast(), flags $(, $mode)?)
             }
         }

@@ -4,10 +4,15 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
 
-use libc::{pid_t, rusage, sysinfo as SystemInformation, tms, utsname};
+use libc::{
+    gid_t, pid_t, pthread_t, rusage, sched_param, size_t, sysinfo as SystemInformation, timespec, timex, tms, uid_t,
+    utsname,
+};
 
 use super::limits::Carried;
-use super::near::{Buffer, Near, filled, given, is_far, kernel_is_blind, text};
+use super::near::{
+    Buffer, Near, filled, filled_bytes, filled_elements, given, is_far, kernel_is_blind, long_text, text,
+};
 use super::{real, wrap};
 use crate::answer::set_errno;
 use hanare_sys::limits;
@@ -17,6 +22,40 @@ wrap! {
     sysinfo(to: *mut SystemInformation) -> c_int { to = filled(to) }
     times(to: *mut tms) -> libc::clock_t { to = filled(to) }
     getrusage(who: c_int, to: *mut rusage) -> c_int { to = filled(to) }
+    getresuid(real: *mut uid_t, effective: *mut uid_t, saved: *mut uid_t) -> c_int {
+        real = filled(real), effective = filled(effective), saved = filled(saved)
+    }
+    getresgid(real: *mut gid_t, effective: *mut gid_t, saved: *mut gid_t) -> c_int {
+        real = filled(real), effective = filled(effective), saved = filled(saved)
+    }
+    getgroups(count: c_int, list: *mut gid_t) -> c_int {
+        list = filled_elements(list, usize::try_from(count).unwrap_or(0))
+    }
+    sched_getparam(process: pid_t, to: *mut sched_param) -> c_int { to = filled(to) }
+    sched_setparam(process: pid_t, parameter: *const sched_param) -> c_int { parameter = given(parameter) }
+    sched_setscheduler(process: pid_t, policy: c_int, parameter: *const sched_param) -> c_int {
+        parameter = given(parameter)
+    }
+    sched_rr_get_interval(process: pid_t, to: *mut timespec) -> c_int { to = filled(to) }
+    pthread_getname_np(thread: pthread_t, name: *mut c_char, len: size_t) -> c_int { name = filled_bytes(name, len) }
+    pthread_setname_np(thread: pthread_t, name: *const c_char) -> c_int { name = text(name) }
+    adjtimex(values: *mut timex) -> c_int { values = filled(values) }
+    clock_adjtime(clock: libc::clockid_t, values: *mut timex) -> c_int { values = filled(values) }
+    system(command: *const c_char) -> c_int { command = long_text(command) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    type Call = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+    let Some(call) = real::popen.get() else {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the contract of popen(3): terminated strings; and the C library's function of this type.
+    unsafe {
+        let command = long_text(command);
+        transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
+    }
 }
 
 /// Strings in a list of pointers that ends with null.

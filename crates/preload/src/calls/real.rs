@@ -76,7 +76,17 @@ reals! {
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     execve execv execvp execvpe posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
-    close fork
+    close fork pthread_create pthread_mutexattr_setrobust
     setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
+    signal bsd_signal ssignal sysv_signal __sysv_signal sigset pthread_attr_setsigmask_np setcontext swapcontext
+    epoll_pwait2 timer_create timer_gettime timerfd_gettime signalfd
+    system popen
+    getresuid getresgid getgroups sched_getparam sched_setparam sched_setscheduler sched_rr_get_interval
+    pthread_getname_np pthread_setname_np prctl adjtimex clock_adjtime
+    getdents64 inotify_add_watch mkfifo mkfifoat mknod mknodat lchown fchownat utime utimes lutimes futimes futimesat
+    futimens name_to_handle_at memfd_create pathconf chroot
+    getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr listxattr llistxattr flistxattr
+    removexattr lremovexattr fremovexattr
+    mq_open mq_unlink mq_send mq_timedsend mq_receive mq_timedreceive mq_getattr mq_setattr msgsnd msgrcv
     sigaltstack ioctl fcntl fcntl64 syscall
 }

@@ -89,7 +89,7 @@ impl Row {
             let end = at.checked_add(len).ok_or(libc::EFAULT)?;
             while at < end && row.buffers.len() < BUFFERS_MAX {
                 let (is_far, to) = far::run(at, end);
-                let open = if is_far { accessible(at, to, writes) } else { to };
+                let open = if is_far { far::open_until(at, to, writes) } else { to };
                 let base = match is_far && open > at {
                     true => row.stand_for(at, open - at, writes)?,
                     false => at as *mut u8,
@@ -139,16 +139,6 @@ impl Row {
             left -= len;
         }
     }
-}
-
-/// Up to where, from `at`, the program may read or write far memory.
-fn accessible(at: usize, end: usize, writes: bool) -> usize {
-    let may = |page: usize| if writes { far::is_writable(page) } else { far::is_readable(page) };
-    let mut page = at & !(PAGE - 1);
-    while page < end && may(page) {
-        page += PAGE;
-    }
-    page.clamp(at, end)
 }
 
 #[unsafe(no_mangle)]

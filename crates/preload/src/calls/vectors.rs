@@ -1,8 +1,8 @@
 //! The buffers of a vectored call as one row of bytes.
 
-use libc::iovec;
-
+use hanare::far;
 use hanare_sys::copy;
+use libc::iovec;
 
 use super::near::is_far;
 
@@ -39,6 +39,29 @@ impl Vectors {
             total = total.checked_add(buffer.iov_len).filter(|&total| total <= isize::MAX as usize)?;
         }
         any.then_some(total)
+    }
+
+    /// How many of the next `len` bytes come before the first that the program itself may not read, or write.
+    ///
+    /// # Safety
+    /// The row has so many bytes left.
+    pub(crate) unsafe fn open_bytes(&self, len: usize, writes: bool) -> usize {
+        let (mut next, mut passed, mut open) = (self.next, self.passed, 0);
+        while open < len {
+            // SAFETY: bytes are left, so there is a buffer.
+            let buffer = unsafe { next.read() };
+            let piece = (buffer.iov_len - passed).min(len - open);
+            let start = buffer.iov_base as usize + passed;
+            let reached = far::open_until(start, start + piece, writes) - start;
+            open += reached;
+            if reached < piece {
+                break;
+            }
+            // SAFETY: at most one past the last buffer.
+            next = unsafe { next.add(1) };
+            passed = 0;
+        }
+        open
     }
 
     /// Moves the next `len` bytes to or from near memory: `transfer(of the row, near, bytes)`.

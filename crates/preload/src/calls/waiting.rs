@@ -4,19 +4,18 @@ use std::ffi::c_int;
 use std::ffi::c_ulong;
 
 use libc::{
-    clockid_t, epoll_event, fd_set, id_t, idtype_t, itimerspec, itimerval, nfds_t, pid_t, pollfd, rusage, siginfo_t,
-    sigset_t, size_t, timespec, timeval,
+    clockid_t, epoll_event, fd_set, id_t, idtype_t, itimerspec, itimerval, nfds_t, pid_t, pollfd, pthread_attr_t,
+    rusage, siginfo_t, sigset_t, size_t, timespec, timeval,
 };
 
-use super::near::{filled, filled_bytes, given, given_bytes};
-use super::wrap;
+use super::near::{
+    Mask, counted_down, filled, filled_bytes, filled_elements, given, given_bytes, kernel_is_blind, polled,
+};
+use super::{real, wrap};
+use crate::answer::set_errno;
 
-fn poll_bytes(count: nfds_t) -> usize {
-    (count as usize).saturating_mul(size_of::<pollfd>())
-}
-
-fn event_bytes(count: c_int) -> usize {
-    usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<epoll_event>())
+fn events(count: c_int) -> usize {
+    usize::try_from(count).unwrap_or(0)
 }
 
 /// The kernel reads and writes whole words of the bits that were asked about.
@@ -26,18 +25,18 @@ fn set_bytes(count: c_int) -> usize {
 }
 
 wrap! {
-    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int { fds = filled_bytes(fds, poll_bytes(count)) }
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int { fds = polled(fds, count as usize) }
     __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-        fds = filled_bytes(fds, poll_bytes(count).min(room))
+        fds = polled(fds, (count as usize).min(room / size_of::<pollfd>()))
     }
     ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        fds = filled_bytes(fds, poll_bytes(count)), timeout = given(timeout), mask = given(mask)
+        fds = polled(fds, count as usize), timeout = given(timeout), mask = Mask::new(mask)
     }
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         read = filled_bytes(read, set_bytes(count)),
         write = filled_bytes(write, set_bytes(count)),
         except = filled_bytes(except, set_bytes(count)),
-        timeout = filled(timeout)
+        timeout = counted_down(timeout)
     }
     pselect(
         count: c_int,
@@ -51,11 +50,11 @@ wrap! {
         write = filled_bytes(write, set_bytes(count)),
         except = filled_bytes(except, set_bytes(count)),
         timeout = given(timeout),
-        mask = given(mask)
+        mask = Mask::new(mask)
     }
     epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int { event = given(event) }
     epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
-        events = filled_bytes(events, event_bytes(count))
+        events = filled_elements(events, self::events(count))
     }
     epoll_pwait(
         epoll: c_int,
@@ -64,11 +63,20 @@ wrap! {
         timeout: c_int,
         mask: *const sigset_t
     ) -> c_int {
-        events = filled_bytes(events, event_bytes(count)), mask = given(mask)
+        events = filled_elements(events, self::events(count)), mask = Mask::new(mask)
     }
-    nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time = given(time), left = filled(left) }
+    epoll_pwait2(
+        epoll: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int {
+        events = filled_elements(events, self::events(count)), timeout = given(timeout), mask = Mask::new(mask)
+    }
+    nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time = given(time), left = counted_down(left) }
     clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int {
-        time = given(time), left = filled(left)
+        time = given(time), left = counted_down(left)
     }
     clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int { time = filled(time) }
     clock_getres(clock: clockid_t, time: *mut timespec) -> c_int { time = filled(time) }
@@ -87,7 +95,7 @@ wrap! {
     sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int {
         set = given(set), info = filled(info), timeout = given(timeout)
     }
-    sigsuspend(mask: *const sigset_t) -> c_int { mask = given(mask) }
+    sigsuspend(mask: *const sigset_t) -> c_int { mask = Mask::new(mask) }
     sigpending(set: *mut sigset_t) -> c_int { set = filled(set) }
     getitimer(which: c_int, value: *mut itimerval) -> c_int { value = filled(value) }
     setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int {
@@ -96,6 +104,9 @@ wrap! {
     timer_settime(timer: libc::timer_t, flags: c_int, value: *const itimerspec, old: *mut itimerspec) -> c_int {
         value = given(value), old = filled(old)
     }
+    timer_gettime(timer: libc::timer_t, value: *mut itimerspec) -> c_int { value = filled(value) }
+    timerfd_gettime(fd: c_int, value: *mut itimerspec) -> c_int { value = filled(value) }
+    signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int { set = given(set) }
     timerfd_settime(fd: c_int, flags: c_int, value: *const itimerspec, old: *mut itimerspec) -> c_int {
         value = given(value), old = filled(old)
     }
@@ -106,4 +117,61 @@ wrap! {
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
+}
+
+// ---- timers that call ------------------------------------------------------------------------------------------------
+
+/// `struct sigevent` with what it holds for SIGEV_THREAD.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Event {
+    value: usize,
+    signal: c_int,
+    notify: c_int,
+    function: Option<unsafe extern "C" fn(usize)>,
+    attributes: *mut pthread_attr_t,
+    rest: [u64; 4],
+}
+
+const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
+
+/// What a timer calls.
+struct Callback {
+    function: unsafe extern "C" fn(usize),
+    value: usize,
+}
+
+/// The C library calls back in a thread with every signal blocked, where an access to far memory could not trap.
+unsafe extern "C" fn call_back(callback: usize) {
+    crate::signals::unblock_trap();
+    // SAFETY: made by `timer_create` for this, and kept for good.
+    let callback = unsafe { &*(callback as *const Callback) };
+    // SAFETY: the program's function with its value.
+    unsafe { (callback.function)(callback.value) }
+}
+
+/// A timer that calls keeps some bytes for good: the C library may call after the timer was deleted.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;
+    let Some(call) = real::timer_create.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Call>(call) };
+    if !kernel_is_blind() || event.is_null() {
+        // SAFETY: the caller's arguments.
+        return unsafe { call(clock, event, timer) };
+    }
+    // SAFETY: the contract of timer_create(2): a valid event, and a place for the timer.
+    let (mut event, mut near) = unsafe { (event.read_unaligned(), filled(timer)) };
+    if let (libc::SIGEV_THREAD, Some(function)) = (event.notify, event.function) {
+        event.value = Box::into_raw(Box::new(Callback { function, value: event.value })) as usize;
+        event.function = Some(call_back);
+    }
+    // SAFETY: near copies.
+    let answer = unsafe { call(clock, &raw mut event, near.pointer().cast()) };
+    near.settle(answer.into());
+    answer
 }

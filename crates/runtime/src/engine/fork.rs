@@ -1,5 +1,6 @@
 //! Fork: an engine brought to rest, and taken apart and put together again in the child.
 
+use hanare_sys::pagemap::{Pagemap, PagemapError};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -196,14 +197,10 @@ impl Kept {
 
     /// Takes over what came into view, or was written to, while nobody watched. Touches trap already, so nothing more
     /// comes meanwhile.
-    pub(crate) fn adopt_present(
-        &mut self,
-        view: &View,
-        taken: &[Span],
-    ) -> Result<(), hanare_sys::pagemap::PagemapError> {
+    pub(crate) fn adopt_present(&mut self, view: &View, taken: &[Span], pagemap: &Pagemap) -> Result<(), PagemapError> {
         let unit_bytes = self.unit_bytes;
         for span in taken {
-            view.visit_present(*span, |there| {
+            view.visit_present(pagemap, *span, |there| {
                 let first = there.offset / unit_bytes;
                 let end = (there.offset + there.len).div_ceil(unit_bytes);
                 for unit in first..end {

@@ -88,7 +88,7 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
 }
 
 /// Makes page-aligned far memory plain memory of the kernel's with the same contents, for good: what is to be executed
-/// cannot be far.
+/// cannot be far, nor what the kernel accesses of a thread's stack.
 ///
 /// # Errors
 /// The errno of the refusal; nothing but the access has changed.
@@ -99,16 +99,63 @@ pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
     // SAFETY: passed on from the caller.
     unsafe { protect(addr, len, Prot::READ_WRITE.0) }?;
-    // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so touches are resolved.
-    unsafe { copy::copy(addr as *const u8, aside.as_ptr(), len) };
+    copy_touched(addr, aside.as_ptr(), len);
     // SAFETY: passed on from the caller; its bytes are aside.
     unsafe { make_hole(addr, len) };
-    // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
-    if let Err(errno) = unsafe { map::move_to(aside.leak(), addr, len) } {
-        let why = format_args!("cannot map what becomes executable: {errno}; raise vm.max_map_count");
-        crate::fatal::die(crate::fatal::EXIT_LOST, why);
-    }
+    let from = aside.leak();
+    crate::kernel::insist("map what is no longer to be far", || {
+        // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
+        unsafe { map::move_to(from, addr, len) }
+    });
     Ok(())
+}
+
+/// Copies far memory that is the caller's to near memory of zeroes, save what was never touched.
+fn copy_touched(addr: usize, to: *mut u8, len: usize) {
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
+    let end = offset + len;
+    let mut at = offset;
+    while at < end {
+        let next = ((at / state.granularity + 1) * state.granularity).min(end);
+        let untouched = inside(move || state.engine.is_untouched((at / state.granularity) as u32));
+        if !untouched {
+            let from = (addr + (at - offset)) as *const u8;
+            // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so touches are
+            // resolved.
+            unsafe { copy::copy(from, to.add(at - offset), next - at) };
+        }
+        at = next;
+    }
+}
+
+/// Whether an address is one of the far ones that became the kernel's for good, by a mapping or as part of a stack.
+#[inline]
+pub fn is_hole(addr: usize) -> bool {
+    // SAFETY: null, or leaked.
+    is_reserved(addr) && unsafe { WINDOWS.load(Acquire).as_ref() }.is_some_and(|windows| windows.is_hole(addr))
+}
+
+/// Whether any of a range of the reservation became the kernel's.
+pub(crate) fn meets_hole(addr: usize, len: usize) -> bool {
+    let mut meets = false;
+    visit_holes(addr, len, |_, _| meets = true);
+    meets
+}
+
+fn visit_holes(addr: usize, len: usize, visit: impl FnMut(usize, usize)) {
+    // SAFETY: null, or leaked.
+    if let Some(windows) = unsafe { WINDOWS.load(Acquire).as_ref() }.filter(|_| is_reserved(addr)) {
+        windows.holes_in(Span { offset: addr - BASE.load(Relaxed), len }, visit);
+    }
+}
+
+/// Gives the memory of the kernel's back that lies in a block, whose owner has given it up. The addresses stay its own.
+pub(crate) fn empty_holes(addr: usize, len: usize) {
+    visit_holes(addr, len, |start, len| {
+        // Ignored: what cannot be given back is kept.
+        // SAFETY: a part of the block that nobody uses any more.
+        let _ = unsafe { hanare_sys::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
+    });
 }
 
 impl State {

@@ -1,6 +1,9 @@
 //! Starting: at once, or by the first who needs far memory; a process' own, or a forked child's again.
 
+use std::os::fd::BorrowedFd;
+
 use hanare_sys::filter::{self, Refused};
+use hanare_wire::Attachment;
 
 use super::threads::own_thread;
 use super::*;
@@ -77,7 +80,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
     let view = open_view(&plan, mode, &features)?;
-    let (store, writers) = open_store(settings, &plan)?;
+    let (store, writers) = open_store(settings, &plan, None)?;
     let pager = open_pager(settings, &plan, mode)?;
     let geometry = plan.config.geometry;
     let engine = Engine::new(Parts {
@@ -298,14 +301,22 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
     Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, still })?)
 }
 
-pub(crate) fn open_store(settings: &Settings, plan: &Plan) -> Result<(Store, Vec<Writer>), StartError> {
+/// Opens the links to the servers; the private server's through its door where the process has that from its parent.
+pub(crate) fn open_store(
+    settings: &Settings,
+    plan: &Plan,
+    door: Option<BorrowedFd<'_>>,
+) -> Result<(Store, Vec<Writer>), StartError> {
     let units = plan.config.geometry.units;
     let unit = plan.config.geometry.unit_bytes as usize;
     if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
-        return Ok((
-            Store::Direct(Direct::open(path, units, unit, plan.slot_bytes, &handler::KEEPER_BELL)?),
-            Vec::new(),
-        ));
+        let slot_bytes = plan.slot_bytes as u32;
+        let link = match door {
+            Some(door) => Attachment::open_through(door, slot_bytes),
+            None => Attachment::open(path, slot_bytes),
+        };
+        let link = link.map_err(DirectError::Link)?;
+        return Ok((Store::Direct(Direct::new(link, units, unit, &handler::KEEPER_BELL)?), Vec::new()));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
     let silent = Duration::from_secs(u64::from(settings.timeout_s));

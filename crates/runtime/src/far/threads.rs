@@ -15,6 +15,53 @@ const ARENA_BYTES: usize = 64 << 20;
 /// The most threads there were at once; what they cost stays reserved.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
+/// The calling thread is one of Hanare's while this lives: neither do programs wait for it before they end.
+pub(crate) struct Running {
+    _uncounted: thread::Uncounted,
+}
+
+/// How many of these there are.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+impl Running {
+    /// Who started the thread waits for it, and has called [`thread::find_counted`].
+    pub(crate) fn new() -> Self {
+        RUNNING.fetch_add(1, Relaxed);
+        Self { _uncounted: thread::Uncounted::new() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Relaxed);
+    }
+}
+
+/// In a forked child, which has none of its parent's threads.
+pub(super) fn forget_all() {
+    RUNNING.store(0, Relaxed);
+    LEFT_WITH.store(-1, Relaxed);
+}
+
+/// The code with which a thread ended by a system call of its own; negative when none has.
+static LEFT_WITH: AtomicI32 = AtomicI32::new(-1);
+
+/// The calling thread of the program's ends with this code, and its process with it if it is the last one.
+pub fn leaves(code: i32) {
+    LEFT_WITH.store(code & 0xff, Relaxed);
+}
+
+/// What the process is to end with when no thread of the program's is left. The C library ends it when the last thread
+/// returns; threads that end by a system call of their own leave Hanare's behind.
+pub(crate) fn left_alone() -> Option<i32> {
+    // The first thread stays among those that are counted when it has ended.
+    if thread::count() != RUNNING.load(Relaxed) + 1 {
+        return None;
+    }
+    let status = thread::first_ended()?;
+    Some(LEFT_WITH.load(Relaxed)).filter(|&code| code >= 0).or(Some(libc::WEXITSTATUS(status)))
+}
+
 /// A thread of Hanare's between its making and its first step.
 struct Birth<F> {
     name: &'static CStr,
@@ -35,6 +82,7 @@ pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
     }
     // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
     let _mask = SignalMask::block_all();
+    thread::find_counted();
     let is_known = Arc::new(AtomicU32::new(0));
     let birth = Box::into_raw(Box::new(Birth { name, is_known: Arc::clone(&is_known), life }));
     if let Err(error) = spawn(live::<F>, birth.cast()) {
@@ -73,6 +121,7 @@ fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -
 
 extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     OWN.set(true);
+    let running = Running::new();
     // SAFETY: what `own_thread` made for this thread alone.
     let Birth { name, is_known, life } = *unsafe { Box::from_raw(birth.cast::<Birth<F>>()) };
     // SAFETY: a terminated name for this very thread. Debuggers show it; nothing hangs on it.
@@ -81,5 +130,6 @@ extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     futex::wake_all(&is_known);
     drop(is_known);
     life();
+    drop(running);
     std::ptr::null_mut()
 }

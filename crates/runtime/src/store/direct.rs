@@ -4,9 +4,8 @@
 //! that falls behind does a write-back ask by itself.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use hanare_sys::futex::{self, LockCell};
@@ -41,7 +40,6 @@ pub enum DirectError {
 }
 
 pub(crate) struct Direct {
-    path: PathBuf,
     unit_bytes: usize,
     slot_bytes: usize,
     /// The slots in memory, one after the other.
@@ -77,16 +75,14 @@ struct Table {
 }
 
 impl Direct {
-    /// Attaches to the private server at this socket for so many units.
-    pub(crate) fn open(
-        path: &Path,
+    /// Keeps so many units by a link to the private server.
+    pub(crate) fn new(
+        attachment: Attachment,
         units: u32,
         unit_bytes: usize,
-        slot_bytes: usize,
         bell: &'static AtomicU32,
     ) -> Result<Self, DirectError> {
-        let attachment = Attachment::open(path, slot_bytes as u32)?;
-        let stretch_units = (slot_bytes / unit_bytes) as u32;
+        let stretch_units = attachment.slot_size / unit_bytes as u32;
         let stretches = units.div_ceil(stretch_units) as usize;
         let table = Table {
             slot_of: vec![0; stretches],
@@ -96,12 +92,11 @@ impl Direct {
             shared: Shared::new(stretches),
             top: 0,
         };
-        Self::with(attachment, path.to_owned(), unit_bytes, table, bell)
+        Self::with(attachment, unit_bytes, table, bell)
     }
 
     fn with(
         attachment: Attachment,
-        path: PathBuf,
         unit_bytes: usize,
         table: Table,
         bell: &'static AtomicU32,
@@ -115,7 +110,6 @@ impl Direct {
             advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(Self {
-            path,
             unit_bytes,
             slot_bytes,
             slots: mapping.leak(),
@@ -419,10 +413,15 @@ impl Direct {
     /// A link for a child that is about to be forked, to the very slots of this one. From now on they are read only;
     /// nothing may be under way.
     pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
-        let attachment = self.control.lock().open_clone(&self.path)?;
+        let attachment = self.control.lock().open_clone()?;
         let table = &mut *self.table.lock();
         table.shared.add_all(&table.slot_of[..table.top]);
         Ok(attachment)
+    }
+
+    /// What opens further links to the server; nothing else is kept.
+    pub(crate) fn into_door(self) -> OwnedFd {
+        self.control.into_inner().door
     }
 
     /// In the child: the same table on the child's own link.
@@ -432,7 +431,7 @@ impl Direct {
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }
-        let again = Self::with(attachment, self.path, self.unit_bytes, table, self.bell)?;
+        let again = Self::with(attachment, self.unit_bytes, table, self.bell)?;
         again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
         Ok(again)
     }

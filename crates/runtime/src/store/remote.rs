@@ -13,6 +13,7 @@ use std::time::Duration;
 use hanare_paging::{Event, FrameId, PageId, Placement};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
+use hanare_sys::ready;
 use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer};
 
 use crate::engine::{Engine, now_ns};
@@ -219,18 +220,39 @@ impl Remote {
         }
     }
 
-    /// Receives what has arrived for anyone. With one server the wait is spent in its link; with several they are looked
-    /// at in turn. False when another thread is at it.
+    /// Receives what has arrived for anyone. With one server the wait is spent in its link; several are looked at in turn,
+    /// and then waited for together. False when another thread is at it.
     pub(crate) fn pump(&self, engine: &Engine, wait: Wait) -> bool {
-        let mut any = false;
+        let (mut any, mut came) = (false, false);
         for index in 0..self.servers.len() {
             if self.servers[index].reads_in_flight.load(Acquire) > 0 {
                 let wait = if self.servers.len() == 1 { wait } else { Wait::Now };
-                any |= self.receive(engine, index, wait) != Received::Busy;
+                let received = self.receive(engine, index, wait);
+                any |= received != Received::Busy;
+                came |= received == Received::Page;
                 self.check_silence(index);
             }
         }
+        if any && !came && self.servers.len() > 1 {
+            self.wait_for_any(wait);
+        }
         any
+    }
+
+    /// Lets time pass until one of the links on which a page is expected has something. A waiting thread that only looked
+    /// again and again would keep a server of the same host from the CPU.
+    fn wait_for_any(&self, wait: Wait) {
+        match wait {
+            Wait::Now => {}
+            Wait::Spin { iterations } => (0..iterations).for_each(|_| std::hint::spin_loop()),
+            Wait::Block { timeout } => {
+                let reading = self.servers.iter().filter(|server| server.reads_in_flight.load(Acquire) > 0);
+                // SAFETY: links are closed by no one before the process ends.
+                let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
+                // Refused, it does not sleep: then the caller looks again at once.
+                let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
+            }
+        }
     }
 
     /// Whether any read is under way.

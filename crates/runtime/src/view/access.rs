@@ -63,6 +63,11 @@ impl View {
         self.restrictions.at(offset).0 & wanted != 0
     }
 
+    /// Whether the program ever closed any of its far memory.
+    pub(crate) fn has_restrictions(&self) -> bool {
+        self.restrictions.are_any()
+    }
+
     /// The access the program left to a page of the operating system.
     pub(crate) fn access(&self, offset: usize) -> Prot {
         self.restrictions.at(offset)

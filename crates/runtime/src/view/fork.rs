@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
-use hanare_sys::pagemap::{self, PagemapError};
+use hanare_sys::pagemap::{Pagemap, PagemapError};
 use hanare_sys::{Errno, again};
 
 use super::{Mechanism, Span, TRAPPING, Trap, View, ViewError, pool};
@@ -75,7 +75,8 @@ impl View {
         let small_pool = pool(sizes.small_frames * sizes.unit, ALIGN)?;
         let wide_pool = pool(sizes.wide_frames * sizes.block, ALIGN)?;
         let aside_pool = pool(sizes.aside_units * sizes.unit, ALIGN)?;
-        let memory = OwnMemory::open().map_err(ViewError::OwnMemory)?;
+        // Few programs close pages by mprotect. One that has left `/proc` behind is told when such a page has to leave.
+        let memory = OwnMemory::open();
         let view = Self { uffd, file, guards, io_base, small_pool, wide_pool, aside_pool, memory, ..self };
         let mut refused = None;
         view.each_range(|addr, span| refused = refused.take().or(view.set_up_again(addr, span).err()));
@@ -103,10 +104,15 @@ impl View {
     }
 
     /// Hands the parts of a span that are in view to `visit`.
-    pub(crate) fn visit_present(&self, span: Span, mut visit: impl FnMut(Span)) -> Result<(), PagemapError> {
+    pub(crate) fn visit_present(
+        &self,
+        pagemap: &Pagemap,
+        span: Span,
+        mut visit: impl FnMut(Span),
+    ) -> Result<(), PagemapError> {
         let mut answer = Ok(());
         self.windows.runs(span, |start, part| {
-            let looked = pagemap::visit_present(start, part.len, |addr, len| {
+            let looked = pagemap.visit_present(start, part.len, |addr, len| {
                 visit(Span { offset: part.offset + (addr - start), len });
             });
             if let (Ok(()), Err(error)) = (&answer, looked) {

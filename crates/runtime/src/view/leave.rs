@@ -15,8 +15,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::enter::write_protect;
 use super::moving::{self, Refusal};
 use super::{Span, View};
+use crate::fatal::{self, EXIT_KERNEL};
 use crate::kernel::{Patience, insist};
 use crate::near::is_mapped;
+
+/// A page that the program closed has to leave a process that was forked where there was no `/proc`.
+#[cold]
+fn no_memory_file(errno: Errno) -> ! {
+    fatal::die(
+        EXIT_KERNEL,
+        format_args!(
+            "cannot read pages that the program closed by mprotect: /proc/self/mem could not be opened after a fork \
+             ({errno}); mount /proc where the program goes, or give a larger --local"
+        ),
+    )
+}
 
 /// What became of a page that was to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,12 +165,13 @@ impl View {
     /// The page is frozen and present; `to` has room for it and is the caller's.
     pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
         let Some(from) = self.frozen(span) else {
+            let memory = self.memory.as_ref().unwrap_or_else(|errno| no_memory_file(*errno));
             return self.windows.runs(span, |addr, part| {
                 insist("read pages that the program closed", || {
                     // SAFETY: the caller's buffer, of which this is a part; the kernel reads the page whatever its
                     // protection.
                     let into = unsafe { std::slice::from_raw_parts_mut(to.add(part.offset - span.offset), part.len) };
-                    self.memory.read(addr, into)
+                    memory.read(addr, into)
                 });
             });
         };

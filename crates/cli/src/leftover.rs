@@ -1,0 +1,130 @@
+//! Folders in TMPDIR that commands left which were killed, removed by the next command of the same user.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use hanare::private::{DIR_PREFIX, SOCKET};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
+
+/// Beginning of the names of launchers' folders; the process number follows.
+pub(crate) const LAUNCH_PREFIX: &str = "hanare-launch-";
+/// A private server listens long before its folder is as old.
+pub(crate) const AGE: Duration = Duration::from_secs(60);
+
+/// Removes folders of launchers that are gone. A launcher in another PID namespace holds a lock on its own.
+pub(crate) fn remove_launchers(tmp: &Path) {
+    each_own_folder(tmp, LAUNCH_PREFIX, |rest, folder| {
+        let number = rest.split('-').next().unwrap_or_default();
+        let Some(pid) = number.parse().ok().and_then(Pid::from_raw) else { return };
+        let is_gone = rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
+        // The lock goes with the file, after the folder.
+        if is_gone && let Ok(_lock) = locked(folder) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    });
+}
+
+/// Takes the lock that says that a folder is in use.
+pub(crate) fn locked(folder: &Path) -> std::io::Result<File> {
+    let file = File::open(folder)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Removes folders of private servers that are gone: empty ones, and those with a socket that refuses connections.
+pub(crate) fn remove_private(tmp: &Path, age: Duration) {
+    each_own_folder(tmp, DIR_PREFIX, |rest, folder| {
+        let changed = std::fs::symlink_metadata(folder).and_then(|meta| meta.modified());
+        let is_old = changed.is_ok_and(|time| time.elapsed().is_ok_and(|past| past >= age));
+        if rest.len() != 16 || !rest.bytes().all(|byte| byte.is_ascii_hexdigit()) || !is_old {
+            return;
+        }
+        let socket = folder.join(SOCKET);
+        if refuses(&socket) {
+            let _ = std::fs::remove_file(&socket);
+        }
+        // It fails where anything else is in it.
+        let _ = std::fs::remove_dir(folder);
+    });
+}
+
+/// Hands over the folders of this user alone whose names begin so, with the rest of their names. What cannot be looked at is
+/// left.
+fn each_own_folder(tmp: &Path, prefix: &str, mut visit: impl FnMut(&str, &Path)) {
+    let Ok(entries) = std::fs::read_dir(tmp) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
+        let own = rustix::process::geteuid().as_raw();
+        let is_own = |meta: std::fs::Metadata| meta.is_dir() && meta.uid() == own && meta.mode() & 0o7777 == 0o700;
+        if std::fs::symlink_metadata(entry.path()).is_ok_and(is_own) {
+            visit(rest, &entry.path());
+        }
+    }
+}
+
+/// Whether a socket is there on which nobody listens; never waits.
+fn refuses(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(address) = SocketAddrUnix::new(path) else { return false };
+    let Ok(fd) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };
+    // A file that is no socket is refused as well.
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
+    is_socket && rustix::net::connect(&fd, &address) == Err(Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_folders_of_what_is_gone_are_removed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = tmp.path().join(name);
+            std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+            path
+        };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let gone = child.id();
+        let removed = [
+            make(&format!("hanare-launch-{gone}")),
+            make(&format!("hanare-launch-{gone}-1")),
+            make("hanare-0123456789abcdef"),
+            make("hanare-0123456789abcde1"),
+        ];
+        std::fs::write(removed[0].join("ended"), "0\n").unwrap();
+        drop(UnixListener::bind(removed[3].join(SOCKET)).unwrap());
+        let kept = [
+            make(&format!("hanare-launch-{}", std::process::id())),
+            make(&format!("hanare-launch-{gone}-2")),
+            make(&format!("hanare-launch-{gone}-3")),
+            make("hanare-launch-x"),
+            make("hanare-0123456789abcde2"),
+            make("hanare-0123456789abcde3"),
+            make("hanare-0123456789abcde4"),
+            make("hanare-mine"),
+        ];
+        let _lock = locked(&kept[1]).unwrap();
+        std::fs::set_permissions(&kept[2], std::fs::Permissions::from_mode(0o755)).unwrap();
+        let _served = UnixListener::bind(kept[4].join(SOCKET)).unwrap();
+        std::fs::write(kept[5].join(SOCKET), "precious").unwrap();
+        std::fs::write(kept[6].join("other"), "precious").unwrap();
+        remove_private(tmp.path(), AGE);
+        assert!(removed[2].exists(), "a server may just have made it");
+        remove_launchers(tmp.path());
+        remove_private(tmp.path(), Duration::ZERO);
+        assert!(removed.iter().all(|path| !path.exists()), "{removed:?}");
+        assert!(kept.iter().all(|path| path.exists()), "{kept:?}");
+        assert!(kept[5].join(SOCKET).exists());
+    }
+}

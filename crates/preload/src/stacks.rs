@@ -1,0 +1,154 @@
+//! Stacks that a program gives its threads, in far memory: what the kernel accesses there becomes near before they start.
+//!
+//! When a thread ends the kernel clears the thread's number, by which others wait for it, in a structure that the C library
+//! keeps at the top of the stack. It does not wait for an absent page then, and the others would wait for ever. So the top
+//! of the stack becomes the kernel's for good, with what it holds. Where the trap is a signal all of the stack does, since the
+//! trap's frame is written to it.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
+
+use hanare::far;
+use libc::{pthread_attr_t, pthread_t};
+
+use crate::answer::keeping_errno;
+use crate::calls::real;
+use crate::mapping::with_far;
+use crate::range::{PAGE, Range};
+use crate::robust;
+
+/// What the C library may have at the top of a stack: its own structure and the thread's copies of thread-locals.
+const TOP_BYTES: usize = 64 << 10;
+
+/// How often the kernel is asked for memory.
+const TRIES: u32 = 8;
+
+/// What a thread runs; it may be unwound.
+type First = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, First, *mut c_void) -> c_int;
+
+/// Looks the C library's function up before there are threads: another one may hold the dynamic linker's lock later, and
+/// wait for the thread that is to be made.
+pub(crate) fn find() {
+    real::pthread_create.get();
+}
+
+/// The whole pages of the stack that these attributes name; `None` when they name none, or one that is not far.
+///
+/// # Safety
+/// Null or valid attributes.
+unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> {
+    if attributes.is_null() || !far::active() {
+        return None;
+    }
+    let (mut addr, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: the caller's attributes, and variables of ours.
+    if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
+        return None;
+    }
+    // Without a stack the address is that far below zero, and the end wraps around.
+    let start = addr as usize;
+    let end = start.checked_add(len)?;
+    with_far(start, len.max(1))?;
+    let whole = Range { start: start.checked_next_multiple_of(PAGE)?, end: end & !(PAGE - 1) };
+    (whole.end > whole.start).then_some((whole, (whole.start, whole.end) != (start, end)))
+}
+
+/// Makes the part of a stack near that has to be. What the program closed (a guard) stays so.
+///
+/// # Errors
+/// The kernel has no memory or no mapping for it.
+fn make_near(stack: Range) -> Result<(), c_int> {
+    let first = match far::trap_signal() {
+        Some(_) => stack.start,
+        None => stack.start.max(stack.end.saturating_sub(TOP_BYTES)),
+    };
+    let mut at = first;
+    while at < stack.end {
+        let (is_far, mut end) = far::run(at, stack.end);
+        if is_far {
+            let opened = far::is_writable(at);
+            end = (at..end).step_by(PAGE).find(|&page| far::is_writable(page) != opened).unwrap_or(end);
+            if opened {
+                // SAFETY: the program gives the stack to a thread that is not there yet, so nobody uses it.
+                let answer = || unsafe { far::expel(at, end - at) };
+                (1..TRIES).find_map(|_| answer().ok()).map_or_else(answer, Ok)?;
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// What a thread begins with whose mutexes are to be seen to.
+struct Begin {
+    first: First,
+    argument: *mut c_void,
+}
+
+unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
+    // SAFETY: what `create` made for this thread alone.
+    let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    robust::watch_this_thread();
+    // SAFETY: the program's function and its argument.
+    unsafe { first(argument) }
+}
+
+/// # Safety
+/// The contract of pthread_create(3); `call` is that function.
+unsafe fn create(
+    call: Create,
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    first: First,
+    argument: *mut c_void,
+) -> c_int {
+    if !robust::is_used() || far::is_own_thread() {
+        // SAFETY: passed on from the caller.
+        return unsafe { call(thread, attributes, first, argument) };
+    }
+    let given = Box::into_raw(Box::new(Begin { first, argument }));
+    // SAFETY: passed on from the caller; the thread takes over what it is given.
+    let answer = unsafe { call(thread, attributes, begin, given.cast()) };
+    if answer != 0 {
+        // SAFETY: made above, and no thread was.
+        drop(unsafe { Box::from_raw(given) });
+    }
+    answer
+}
+
+/// pthread_create(3). A stack in far memory loses the parts of pages at its ends, which may hold something else's bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    first: First,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
+    // SAFETY: the C library's function of this type.
+    let call = unsafe { transmute::<*mut c_void, Create>(call) };
+    // SAFETY: the contract of pthread_create(3).
+    let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { create(call, thread, attributes, first, argument) };
+    };
+    if keeping_errno(|| make_near(stack)).is_err() {
+        return libc::EAGAIN;
+    }
+    if !is_cut {
+        // SAFETY: the caller's arguments.
+        return unsafe { create(call, thread, attributes, first, argument) };
+    }
+    let mut copy = MaybeUninit::<pthread_attr_t>::uninit();
+    // SAFETY: a copy of valid attributes, which is not destroyed: what it refers to is the caller's. Whole pages of the
+    // caller's own stack.
+    unsafe {
+        copy.as_mut_ptr().copy_from_nonoverlapping(attributes, 1);
+        match libc::pthread_attr_setstack(copy.as_mut_ptr(), stack.start as *mut c_void, stack.len()) {
+            0 => create(call, thread, copy.as_ptr(), first, argument),
+            _ => create(call, thread, attributes, first, argument),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A listening socket with a name in the file system. What else may have that name is never removed.
+
+use std::fs::{Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The longest path that fits an AF_UNIX address with the zero byte behind it.
+const PATH_MAX: usize = 107;
+
+/// A listening AF_UNIX socket. Its name is removed at the end if it still is the name of this very socket.
+pub(crate) struct Named {
+    pub(crate) listener: UnixListener,
+    pub(crate) path: PathBuf,
+    /// Device and inode of the name; none where they could not be read.
+    identity: Option<(u64, u64)>,
+}
+
+impl Named {
+    /// Listens on a path for this user alone; replaces a socket that nobody listens on any more.
+    pub(crate) fn listen(path: &Path) -> io::Result<Named> {
+        let length = path.as_os_str().len();
+        if length > PATH_MAX {
+            let text = format!("the path has {length} bytes, and a socket's may have {PATH_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let listener = match UnixListener::bind(path) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+                remove_stale(path, e)?;
+                UnixListener::bind(path)?
+            }
+            other => other?,
+        };
+        let identity = std::fs::symlink_metadata(path).ok().filter(is_socket).map(|meta| identity(&meta));
+        let named = Named { listener, path: path.to_owned(), identity };
+        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        named.listener.set_nonblocking(true)?;
+        Ok(named)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let there = std::fs::symlink_metadata(&self.path).ok();
+        if there.is_some_and(|meta| is_socket(&meta) && Some(identity(&meta)) == self.identity) {
+            // Nothing depends on the name any more; a next server replaces what is left of it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes a socket that nobody listens on. Anything else stays, with `in_use` or a better reason as the answer.
+fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(path)?;
+    if !is_socket(&meta) {
+        let what = kind(&meta);
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{what} of that name is there")));
+    }
+    // A socket is refused by the kernel when no process listens on it any more.
+    let is_stale = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    // Another server may have replaced the stale one meanwhile.
+    let is_same = std::fs::symlink_metadata(path).is_ok_and(|now| identity(&now) == identity(&meta));
+    if is_stale && is_same { std::fs::remove_file(path) } else { Err(in_use) }
+}
+
+fn is_socket(meta: &Metadata) -> bool {
+    meta.file_type().is_socket()
+}
+
+fn identity(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+fn kind(meta: &Metadata) -> &'static str {
+    let kind = meta.file_type();
+    match () {
+        () if kind.is_file() => "a file",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_fifo() => "a FIFO",
+        () => "a device",
+    }
+}

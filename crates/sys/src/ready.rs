@@ -1,0 +1,53 @@
+//! Waiting until one of several descriptors is readable.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::raw::Errno;
+use crate::refuse::{self, Call};
+
+/// Descriptors that one wait looks at.
+pub const WAITED_MAX: usize = 16;
+
+/// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or the time is over. A signal may end it early.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Duration) -> Result<(), Errno> {
+    let mut some = fds.take(WAITED_MAX).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let Some(first) = some.next() else { return Ok(()) };
+    let mut waited: [PollFd<'a>; WAITED_MAX] = std::array::from_fn(|_| first.clone());
+    let count = 1 + waited[1..].iter_mut().zip(some).map(|(place, fd)| *place = fd).count();
+    let limit = Timespec::try_from(timeout).ok();
+    let mut poll = || rustix::event::poll(&mut waited[..count], limit.as_ref()).map_err(Errno::from);
+    match refuse::draw(Call::Poll).and_then(|()| poll()) {
+        Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn any_of_many_ends_the_wait_and_none_lets_it_last() {
+        let pairs: Vec<(UnixStream, UnixStream)> = (0..5).map(|_| UnixStream::pair().expect("a pair")).collect();
+        let wait = |timeout| {
+            let began = Instant::now();
+            wait_readable(pairs.iter().map(|(end, _)| end.as_fd()), timeout).expect("a wait");
+            began.elapsed()
+        };
+        assert!(wait(Duration::from_millis(50)) >= Duration::from_millis(50));
+        (&pairs[3].1).write_all(b"x").expect("a byte");
+        assert!(wait(Duration::from_secs(60)) < Duration::from_secs(30));
+        assert!(wait_readable(std::iter::empty(), Duration::from_secs(60)).is_ok());
+    }
+}
