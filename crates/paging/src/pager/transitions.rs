@@ -76,7 +76,8 @@ impl Pager {
             Event::WrittenBack { page, .. } => ("WrittenBack", page, 1),
             _ => return true,
         };
-        let states = COMPLETIONS.iter().find(|(completion, _)| *completion == name).map_or(&[][..], |(_, states)| states);
+        let states =
+            COMPLETIONS.iter().find(|(completion, _)| *completion == name).map_or(&[][..], |(_, states)| states);
         let is_written = name != "WrittenBack" || self.has(first, WRITING);
         is_written && (first.0..first.0 + count).all(|unit| states.contains(&self.state(PageId(unit))))
     }
