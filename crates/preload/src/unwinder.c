@@ -5,14 +5,13 @@
  * nobody else can read. But every program of a run would load what this library names, and for a small program that takes as
  * long as all else. So nothing is named, and looked up is what was loaded.
  *
- * A panic never unwinds: it says what it has to say and aborts. All symbols are hidden. */
+ * A panic never unwinds: it says what it has to say and aborts. The list of exported symbols leaves these out. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <unwind.h>
 
 #define LIBRARY "libgcc_s.so.1"
-#define HIDDEN __attribute__((visibility("hidden")))
 
 /* A function of the unwinder's, kept in `place` once it was found; `how` says whether the unwinder may be loaded for it. */
 static void *find(void **place, const char *name, int how) {
@@ -33,7 +32,7 @@ static void *find(void **place, const char *name, int how) {
     abort()
 
 #define ASK(result, name)                                                                                              \
-    HIDDEN result name(struct _Unwind_Context *context) {                                                              \
+    result name(struct _Unwind_Context *context) {                                                              \
         THERE(name);                                                                                                   \
         return call(context);                                                                                          \
     }
@@ -45,45 +44,45 @@ ASK(_Unwind_Ptr, _Unwind_GetDataRelBase)
 ASK(_Unwind_Ptr, _Unwind_GetTextRelBase)
 ASK(void *, _Unwind_GetLanguageSpecificData)
 
-HIDDEN _Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *before) {
+_Unwind_Ptr _Unwind_GetIPInfo(struct _Unwind_Context *context, int *before) {
     THERE(_Unwind_GetIPInfo);
     return call(context, before);
 }
 
-HIDDEN void _Unwind_SetGR(struct _Unwind_Context *context, int which, _Unwind_Word value) {
+void _Unwind_SetGR(struct _Unwind_Context *context, int which, _Unwind_Word value) {
     THERE(_Unwind_SetGR);
     call(context, which, value);
 }
 
-HIDDEN void _Unwind_SetIP(struct _Unwind_Context *context, _Unwind_Ptr value) {
+void _Unwind_SetIP(struct _Unwind_Context *context, _Unwind_Ptr value) {
     THERE(_Unwind_SetIP);
     call(context, value);
 }
 
-HIDDEN void _Unwind_DeleteException(struct _Unwind_Exception *exception) {
+void _Unwind_DeleteException(struct _Unwind_Exception *exception) {
     THERE(_Unwind_DeleteException);
     call(exception);
 }
 
-HIDDEN void _Unwind_Resume(struct _Unwind_Exception *exception) {
+void _Unwind_Resume(struct _Unwind_Exception *exception) {
     THERE(_Unwind_Resume);
     call(exception);
 }
 
 /* A panic's: refused, which aborts. */
-HIDDEN _Unwind_Reason_Code _Unwind_RaiseException(struct _Unwind_Exception *exception) {
+_Unwind_Reason_Code _Unwind_RaiseException(struct _Unwind_Exception *exception) {
     (void)exception;
     return _URC_END_OF_STACK;
 }
 
 /* For who asks for a panic's backtrace. */
-HIDDEN _Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn step, void *argument) {
+_Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn step, void *argument) {
     static void *place;
     __typeof__(&_Unwind_Backtrace) call = (__typeof__(&_Unwind_Backtrace))find(&place, "_Unwind_Backtrace", 0);
     return call ? call(step, argument) : _URC_END_OF_STACK;
 }
 
-HIDDEN void *_Unwind_FindEnclosingFunction(void *pc) {
+void *_Unwind_FindEnclosingFunction(void *pc) {
     static void *place;
     __typeof__(&_Unwind_FindEnclosingFunction) call =
         (__typeof__(&_Unwind_FindEnclosingFunction))find(&place, "_Unwind_FindEnclosingFunction", 0);
