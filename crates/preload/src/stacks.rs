@@ -81,7 +81,7 @@ fn make_near(stack: Range) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What a thread begins with whose mutexes are to be seen to.
+/// The program's function and argument, for a thread whose robust mutexes are watched.
 struct Begin {
     first: First,
     argument: *mut c_void,

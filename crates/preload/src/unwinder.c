@@ -2,8 +2,8 @@
  *
  * A cancelled thread is unwound by the C library, which loads libgcc_s for that. Frames of this library that have something
  * to give up are on the way, and tell the unwinder where they go on. They have to tell that very unwinder, whose frames
- * nobody else can read. But every program of a run would load what this library names, and for a small program that takes as
- * long as all else. So nothing is named, and looked up is what was loaded.
+ * nobody else can read. The library does not name it: every program of a run would load it, which doubles the start of a
+ * small one. So each function is looked up in the libgcc_s that was loaded.
  *
  * A panic never unwinds: it says what it has to say and aborts. The list of exported symbols leaves these out. */
 #define _GNU_SOURCE
@@ -24,7 +24,7 @@ static void *find(void **place, const char *name, int how) {
     return found;
 }
 
-/* The function of this name. Who has a context or an exception of the unwinder's was called by it, so it is there. */
+/* The function of this name. A caller with a context or an exception was called by the unwinder, so it is there. */
 #define THERE(name)                                                                                                    \
     static void *place;                                                                                                \
     __typeof__(&name) call = (__typeof__(&name))find(&place, #name, RTLD_NOLOAD);                                       \

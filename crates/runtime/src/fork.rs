@@ -80,7 +80,7 @@ struct Asleep {
     store: Option<(Store, Links)>,
     /// Opens a link to the private server, wherever this process goes meanwhile.
     door: Option<OwnedFd>,
-    /// Tells what it touched meanwhile, also where `/proc` is out of reach then.
+    /// Tells which pages it accessed meanwhile, also where `/proc` is out of reach then.
     pagemap: Option<Pagemap>,
     extents: Extents,
     idle: u64,
@@ -324,7 +324,7 @@ fn fall_asleep(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(asleep.extents.taken_bytes().saturating_sub(asleep.idle + asleep.view.idle_bytes() as u64));
     }
-    // What it keeps open must not be closed by what it does until then. Without, its way is by the paths.
+    // The program must not close these until the child wakes up. Without the mark the child goes by paths.
     let door = asleep.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     // The parent's trap and links are closed here with the child's copies of them.

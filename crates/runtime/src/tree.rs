@@ -269,7 +269,7 @@ impl Seat {
     }
 
     /// Now and then: claims a fair share or gives up what is more than that. `wants` is what the process could use.
-    /// `set_budget` is told the budget from now on, if it changes, and returns the local bytes afterwards.
+    /// `set_budget` takes the new budget, if it changes, and returns the local bytes afterwards.
     ///
     /// What is given up is counted after the budget was lowered: a fault in between could still use the larger one.
     ///

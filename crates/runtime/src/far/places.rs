@@ -110,7 +110,7 @@ pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Copies far memory that is the caller's to near memory of zeroes, save what was never touched.
+/// Copies the caller's far memory to near memory of zeroes. Leaves out pages that were never accessed.
 fn copy_touched(addr: usize, to: *mut u8, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     let end = offset + len;
@@ -120,7 +120,7 @@ fn copy_touched(addr: usize, to: *mut u8, len: usize) {
         let untouched = inside(move || state.engine.is_untouched((at / state.granularity) as u32));
         if !untouched {
             let from = (addr + (at - offset)) as *const u8;
-            // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so touches are
+            // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so faults are
             // resolved.
             unsafe { copy::copy(from, to.add(at - offset), next - at) };
         }

@@ -24,7 +24,7 @@ pub(crate) struct Running {
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Running {
-    /// Who started the thread waits for it, and has called [`thread::find_counted`].
+    /// The starter of the thread waits for it, and has called [`thread::find_counted`] before.
     pub(crate) fn new() -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self { _uncounted: thread::Uncounted::new() }
@@ -51,7 +51,7 @@ pub fn leaves(code: i32) {
     LEFT_WITH.store(code & 0xff, Relaxed);
 }
 
-/// What the process is to end with when no thread of the program's is left. The C library ends it when the last thread
+/// The exit code of a process in which no thread of the program's is left. The C library ends it when the last thread
 /// returns; threads that end by a system call of their own leave Hanare's behind.
 pub(crate) fn left_alone() -> Option<i32> {
     // The first thread stays among those that are counted when it has ended.

@@ -75,7 +75,7 @@ struct Table {
 }
 
 impl Direct {
-    /// Keeps so many units by a link to the private server.
+    /// Keeps `units` pages of the least size by a link to the private server.
     pub(crate) fn new(
         attachment: Attachment,
         units: u32,
@@ -419,7 +419,7 @@ impl Direct {
         Ok(attachment)
     }
 
-    /// What opens further links to the server; nothing else is kept.
+    /// Takes out the door, which opens further links to the server; nothing else is kept.
     pub(crate) fn into_door(self) -> OwnedFd {
         self.control.into_inner().door
     }
