@@ -56,6 +56,23 @@ fn children_inherit_what_never_left() {
     }
 }
 
+/// Whatever a thread reads before its first function runs is there when Hanare's own begin in a child.
+#[test]
+fn children_of_programs_with_a_locale() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let far: &[&str] = if mode == "thread" { &["large", "4K", "all"] } else { &["large"] };
+        for far in far {
+            let place = Place::new();
+            let options = ["--mode", mode, "--far", far];
+            let mut command = place.hanare(["run", "--local", "4M"]);
+            let outcome = place.run(command.args(options).arg("--").arg(built().workload("locales")));
+            outcome.assert_well(&options.join(" "));
+            assert!(outcome.text().starts_with("ok locales: "), "{options:?}: {outcome:?}");
+            place.assert_nothing_left();
+        }
+    }
+}
+
 /// Clean pages that parent and child share are protected: hiding one must not wait for a write of the pager's own to it.
 #[test]
 fn pages_shared_with_children_are_hidden() {

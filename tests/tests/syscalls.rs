@@ -21,6 +21,10 @@ fn in_mode(mode: &str) {
         check("calls", &[], &["--mode", mode, "--page-size", page_size]);
         check("syscalls", &["16M"], &["--mode", mode, "--page-size", page_size]);
         check("waits", &[], &["--mode", mode, "--page-size", page_size]);
+        check("lookups", &[], &["--mode", mode, "--page-size", page_size]);
+    }
+    if mode == "thread" {
+        check("lookups", &[], &["--mode", mode, "--far", "all"]);
     }
     let place = Place::new();
     let server = Served::tcp(&place, "256M");

@@ -3,70 +3,21 @@
 //! An address alone tells whose a block is. Far ones are `hanare::heap`'s.
 //!
 //! Whatever is far, what the dynamic linker allocates is not: the tables of thread-locals are among it, which Hanare's own
-//! code reads in the middle of a fault. Nor is, where the kernel cannot access far memory, what the C library allocates for
-//! itself: it hands buffers of streams and directories to the kernel by calls of its own. Those calls are known by where
-//! they return to, so each entry point that allocates passes that on.
+//! code reads in the middle of a fault. Nor are a locale's tables (`locale`). Nor is, where the kernel cannot access far
+//! memory, what the C library allocates for itself: it hands buffers of streams and directories to the kernel by calls of
+//! its own. Those calls are known by where they return to, so each entry point that allocates passes that on.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::{far, heap, near};
 
 use crate::answer::{errno, keeping_errno, set_errno};
+use crate::code::{LIBRARY, LINKER};
 use crate::entry::entry;
+use crate::locale;
 
 const PAGE: usize = 4096;
-
-/// Where code lies; nowhere until it is found.
-struct Code {
-    start: AtomicUsize,
-    len: AtomicUsize,
-}
-
-impl Code {
-    const fn nowhere() -> Code {
-        Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
-    }
-
-    #[inline]
-    fn contains(&self, addr: usize) -> bool {
-        addr.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
-    }
-}
-
-static LINKER: Code = Code::nowhere();
-static LIBRARY: Code = Code::nowhere();
-
-/// Notes where the dynamic linker and the C library are.
-pub(crate) fn find_code() {
-    // SAFETY: the callback is a plain function that needs no data.
-    unsafe { libc::dl_iterate_phdr(Some(note_code), null_mut()) };
-}
-
-/// # Safety
-/// As `dl_iterate_phdr` calls it.
-unsafe extern "C" fn note_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: reads a number the kernel gave this process.
-    let linker = unsafe { libc::getauxval(libc::AT_BASE) };
-    // SAFETY: a valid description, during the call.
-    let info = unsafe { &*info };
-    for nth in 0..info.dlpi_phnum {
-        // SAFETY: there are that many headers, mapped as long as the object is.
-        let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
-        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_X == 0 {
-            continue;
-        }
-        let (start, len) = ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize);
-        let is_library = near::code().wrapping_sub(start) < len;
-        let is_linker = linker != 0 && info.dlpi_addr == linker;
-        for (code, _) in [(&LINKER, is_linker), (&LIBRARY, is_library)].into_iter().filter(|&(_, is_it)| is_it) {
-            code.start.store(start, Ordering::Relaxed);
-            code.len.store(len, Ordering::Relaxed);
-        }
-    }
-    0
-}
 
 /// Whether a block was far when it was given out; its first page may have become the kernel's since.
 #[inline]
@@ -80,7 +31,7 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
     size >= far::threshold()
         && far::active()
         && !LINKER.contains(caller)
-        && !(LIBRARY.contains(caller) && far::trap_signal().is_some())
+        && !(LIBRARY.contains(caller) && (far::trap_signal().is_some() || locale::is_being_set()))
         && !far::is_own_thread()
         && far::is_due(size)
 }

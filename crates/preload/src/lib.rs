@@ -21,11 +21,14 @@ mod advice;
 mod answer;
 mod break_;
 mod calls;
+mod code;
 mod entry;
 mod fork;
 mod go;
 mod heap;
+mod locale;
 mod locking;
+mod lookups;
 mod mapping;
 mod numbers;
 mod range;
@@ -44,8 +47,7 @@ use hanare_sys::limits;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    heap::find_code();
-    calls::descriptors::find_own_code();
+    code::find();
     // SAFETY: the program has not begun, so there is nobody else.
     let environment = unsafe { Environment::take() };
     if environment.get("HANARE_LOCAL").is_none() {

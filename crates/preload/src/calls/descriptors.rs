@@ -6,47 +6,13 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare_sys::{Errno, descriptors};
 
 use super::real;
 use crate::answer::{kernel, set_errno, status};
+use crate::code::OWN;
 use crate::entry::entry;
-
-/// Where this library's own code lies.
-static CODE: AtomicUsize = AtomicUsize::new(0);
-static CODE_LEN: AtomicUsize = AtomicUsize::new(0);
-
-/// Notes where this library is.
-pub(crate) fn find_own_code() {
-    // SAFETY: the callback is a plain function that needs no data.
-    unsafe { libc::dl_iterate_phdr(Some(note_own_code), null_mut()) };
-}
-
-/// # Safety
-/// As `dl_iterate_phdr` calls it.
-unsafe extern "C" fn note_own_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    let here = note_own_code as *const () as usize;
-    // SAFETY: a valid description, during the call.
-    let info = unsafe { &*info };
-    for nth in 0..info.dlpi_phnum {
-        // SAFETY: there are that many headers, mapped as long as the object is.
-        let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
-        let (start, len) = ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize);
-        if header.p_type == libc::PT_LOAD && here.wrapping_sub(start) < len {
-            CODE.store(start, Ordering::Relaxed);
-            CODE_LEN.store(len, Ordering::Relaxed);
-            return 1;
-        }
-    }
-    0
-}
-
-fn is_own_code(caller: usize) -> bool {
-    caller.wrapping_sub(CODE.load(Ordering::Relaxed)) < CODE_LEN.load(Ordering::Relaxed)
-}
 
 fn refused(error: c_int) -> c_int {
     set_errno(error);
@@ -57,7 +23,7 @@ type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
 
 /// close(2), for whoever goes on at `caller`.
 unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
-    if is_own_code(caller) {
+    if OWN.contains(caller) {
         descriptors::forget(fd);
     } else if descriptors::is_own(fd) {
         return refused(libc::EBADF);

@@ -89,4 +89,5 @@ reals! {
     removexattr lremovexattr fremovexattr
     mq_open mq_unlink mq_send mq_timedsend mq_receive mq_timedreceive mq_getattr mq_setattr msgsnd msgrcv
     sigaltstack ioctl fcntl fcntl64 syscall
+    setlocale
 }

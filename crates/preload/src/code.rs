@@ -1,0 +1,63 @@
+//! Where code lies: who calls, or whose a function is, is told by its address.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hanare::near;
+
+/// The executable segment of a library; nowhere until it is found.
+pub(crate) struct Code {
+    start: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Code {
+    const fn nowhere() -> Code {
+        Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
+    }
+}
+
+/// The dynamic linker, the C library, and this library.
+pub(crate) static LINKER: Code = Code::nowhere();
+pub(crate) static LIBRARY: Code = Code::nowhere();
+pub(crate) static OWN: Code = Code::nowhere();
+
+/// Notes where they are.
+pub(crate) fn find() {
+    // SAFETY: the callback is a plain function that needs no data.
+    unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it.
+unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: reads a number the kernel gave this process.
+    let linker = unsafe { libc::getauxval(libc::AT_BASE) };
+    // SAFETY: a valid description, during the call.
+    let info = unsafe { &*info };
+    for nth in 0..info.dlpi_phnum {
+        // SAFETY: there are that many headers, mapped as long as the object is.
+        let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
+        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_X == 0 {
+            continue;
+        }
+        let (start, len) = ((info.dlpi_addr + header.p_vaddr) as usize, header.p_memsz as usize);
+        let has = |addr: usize| addr.wrapping_sub(start) < len;
+        let whose = [
+            (&LINKER, linker != 0 && info.dlpi_addr == linker),
+            (&LIBRARY, has(near::code())),
+            (&OWN, has(note as *const () as usize)),
+        ];
+        for (code, _) in whose.into_iter().filter(|&(_, is_it)| is_it) {
+            code.start.store(start, Ordering::Relaxed);
+            code.len.store(len, Ordering::Relaxed);
+        }
+    }
+    0
+}

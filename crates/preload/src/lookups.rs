@@ -1,0 +1,169 @@
+//! `dlopen`, `dlsym` and `dlvsym`: what the program looks up by itself is what it would be linked with.
+//!
+//! Two ways lead past the calls of this library. A library loaded with `RTLD_DEEPBIND` binds to the C library before anyone
+//! else, so its `free` would get blocks that the C library never gave out: that flag is left out. And a function asked of
+//! the C library's own handle is the C library's, for which far memory is nothing special: in its place the program gets
+//! the one of this library, where there is one.
+//!
+//! The dynamic linker looks at who calls, for run paths and for `RTLD_NEXT`. So each call goes on as a jump wherever the
+//! answer may depend on that. The linker's functions are found in the library that has them, not by a lookup.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use hanare_sys::symbols::Library;
+
+use crate::code::{LIBRARY, OWN};
+
+/// One of the dynamic linker's functions.
+struct Linker {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Linker {
+    const fn new(name: &'static CStr) -> Linker {
+        Linker { name, found: AtomicPtr::new(null_mut()) }
+    }
+
+    fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if !found.is_null() {
+            return found;
+        }
+        // Older C libraries have them in a library of their own.
+        let found = [c"libc.so.6", c"libdl.so.2"]
+            .into_iter()
+            .find_map(|library| Library::loaded(library)?.function(self.name))
+            .map_or(nobody as *mut c_void, NonNull::as_ptr);
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// In place of a function that no loaded library has: finds nothing.
+extern "C" fn nobody() -> *mut c_void {
+    null_mut()
+}
+
+static OPEN: Linker = Linker::new(c"dlopen");
+static SYMBOL: Linker = Linker::new(c"dlsym");
+static SYMBOL_OF_VERSION: Linker = Linker::new(c"dlvsym");
+
+extern "C" fn linkers_open() -> *mut c_void {
+    OPEN.get()
+}
+
+extern "C" fn linkers_symbol() -> *mut c_void {
+    SYMBOL.get()
+}
+
+extern "C" fn linkers_symbol_of_version() -> *mut c_void {
+    SYMBOL_OF_VERSION.get()
+}
+
+/// What comes before the jump to the function whose address `$find` tells: it is in `rax` or `x16`, and the arguments are
+/// where they were.
+macro_rules! found {
+    ($($then:literal),*) => {
+        concat!(
+            "push rdi\n", "push rsi\n", "push rdx\n", "call {find}\n", "pop rdx\n", "pop rsi\n", "pop rdi\n",
+            $($then, "\n"),*
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! found_arm {
+    ($($then:literal),*) => {
+        concat!(
+            "stp x0, x1, [sp, #-32]!\n", "stp x2, x30, [sp, #16]\n", "bl {find}\n", "mov x16, x0\n",
+            "ldp x2, x30, [sp, #16]\n", "ldp x0, x1, [sp], #32\n",
+            $($then, "\n"),*
+        )
+    };
+}
+
+/// The flags without `RTLD_DEEPBIND`, which is bit 3.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!(found!("and esi, -9", "jmp rax"), find = sym linkers_open);
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(found_arm!("and w1, w1, #0xfffffff7", "br x16"), find = sym linkers_open);
+}
+
+/// The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask what a name is bound to: those calls are the linker's.
+macro_rules! lookup {
+    ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                found!("lea rcx, [rdi + 1]", "cmp rcx, 1", "ja {instead}", "jmp rax"),
+                find = sym $find, instead = sym $instead,
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                found_arm!("add x3, x0, #1", "cmp x3, #1", "b.hi {instead}", "br x16"),
+                find = sym $find, instead = sym $instead,
+            );
+        }
+    };
+}
+
+lookup!(dlsym, linkers_symbol, symbol_of, fn(_library: *mut c_void, _name: *const c_char));
+lookup!(
+    dlvsym,
+    linkers_symbol_of_version,
+    symbol_of_version,
+    fn(_library: *mut c_void, _name: *const c_char, _version: *const c_char)
+);
+
+type Symbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// # Safety
+/// The contract of dlsym(3).
+unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the linker's function of this type, and the caller's promise.
+    unsafe {
+        let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
+        instead_of(symbol(library, name), name)
+    }
+}
+
+/// # Safety
+/// The contract of dlvsym(3).
+unsafe extern "C" fn symbol_of_version(
+    library: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe {
+        let symbol = transmute::<*mut c_void, SymbolOfVersion>(linkers_symbol_of_version());
+        instead_of(symbol(library, name, version), name)
+    }
+}
+
+/// What the program gets for a function that was found in a library. Where another library stands between this one and the
+/// C library, it is left alone: it may be the one that asks, for what its own function calls.
+///
+/// # Safety
+/// `name` is a terminated text.
+unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
+    if found.is_null() || !LIBRARY.contains(found as usize) {
+        return found;
+    }
+    // SAFETY: the linker's function of this type. It is called from this library, so what is next is behind it.
+    let [bound, next] = unsafe {
+        let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
+        [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]
+    };
+    if OWN.contains(bound as usize) && next == found { bound } else { found }
+}
