@@ -330,6 +330,32 @@ static void on_stack(int signal) {
     checked[0] = buffer[7];
 }
 
+/* Each call of the exec family, with an environment that is the program's own: far like everything else it gets. */
+static void executing(const char *program, const char *script, char **arguments, char **environment) {
+    const char *thirty = arguments[4], *shell = arguments[0];
+    for (int way = 0; way < 6; way++) {
+        away();
+        pid_t child = fork();
+        CALL(child >= 0);
+        if (child == 0) {
+            if (way != 4)
+                environ = environment;
+            switch (way) {
+            case 0: execv(program, arguments); break;
+            case 1: execvp(program, arguments); break;
+            case 2: execl(program, shell, "-c", script, shell, thirty, (char *)NULL); break;
+            case 3: execlp(program, shell, "-c", script, shell, thirty, (char *)NULL); break;
+            case 4: execle(program, shell, "-c", script, shell, thirty, (char *)NULL, environment); break;
+            case 5: execvpe(program, arguments, environ); break;
+            }
+            _exit(99);
+        }
+        int status;
+        CALL(waitpid(child, &status, 0) == child);
+        REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 37, "the child of way %d ended with %#x", way, (unsigned)status);
+    }
+}
+
 static void processes(void) {
     CALL(uname(fresh(sizeof(struct utsname))) == 0 && sysinfo(fresh(sizeof(struct sysinfo))) == 0);
     struct rusage *usage = fresh(sizeof *usage);
@@ -363,6 +389,7 @@ static void processes(void) {
     status = fresh(sizeof *status);
     CALL(wait4(second, status, 0, fresh(sizeof(struct rusage))) == second);
     REQUIRE(WIFEXITED(*status) && WEXITSTATUS(*status) == 37, "the second child's status is %#x", *status);
+    executing(program, script, arguments, environment);
     /* A signal stack that is far. */
     stack_t near = {.ss_sp = fresh(256 * 1024), .ss_size = 256 * 1024}, *stack = kept(&near, sizeof near);
     stack_t *told = fresh(sizeof *told);

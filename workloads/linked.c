@@ -6,6 +6,8 @@
 #include "check.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 void *own_malloc(size_t size);
 void own_free(void *block);
@@ -51,15 +53,30 @@ static void check_family(size_t bytes) {
     }
 }
 
+/* The tables of a new thread come from the allocator, too. */
+static void in_two_threads(void) {
+    pthread_t second;
+    CALL((errno = pthread_create(&second, NULL, fill_and_check, (void *)2)) == 0);
+    fill_and_check((void *)1);
+    CALL((errno = pthread_join(second, NULL)) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         size = parse_size(argv[1]);
     check_family(100);
     check_family(MIB);
-    pthread_t second;
-    CALL((errno = pthread_create(&second, NULL, fill_and_check, (void *)2)) == 0);
-    fill_and_check((void *)1);
-    CALL((errno = pthread_join(second, NULL)) == 0);
+    in_two_threads();
+    pid_t child = fork();
+    CALL(child >= 0);
+    if (child == 0) {
+        in_two_threads();
+        _exit(0);
+    }
+    int status;
+    CALL(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %#x", (unsigned)status);
+    in_two_threads();
     printf("ok linked: %zu bytes\n", size);
     return 0;
 }

@@ -2,11 +2,15 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=src/unwinder.c");
+    for file in ["src/unwinder.c", "src/execl.c"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives the
     // program. Its fork handlers have nothing to do before there is a heap.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
+    let mut compiler = cc::Build::new();
+    compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
 }
 
 /// Links what stands for the unwinder, so that the library names none as one to be loaded. Each of its functions is there to

@@ -89,6 +89,7 @@ class Program:
         self.compare = section.get("compare", "stdout")
         self.expect = section.get("expect", "right")
         self.local = section.get("local")
+        self.thread_only = section.get("thread only")
         self.missing = None
 
 
@@ -150,6 +151,7 @@ def test(program, work, options, results):
     wanted = [
         (mode, far, program.local or local)
         for mode in options.modes.split(",")
+        if mode == "thread" or not program.thread_only
         for far in options.far.split(",")
         for local in dict.fromkeys([program.local] if program.local else options.local.split(","))
     ]
@@ -268,6 +270,8 @@ def judge(program, outcome, plain):
     if outcome.timed_out:
         return "slow" if outcome.busy else "hang"
     ours = outcome.code in (cells.LOST, cells.FULL, cells.NO_START, cells.CANNOT_RUN, cells.NOT_FOUND)
+    # A pipe, or a program that starts another, has an exit code of its own.
+    ours |= outcome.code != 0 and "hanare: allocations below" in outcome.stderr
     if ours and outcome.hanare_lines():
         return "refused as listed" if program.expect == f"refused {outcome.code}" else "refused"
     if outcome.code > 128:
@@ -333,7 +337,7 @@ def table(programs, results):
 def cell_text(records):
     """`right 3.1 x`, or what came at each share of local memory."""
     if not records:
-        return ""
+        return "-"
     texts = []
     for record in sorted(records, key=lambda r: r["local"]):
         factor = record["seconds"] / max(record["plain_seconds"], 0.01)

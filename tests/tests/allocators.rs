@@ -17,11 +17,16 @@ fn run(place: &Place, flags: &[&str], program: &std::ffi::OsStr, args: &[&str]) 
 }
 
 fn workload(flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
+    workload_saying(program, flags, program, args, paged_bytes);
+}
+
+/// The same for one that calls itself `name`.
+fn workload_saying(name: &str, flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     let place = Place::new();
     let (outcome, seen) = run(&place, flags, built().workload(program).as_os_str(), args);
     let what = format!("{program} {args:?} {flags:?}");
     outcome.assert_well(&what);
-    assert!(outcome.text().starts_with(&format!("ok {program}: ")), "{what}: {outcome:?}");
+    assert!(outcome.text().starts_with(&format!("ok {name}: ")), "{what}: {outcome:?}");
     seen.assert_paged(paged_bytes, &what);
     place.assert_nothing_left();
 }
@@ -66,10 +71,12 @@ fn allocators_that_are_libraries() {
 
 #[test]
 fn an_allocator_that_defines_the_c_librarys_internal_names() {
-    let place = Place::new();
-    place.run(&mut place.command(built().workload("linked"))).assert_well("natively");
-    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
-        workload(&["--local", "8M", "--mode", mode], "linked", &["32M"], 16 << 20);
+    for program in ["linked", "linked_in"] {
+        let place = Place::new();
+        place.run(&mut place.command(built().workload(program))).assert_well("natively");
+        for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+            workload_saying("linked", &["--local", "8M", "--mode", mode], program, &["32M"], 16 << 20);
+        }
     }
 }
 

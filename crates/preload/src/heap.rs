@@ -13,11 +13,19 @@ use std::ptr::{self, null_mut};
 use hanare::{far, heap, near};
 
 use crate::answer::{errno, keeping_errno, set_errno};
-use crate::code::{LIBRARY, LINKER};
+use crate::code::{LIBRARY, LINKER, OWN};
 use crate::entry::entry;
 use crate::locale;
 
 const PAGE: usize = 4096;
+
+/// Whether the program itself defines the family: the dynamic linker allocates by it, too. Its libraries' definitions come
+/// after this one's.
+pub(crate) fn is_the_programs() -> bool {
+    // SAFETY: a plain lookup of what the name is bound to.
+    let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
+    !bound.is_null() && !OWN.contains(bound as usize)
+}
 
 /// Whether a block was far when it was given out; its first page may have become the kernel's since.
 #[inline]

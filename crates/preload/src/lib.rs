@@ -61,11 +61,21 @@ extern "C" fn start() {
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));
     }
+    if carries_valgrind() {
+        refuse(
+            &"valgrind runs one thread at a time, so nobody could serve this program's faults; run it without hanare",
+        );
+    }
     stacks::find();
     go::find();
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
+    }
+    // Threads of Hanare's that start later would have the dynamic linker allocate by the program's `calloc`. The first far
+    // allocation may come from within that very allocator, which holds a lock then.
+    if heap::is_the_programs() {
+        far::ensure_started();
     }
     signals::unblock_trap();
     if statics
@@ -74,6 +84,11 @@ extern "C" fn start() {
     {
         refuse(&error);
     }
+}
+
+/// Whether valgrind runs the program: it loads a library of its own into it.
+fn carries_valgrind() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_"))
 }
 
 /// Looks up what a fault must not be resolved with a symbol lookup for, or `malloc` be.

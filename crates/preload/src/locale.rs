@@ -3,19 +3,16 @@
 //! The C library reads them in every thread before that thread's first function runs. In a forked child Hanare's own threads
 //! begin before far memory can be had.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::mem::transmute;
 
-use crate::calls::real;
+use hanare_sys::flags::SETS_LOCALE;
 
-thread_local! {
-    static BEING_SET: Cell<bool> = const { Cell::new(false) };
-}
+use crate::calls::real;
 
 /// Whether what the C library allocates in this thread belongs to a locale.
 pub(crate) fn is_being_set() -> bool {
-    BEING_SET.get()
+    SETS_LOCALE.get()
 }
 
 type SetLocale = unsafe extern "C" fn(c_int, *const c_char) -> *mut c_char;
@@ -23,9 +20,9 @@ type SetLocale = unsafe extern "C" fn(c_int, *const c_char) -> *mut c_char;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setlocale(category: c_int, locale: *const c_char) -> *mut c_char {
     let Some(real) = real::setlocale.get() else { return std::ptr::null_mut() };
-    BEING_SET.set(true);
+    SETS_LOCALE.set(true);
     // SAFETY: the C library's function of this type, with the caller's arguments.
     let name = unsafe { transmute::<*mut std::ffi::c_void, SetLocale>(real)(category, locale) };
-    BEING_SET.set(false);
+    SETS_LOCALE.set(false);
     name
 }

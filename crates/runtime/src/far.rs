@@ -5,13 +5,13 @@
 //! allocated) and guards the engine's doors: signals are blocked while a thread of the program is inside, and a fork waits
 //! until everybody is out.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
 use hanare_sys::descriptors;
 use hanare_sys::features::{Features, FeaturesError};
+use hanare_sys::flags::OWN;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::limits;
 use hanare_sys::map::{MapError, Prot};
@@ -186,10 +186,6 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    static OWN: Cell<bool> = const { Cell::new(false) };
-}
-
 pub(crate) fn state() -> Option<&'static State> {
     // SAFETY: a leaked box, or null; taken back only where nobody else exists ([`take_state`]).
     unsafe { STATE.load(Acquire).as_ref() }
@@ -263,6 +259,11 @@ pub fn is_own_thread() -> bool {
 /// The signal that traps touches; none in thread mode.
 pub fn trap_signal() -> Option<i32> {
     Some(TRAP.load(Relaxed)).filter(|&signal| signal != 0)
+}
+
+/// Whether this is a child that shares its parent's far memory until it executes something (vfork).
+pub fn is_borrowed() -> bool {
+    state().is_some() && HOME.load(Relaxed) != thread::first()
 }
 
 /// A touch of this thread's is about to be served.

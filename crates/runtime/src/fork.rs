@@ -10,12 +10,12 @@
 //! *asleep*. What it touches is there or is zeroes. It wakes up when it allocates or gives back far memory, or never: most
 //! children execute another program.
 
-use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
 use hanare_sys::descriptors;
+use hanare_sys::flags::{self, Flag};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map;
 use hanare_sys::mark;
@@ -65,12 +65,10 @@ struct Pending {
 /// One at a time: the gate is closed from [`before`] to [`in_parent`], and who closes it waits for whoever has.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 
-thread_local! {
-    /// Whether this thread's fork is the pending one, which its child knows by its copy. The fork of another thread may have
-    /// begun before there was far memory, and so without the gate: it must not end this one. Most forks find nothing to do,
-    /// and then write nothing either, which would cost them a page each.
-    static IS_PENDING: Cell<bool> = const { Cell::new(false) };
-}
+/// Whether this thread's fork is the pending one, which its child knows by its copy. The fork of another thread may have
+/// begun before there was far memory, and so without the gate: it must not end this one. Most forks find nothing to do, and
+/// then write nothing either, which would cost them a page each.
+static IS_PENDING: &Flag = &flags::FORKS;
 
 /// What a child goes on with when it wakes up.
 struct Asleep {

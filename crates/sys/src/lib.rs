@@ -19,6 +19,7 @@ pub mod copy;
 pub mod descriptors;
 pub mod features;
 pub mod filter;
+pub mod flags;
 pub mod futex;
 pub mod limits;
 pub mod map;

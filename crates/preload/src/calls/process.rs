@@ -1,7 +1,7 @@
 //! What the kernel tells of the system and of processes, and the programs that are started: their arguments and
 //! environment are copied whole.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
 
 use libc::{
@@ -14,7 +14,8 @@ use super::near::{
     Buffer, Near, filled, filled_bytes, filled_elements, given, is_far, kernel_is_blind, long_text, text,
 };
 use super::{real, wrap};
-use crate::answer::set_errno;
+use crate::answer::{say, set_errno};
+use hanare::far;
 use hanare_sys::limits;
 
 wrap! {
@@ -175,29 +176,60 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
     }
 }
 
+unsafe extern "C" {
+    /// The C library's variable: the program may have set it to a list of its own.
+    static mut environ: List;
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    type Call = unsafe extern "C-unwind" fn(*const c_char, List) -> c_int;
-    let Some(call) = real::execv.get() else { return refused() };
-    // SAFETY: the contract of execv(3), and the C library's function of this type.
-    unsafe {
-        let (path, arguments) = (text(path), Strings::new(arguments));
-        let call = transmute::<*mut c_void, Call>(call);
-        execute(|| call(path.pointer().cast(), arguments.pointer()))
-    }
+    // SAFETY: the contract of execv(3).
+    unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    type Call = unsafe extern "C-unwind" fn(*const c_char, List) -> c_int;
-    let Some(call) = real::execvp.get() else { return refused() };
-    // SAFETY: the contract of execvp(3), and the C library's function of this type.
-    unsafe {
-        let (path, arguments) = (text(path), Strings::new(arguments));
-        let call = transmute::<*mut c_void, Call>(call);
-        execute(|| call(path.pointer().cast(), arguments.pointer()))
-    }
+    // SAFETY: the contract of execvp(3).
+    unsafe { execvpe(path, arguments, environ) }
 }
+
+/// A child that shares its parent's memory until it executes must not be traced where the trap is a signal: at that signal
+/// it stops until the parent looks, which does not run meanwhile. So it ends here, and says why.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
+    type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
+    let Some(call) = real::ptrace.get() else { return c_long::from(refused()) };
+    if request == libc::PTRACE_TRACEME && far::trap_signal().is_some() && far::is_borrowed() {
+        say(format_args!(
+            "hanare: a child that shares far memory cannot be traced where the trap is a signal; run debuggers with --mode thread\n"
+        ));
+        // SAFETY: ends the child at once; its parent goes on.
+        unsafe { libc::_exit(125) };
+    }
+    // SAFETY: the C library's function of this type, with the caller's arguments.
+    unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
+}
+
+/// A call whose arguments only C can count.
+macro_rules! variadic {
+    ($name:ident, $counted:ident) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name() -> c_int {
+            unsafe extern "C-unwind" {
+                fn $counted() -> c_int;
+            }
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!("jmp {}", sym $counted);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!("b {}", sym $counted);
+        }
+    };
+}
+
+variadic!(execl, hanare_execl);
+variadic!(execlp, hanare_execlp);
+variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 

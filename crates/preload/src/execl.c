@@ -1,0 +1,45 @@
+/* execl, execlp and execle: their arguments become the list that execv, execvp and execve take. All of these are this
+ * library's own. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+/* How many there are, without the null at their end. */
+static size_t count(const char *argument, va_list rest) {
+    size_t many = 0;
+    for (; argument; argument = va_arg(rest, const char *))
+        many++;
+    return many;
+}
+
+/* Defines `list` with the arguments from `first` on. `rest` is behind them then. */
+#define LIST(first)                                                                                                    \
+    va_list rest;                                                                                                      \
+    va_start(rest, first);                                                                                             \
+    size_t many = count(first, rest);                                                                                  \
+    va_end(rest);                                                                                                      \
+    const char *list[many + 1];                                                                                        \
+    va_start(rest, first);                                                                                             \
+    list[0] = first;                                                                                                   \
+    for (size_t nth = 1; nth <= many; nth++)                                                                           \
+    list[nth] = va_arg(rest, const char *)
+
+int hanare_execl(const char *path, const char *first, ...) {
+    LIST(first);
+    va_end(rest);
+    return execv(path, (char *const *)list);
+}
+
+int hanare_execlp(const char *file, const char *first, ...) {
+    LIST(first);
+    va_end(rest);
+    return execvp(file, (char *const *)list);
+}
+
+int hanare_execle(const char *path, const char *first, ...) {
+    LIST(first);
+    char *const *environment = va_arg(rest, char *const *);
+    va_end(rest);
+    return execve(path, (char *const *)list, environment);
+}
