@@ -72,7 +72,7 @@ fn go_with_c_runs_in_every_mode() {
         native.assert_well("natively");
         for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
             let json = place.path("json");
-            let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--stats-json"]);
+            let mut command = place.hanare(["run", "--local", "4M", "--mode", mode, "--stats-json"]);
             let outcome = place.run(command.arg(&json).arg("--").arg(&program));
             let what = format!("{mode}, {flags:?}");
             outcome.assert_well(&what);
