@@ -12,15 +12,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
 use hanare::far::{self, StartError};
-use hanare::hostfile::{Hostfile, HostfileError};
 use hanare::private::{Private, PrivateError, PrivateOptions};
-use hanare::settings::fits::{self, TooMuch};
-use hanare::settings::{
+use hanare::stats::{Stats, StatsError};
+use hanare::warm::Warmers;
+use hanare_settings::fits::{self, TooMuch};
+use hanare_settings::hostfile::{Hostfile, HostfileError};
+use hanare_settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_size,
 };
-use hanare::stats::{Stats, StatsError};
-use hanare::warm::Warmers;
 use hanare_sys::limits;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;

@@ -18,9 +18,9 @@ mod options;
 
 use hanare_sys::memory::Memory;
 
-use crate::settings::{Local, fits};
 use crate::stats::Stats;
 use crate::{far, fatal, heap, private, stats};
+use hanare_settings::{Local, fits};
 use options::Options;
 
 const PAGE: usize = 4096;

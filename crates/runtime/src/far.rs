@@ -33,7 +33,6 @@ use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
 use crate::promise::Refusal;
-use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote, Shape};
@@ -41,6 +40,7 @@ use crate::tracing;
 use crate::tree::Seat;
 use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
 use crate::windows::Windows;
+use hanare_settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 
 mod places;
 mod start;
@@ -313,7 +313,7 @@ fn allocated_offset(addr: usize) -> Option<usize> {
 // ---- allocating -----------------------------------------------------------------------------------------------------
 
 /// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
-/// (see [`crate::settings::Overcommit`]). Touches nothing.
+/// (see [`hanare_settings::Overcommit`]). Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
     let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
@@ -394,7 +394,7 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
 }
 
 /// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
-/// room for them (see [`crate::settings::Overcommit`]).
+/// room for them (see [`hanare_settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
     let Some(state) = ready() else { return false };
     if !state.promises_heap(len) {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::settings::Settings;
+use hanare_settings::Settings;
 
 /// Beginning of the name of the directories that hold private servers' sockets.
 pub const DIR_PREFIX: &str = "hanare-";

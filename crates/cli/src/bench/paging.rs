@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use hanare::private::{Private, PrivateError, PrivateOptions};
-use hanare::settings::{
-    Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
-};
 use hanare::stats::{Stats, StatsError};
 use hanare::warm::Warmers;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_settings::{
+    Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
+};
 use hanare_wire::Endpoint;
 use thiserror::Error;
 

@@ -24,8 +24,8 @@ mod places;
 mod room;
 mod writer;
 
+pub(crate) use places::Shape;
 use places::{Places, WriteBack};
-pub(crate) use places::{SERVERS_MAX, Shape};
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
