@@ -24,7 +24,9 @@ use hanare_sys::{Errno, copy};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
 use crate::choose::{self, ChooseError};
-use crate::engine::{Engine, Parts, Store, now_ns};
+use crate::clock::now_ns;
+use crate::counters::{Counters, Snapshot, add, raise};
+use crate::engine::{Engine, Parts, Store};
 use crate::extents::Extents;
 use crate::fatal::{self, EXIT_BEFORE};
 use crate::fork;
@@ -33,12 +35,13 @@ use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
 use crate::promise::Refusal;
-use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
+use crate::span::{OS_PAGE, Span};
+use crate::stats::{Stats, StatsError};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote, Shape};
 use crate::tracing;
 use crate::tree::Seat;
-use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
+use crate::view::{Mechanism, Program, Sizes, Still, View, ViewError};
 use crate::windows::Windows;
 use hanare_settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 
@@ -562,7 +565,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
             if view.offset_of(next).is_some_and(|offset| !view.permits(offset, write)) {
                 return next;
             }
-            next = (next | (crate::view::OS_PAGE - 1)).saturating_add(1);
+            next = (next | (crate::span::OS_PAGE - 1)).saturating_add(1);
         }
         end
     })

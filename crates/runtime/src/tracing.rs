@@ -16,7 +16,7 @@ use hanare_sys::descriptors;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Mapping};
 
-use crate::engine::now_ns;
+use crate::clock::now_ns;
 use crate::fatal;
 use crate::plan::Plan;
 use hanare_settings::{Mode, Settings};

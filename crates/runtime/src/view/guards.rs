@@ -9,8 +9,9 @@ use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::map::{self, Prot};
 
-use super::{Span, View};
+use super::View;
 use crate::kernel::insist;
+use crate::span::Span;
 
 /// What is opened at once: the range of one page table.
 const STRETCH: usize = 2 << 20;
