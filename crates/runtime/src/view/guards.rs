@@ -333,7 +333,8 @@ mod tests {
 
     /// A view in sigsegv mode with guards; none where the kernel has none.
     fn view(mappings: usize) -> Option<View> {
-        use super::super::{Mechanism, OS_PAGE, Program, Protection, Sizes};
+        use super::super::{Mechanism, Program, Protection, Sizes};
+        use crate::span::OS_PAGE;
         use hanare_sys::features::{Disabled, Features};
         if !Features::probe(&Disabled::default()).guards {
             return None;
