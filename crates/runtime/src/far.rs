@@ -52,7 +52,7 @@ mod threads;
 pub use places::{ADOPTED_MAX, adopt, expel, is_hole, make_hole, run};
 pub(crate) use places::{empty_holes, meets_hole};
 use start::ready;
-pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
+pub use start::{before_start, ensure_started, is_alone, is_dormant, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
 pub use threads::leaves;
 pub(crate) use threads::{Running, left_alone};
