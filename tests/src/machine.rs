@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hanare::choose;
-use hanare::settings::Mode;
+use hanare_settings::Mode;
 use hanare_sys::features::{Disabled, Features};
 
 use crate::{PATIENCE, built};

@@ -81,6 +81,19 @@ fn an_allocator_that_defines_the_c_librarys_internal_names() {
 }
 
 #[test]
+fn what_the_c_library_allocates_with_a_lock_held_starts_nothing() {
+    let far: &[&str] = if system_calls_work_on_far_pages() { &["all", "4K", "large"] } else { &["large"] };
+    for far in far {
+        let place = Place::new();
+        let mut command = place.hanare(["run", "--local", "2M", "--far", far]);
+        let outcome = place.run(command.arg("--").arg(built().workload("exits")));
+        outcome.assert_well(far);
+        assert_eq!(outcome.text(), "ok exits\n", "{far}: {outcome:?}");
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
 fn prolog_which_is_linked_with_tcmalloc() {
     if !installed("swipl", "swi-prolog-nox") {
         return;

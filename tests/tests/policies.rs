@@ -1,7 +1,7 @@
 //! Guards against a policy or a prefetcher that loses or tears a word: all of one with all of the other, in every trap mode,
 //! under a workload that checks every word it reads.
 
-use hanare::settings::{POLICIES, PREFETCHERS};
+use hanare_settings::{POLICIES, PREFETCHERS};
 use hanare_tests::{Place, built, figures, mode_works};
 
 /// Bytes of the array and of the budget, and a page size small enough that there are many pages to choose from.

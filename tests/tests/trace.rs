@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hanare::settings::POLICIES;
+use hanare_settings::POLICIES;
 use hanare_tests::{Outcome, Place, built, mode_works};
 
 /// Records a run of a workload; returns the trace.

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 use hanare::choose::{choose, obstacle, system_calls_work};
-use hanare::settings::{Mode, Settings, SettingsError, format_size};
+use hanare_settings::{Mode, Settings, SettingsError, format_size};
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::map::Mapping;
 use hanare_sys::memory::Memory;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hanare::settings::format_size;
+use hanare_settings::format_size;
 use hanare_sim::cluster::schedule::propose;
 use hanare_wire::{Endpoint, EndpointError, Key, KeyError, LinkError, Status, fetch_status};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use hanare::stats::Snapshot;
+use hanare::counters::Snapshot;
 use serde::Serialize;
 
 use crate::supervise::End;
@@ -302,7 +302,8 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hanare::stats::{Stats, add};
+    use hanare::counters::add;
+    use hanare::stats::Stats;
 
     fn figures(end: &End, fill: impl FnOnce(&Stats)) -> Figures {
         let stats = Stats::attach(None, None).unwrap();

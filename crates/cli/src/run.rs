@@ -12,15 +12,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
 use hanare::far::{self, StartError};
-use hanare::hostfile::{Hostfile, HostfileError};
+use hanare::polling::Pollers;
 use hanare::private::{Private, PrivateError, PrivateOptions};
-use hanare::settings::fits::{self, TooMuch};
-use hanare::settings::{
+use hanare::stats::{Stats, StatsError};
+use hanare_settings::fits::{self, TooMuch};
+use hanare_settings::hostfile::{Hostfile, HostfileError};
+use hanare_settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_size,
 };
-use hanare::stats::{Stats, StatsError};
-use hanare::warm::Warmers;
 use hanare_sys::limits;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
@@ -240,7 +240,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let (stats_fd, stats) = Stats::create()?;
     let stats = Arc::new(stats);
     // Only speed is lost without them.
-    let warmers = (!args.no_warm).then(|| Warmers::start(&stats));
+    let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
     settings.stats_pid = i32::try_from(std::process::id()).ok();
@@ -248,7 +248,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let mut vars = environment(&settings, &library);
     vars.extend(carried.map(|limits| (limits::VARIABLE.into(), limits.into())));
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
-    drop((warmers, tree_end));
+    drop((pollers, tree_end));
     tell_of_core(&end, stats.far_bytes.load(Relaxed));
     tell_of_stacks(&end, settings.mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {

@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use hanare::polling::Pollers;
 use hanare::private;
-use hanare::settings::fits::TooMuch;
-use hanare::settings::{format_size, parse_size};
 use hanare::stats::Stats;
-use hanare::warm::Warmers;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_settings::fits::TooMuch;
+use hanare_settings::{format_size, parse_size};
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
@@ -113,7 +113,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
             // Only speed is lost without them.
-            let _warmers = args.warm.as_deref().and_then(warm);
+            let _pollers = args.warm.as_deref().and_then(warm);
             tell_starter("ready");
             sweep(args.private.as_deref());
             let ended = server.run();
@@ -206,10 +206,10 @@ fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
 }
 
 /// Keeps idle CPUs awake for the program whose counters these are.
-fn warm(counters: &str) -> Option<Warmers> {
+fn warm(counters: &str) -> Option<Pollers> {
     let (pid, fd) = counters.split_once(':')?;
     let stats = Stats::attach(Some(fd.parse().ok()?), Some(pid.parse().ok()?)).ok()?;
-    Warmers::start(&Arc::new(stats)).ok()
+    Pollers::start(Arc::new(stats)).ok()
 }
 
 /// Stops the server when the last process of the program and the last session have ended.

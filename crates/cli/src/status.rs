@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hanare::settings::format_size;
+use hanare_settings::format_size;
 use hanare_wire::payload::{NO_QUOTA, release_text};
 use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Transport, fetch_sessions};
 use serde::Serialize;

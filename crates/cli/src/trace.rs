@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use hanare::settings::parse_size;
 use hanare_paging::trace::{BYTES_MIN, Reader, TraceError};
+use hanare_settings::parse_size;
 use hanare_sim::replay::{ReplayError, replay};
 use thiserror::Error;
 

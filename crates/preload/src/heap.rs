@@ -3,7 +3,8 @@
 //! An address alone tells whose a block is. Far ones are `hanare::heap`'s.
 //!
 //! Whatever is far, what the dynamic linker allocates is not: the tables of thread-locals are among it, which Hanare's own
-//! code reads in the middle of a fault. Nor are a locale's tables (`locale`). Nor is, where the kernel cannot access far
+//! code reads in the middle of a fault. Nor are a locale's tables (`locale`), nor what the C library allocates for itself
+//! before far memory has started: it may hold a lock that the start wants. Nor is, where the kernel cannot access far
 //! memory, what the C library allocates for itself: it hands buffers of streams and directories to the kernel by calls of
 //! its own. Those calls are known by where they return to, so each entry point that allocates passes that on.
 
@@ -39,7 +40,7 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
     size >= far::threshold()
         && far::active()
         && !LINKER.contains(caller)
-        && !(LIBRARY.contains(caller) && (far::trap_signal().is_some() || locale::is_being_set()))
+        && !(LIBRARY.contains(caller) && (far::trap_signal().is_some() || far::is_dormant() || locale::is_being_set()))
         && !far::is_own_thread()
         && far::is_due(size)
 }

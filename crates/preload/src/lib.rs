@@ -38,8 +38,8 @@ mod stacks;
 mod statics;
 
 use hanare::far;
-use hanare::settings::{Environment, Settings};
-use hanare_sys::limits;
+use hanare_settings::{Environment, Settings};
+use hanare_sys::{environment, limits};
 
 /// Runs before the program's `main` and before the constructors of its libraries.
 #[used]
@@ -49,7 +49,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     code::find();
     // SAFETY: the program has not begun, so there is nobody else.
-    let environment = unsafe { Environment::take() };
+    let environment = Environment::of(unsafe { environment::beginning_with("HANARE_") });
     if environment.get("HANARE_LOCAL").is_none() {
         return;
     }

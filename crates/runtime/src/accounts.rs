@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hanare_paging::{self as paging, Pager};
 
-use crate::stats::{Counters, add, raise};
+use crate::counters::{Counters, add, raise};
 use crate::tree::Seat;
 
 /// What has been published so far, so that several processes can add to the same counters.

@@ -7,7 +7,8 @@ use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
 use hanare_sys::pagemap::Pagemap;
 
-use crate::view::{OS_PAGE, ViewError};
+use crate::span::OS_PAGE;
+use crate::view::ViewError;
 
 /// Why memory cannot be made far where it stands.
 #[derive(Debug, thiserror::Error)]

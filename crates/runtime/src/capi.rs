@@ -18,9 +18,10 @@ mod options;
 
 use hanare_sys::memory::Memory;
 
-use crate::settings::{Local, fits};
+use crate::counters;
 use crate::stats::Stats;
-use crate::{far, fatal, heap, private, stats};
+use crate::{far, fatal, heap, private};
+use hanare_settings::{Local, fits};
 use options::Options;
 
 const PAGE: usize = 4096;
@@ -291,8 +292,8 @@ pub struct DlmStats {
     pub swap_ns: u64,
 }
 
-impl From<&stats::Snapshot> for DlmStats {
-    fn from(now: &stats::Snapshot) -> DlmStats {
+impl From<&counters::Snapshot> for DlmStats {
+    fn from(now: &counters::Snapshot) -> DlmStats {
         DlmStats {
             local_bytes_budget: now.budget_bytes,
             local_bytes: now.local_bytes,

@@ -6,7 +6,7 @@ use hanare_sys::features::Features;
 use hanare_sys::uffd::UffdAccess;
 use thiserror::Error;
 
-use crate::settings::Mode;
+use hanare_settings::Mode;
 
 /// Why the mode asked for cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -6,6 +6,7 @@
 //! which is sound because a page in transit belongs to whoever carries out its action. Nothing here allocates after
 //! construction, and no lock is one the program could hold; callers outside handlers block signals first.
 
+mod client;
 mod fork;
 mod out;
 
@@ -21,10 +22,13 @@ use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
 use crate::accounts::{self, Accounts};
-use crate::stats::{Counters, add};
+use crate::clock::now_ns;
+use crate::counters::{Counters, add};
+use crate::span::Span;
+use crate::store::Client;
 use crate::store::direct::Direct;
 use crate::store::remote::{Read, Remote};
-use crate::view::{Span, View};
+use crate::view::View;
 use crate::watchdog::Waits;
 
 pub(crate) use fork::Kept;
@@ -244,18 +248,7 @@ impl Engine {
     }
 
     fn ring(&self, page: PageId) {
-        self.ring_run(page, 1);
-    }
-
-    /// Tells the threads that wait for any page of a run to look again.
-    pub(crate) fn ring_run(&self, page: PageId, count: u32) {
-        for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
-            let bell = self.bell(unit);
-            bell.fetch_add(1, SeqCst);
-            if self.waiters.load(SeqCst) > 0 {
-                futex::wake_all(bell);
-            }
-        }
+        self.notify(page, 1);
     }
 
     fn unit_of(&self, addr: usize) -> Option<u32> {
@@ -498,7 +491,7 @@ impl Engine {
         };
         self.step(&[event], work);
         if read.frame.is_none() {
-            self.ring_run(read.page, read.count);
+            self.notify(read.page, read.count);
         }
     }
 
@@ -546,33 +539,6 @@ impl Engine {
         let part = |span: Span, from, writable| span.len == 0 || unsafe { self.view.copy_in(span, from, writable) };
         let came = part(Span { len: first, ..span }, from, true);
         part(rest, from.wrapping_add(first), false) && came
-    }
-
-    /// Receives a page that was asked of a server to where it belongs.
-    pub(crate) fn receive(&self, read: Read, bounce: *mut u8, payload: impl FnOnce(*mut u8)) -> Event {
-        if let Some(frame) = read.frame {
-            payload(self.view.frame(frame));
-            return Event::Fetched { page: read.page, ok: true };
-        }
-        let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
-        let mut certain = true;
-        match self.view.receive_place(span.offset) {
-            Some(place) => {
-                payload(place);
-                let first = writable_bytes(&read);
-                let rest = Span { offset: span.offset + first, len: span.len - first };
-                certain &= first == 0 || self.view.show(Span { len: first, ..span }, true);
-                certain &= rest.len == 0 || self.view.show(rest, false);
-            }
-            None => {
-                payload(bounce);
-                certain = self.show(&read, span, bounce);
-            }
-        }
-        if !certain {
-            self.view.open(span);
-        }
-        Event::Arrived { page: read.page, count: read.count, certain, ok: true }
     }
 
     // ---- upkeep -----------------------------------------------------------------------------------------------------
@@ -653,12 +619,4 @@ fn page_of(action: Action) -> u32 {
         Action::Release { unit, .. } => unit,
         Action::FreeFrame { .. } => 0,
     }
-}
-
-/// Nanoseconds on CLOCK_MONOTONIC.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills a struct of ours; async-signal-safe.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

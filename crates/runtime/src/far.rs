@@ -24,7 +24,9 @@ use hanare_sys::{Errno, copy};
 use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
 
 use crate::choose::{self, ChooseError};
-use crate::engine::{Engine, Parts, Store, now_ns};
+use crate::clock::now_ns;
+use crate::counters::{Counters, Snapshot, add, raise};
+use crate::engine::{Engine, Parts, Store};
 use crate::extents::Extents;
 use crate::fatal::{self, EXIT_BEFORE};
 use crate::fork;
@@ -33,14 +35,15 @@ use crate::handler;
 use crate::heap::{self, HeapError};
 use crate::plan::{self, Plan, PlanError};
 use crate::promise::Refusal;
-use crate::settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
-use crate::stats::{Counters, Snapshot, Stats, StatsError, add, raise};
+use crate::span::{OS_PAGE, Span};
+use crate::stats::{Stats, StatsError};
 use crate::store::direct::{Direct, DirectError};
 use crate::store::remote::{Opened, Remote, Shape};
 use crate::tracing;
 use crate::tree::Seat;
-use crate::view::{Mechanism, OS_PAGE, Program, Sizes, Span, Still, View, ViewError};
+use crate::view::{Mechanism, Program, Sizes, Still, View, ViewError};
 use crate::windows::Windows;
+use hanare_settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 
 mod places;
 mod start;
@@ -49,7 +52,7 @@ mod threads;
 pub use places::{ADOPTED_MAX, adopt, expel, is_hole, make_hole, run};
 pub(crate) use places::{empty_holes, meets_hole};
 use start::ready;
-pub use start::{before_start, ensure_started, is_alone, rehearse, start, start_later};
+pub use start::{before_start, ensure_started, is_alone, is_dormant, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
 pub use threads::leaves;
 pub(crate) use threads::{Running, left_alone};
@@ -313,7 +316,7 @@ fn allocated_offset(addr: usize) -> Option<usize> {
 // ---- allocating -----------------------------------------------------------------------------------------------------
 
 /// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
-/// (see [`crate::settings::Overcommit`]). Touches nothing.
+/// (see [`hanare_settings::Overcommit`]). Touches nothing.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
     let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
@@ -394,7 +397,7 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
 }
 
 /// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
-/// room for them (see [`crate::settings::Overcommit`]).
+/// room for them (see [`hanare_settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
     let Some(state) = ready() else { return false };
     if !state.promises_heap(len) {
@@ -562,7 +565,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
             if view.offset_of(next).is_some_and(|offset| !view.permits(offset, write)) {
                 return next;
             }
-            next = (next | (crate::view::OS_PAGE - 1)).saturating_add(1);
+            next = (next | (crate::span::OS_PAGE - 1)).saturating_add(1);
         }
         end
     })

@@ -23,13 +23,14 @@ use hanare_sys::pagemap::Pagemap;
 use hanare_sys::signal::{self, FaultInfo, SignalMask, Unblocked, Verdict};
 use hanare_wire::{Attachment, LinkError, Session};
 
+use crate::counters::add;
 use crate::engine::{Engine, Kept, Store};
 use crate::extents::Extents;
 use crate::far::{self, Launch, StartError, State};
 use crate::fatal::{self, EXIT_LOST};
-use crate::stats::add;
+use crate::span::Span;
 use crate::tree::Seat;
-use crate::view::{Span, View};
+use crate::view::View;
 use crate::{gate, heap, tracing};
 
 /// Why a child cannot share far memory that another thread has just set up.

@@ -11,10 +11,11 @@ use hanare_sys::uffd::{self, Uffd};
 use hanare_sys::{Errno, futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
-use crate::engine::{Engine, Store, now_ns};
+use crate::clock::now_ns;
+use crate::engine::{Engine, Store};
 use crate::fatal::{self, EXIT_KERNEL};
+use crate::span::OS_PAGE;
 use crate::together::Together;
-use crate::view::OS_PAGE;
 use crate::watchdog::{Hang, Waiting, Watchdog};
 use crate::{accounts, far, gate, kernel};
 
@@ -99,7 +100,7 @@ impl Handler {
             let small = self.engine.is_small(addr);
             // A server that must be waited for needs the CPU itself.
             if small && matches!(self.engine.store(), Store::Direct(_)) {
-                self.engine.counters.warm.fault(since_ns);
+                self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;

@@ -4,8 +4,8 @@ use hanare_paging::{Class, Config, Geometry, limits};
 use hanare_sys::features::Features;
 
 use crate::engine::WORKS;
-use crate::settings::{Local, Mode, PageSize, Settings};
 use crate::view::Protection;
+use hanare_settings::{Local, Mode, PageSize, Settings};
 
 /// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
 const MOVE_FROM_BYTES: usize = 64 << 10;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::settings::Settings;
+use hanare_settings::Settings;
 
 /// Beginning of the name of the directories that hold private servers' sockets.
 pub const DIR_PREFIX: &str = "hanare-";
@@ -67,7 +67,7 @@ pub struct PrivateOptions<'a> {
     pub spill: Option<&'a Path>,
     /// The reading end of the pipe whose other end the program and its children hold.
     pub tree: Option<BorrowedFd<'a>>,
-    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults ([`crate::warm`]).
+    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults ([`crate::polling`]).
     pub warm: Option<BorrowedFd<'a>>,
 }
 

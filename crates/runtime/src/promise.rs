@@ -12,11 +12,12 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::engine::{Engine, Store, now_ns};
+use crate::clock::now_ns;
+use crate::counters::add;
+use crate::engine::{Engine, Store};
 use crate::fatal;
-use crate::settings::Overcommit;
-use crate::stats::add;
 use crate::store::remote::STRETCH_BYTES;
+use hanare_settings::Overcommit;
 
 /// What the servers said of their room is believed for so long.
 const BELIEVED: Duration = Duration::from_secs(1);

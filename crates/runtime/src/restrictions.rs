@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::Prot;
 
-use crate::view::{OS_PAGE, Span};
+use crate::span::{OS_PAGE, Span};
 
 /// Two bits a page, both clear for the usual read and write access, so that unrestricted memory costs nothing.
 pub(crate) struct Restrictions {

@@ -1,29 +1,19 @@
 //! The counters of a run, in memory that outlives the program.
 //!
 //! `hanare run` makes a memfd, the engine in the program adds to it, and the command reads it afterwards, however the
-//! program ended. This room counts; it knows neither where the numbers come from nor how they are shown. Adding is one
-//! relaxed atomic instruction, so it may be done anywhere, also in a signal handler.
+//! program ended.
 
 use std::fs::File;
 use std::ops::Deref;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use hanare_sys::map::{self, MapError, Mapping};
 use thiserror::Error;
 
+use crate::counters::{Counters, MAGIC};
+use crate::polling::{FaultRate, HasFaultRate};
 use crate::tree::Tree;
-use crate::warm::Signal;
-
-/// First word of the counters: who they are and, in the last byte, the version of their layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
-/// Buckets of the fault latency histogram.
-pub const BUCKETS: usize = 128;
-/// Bytes of what policies say of their choices.
-const CHOICES_LEN: usize = 1024;
-/// Bytes of a name.
-const NAME_LEN: usize = 64;
 
 /// Why counters could not be had.
 #[derive(Debug, Error)]
@@ -34,238 +24,6 @@ pub enum StatsError {
     /// Their memfd could not be written.
     #[error("cannot write the counters' memfd: {0}; check the memory that is left")]
     Write(#[from] std::io::Error),
-}
-
-/// A text kept in the counters, such as the name of the policy.
-#[repr(transparent)]
-pub struct Text<const LEN: usize>([AtomicU8; LEN]);
-
-impl<const LEN: usize> Text<LEN> {
-    /// Stores `text`, cut to one byte less than there is room for.
-    pub fn set(&self, text: &str) {
-        let mut bytes = text.bytes().take(LEN - 1);
-        for slot in &self.0 {
-            slot.store(bytes.next().unwrap_or(0), Relaxed);
-        }
-    }
-
-    /// The stored text; empty when none was stored.
-    #[must_use]
-    pub fn get(&self) -> String {
-        let bytes: Vec<u8> = self.0.iter().map(|slot| slot.load(Relaxed)).take_while(|byte| *byte != 0).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The shared counters. Times are nanoseconds, `started_ns` and `ended_ns` on CLOCK_MONOTONIC.
-        #[repr(C)]
-        pub struct Counters {
-            magic: AtomicU64,
-            $($(#[$doc])* pub $name: AtomicU64,)*
-            /// Fault latencies, by [`bucket_of`].
-            pub fault_hist: [AtomicU64; BUCKETS],
-            /// Name of the replacement policy.
-            pub policy: Text<NAME_LEN>,
-            /// Name of the prefetcher.
-            pub prefetch: Text<NAME_LEN>,
-            /// What they chose by themselves, and why.
-            pub choices: Text<CHOICES_LEN>,
-            /// What the engine tells the warmers.
-            pub warm: Signal,
-        }
-
-        /// The counters at one instant.
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Snapshot {
-            $($(#[$doc])* pub $name: u64,)*
-            /// Fault latencies, by [`bucket_of`].
-            pub fault_hist: [u64; BUCKETS],
-            /// Name of the replacement policy.
-            pub policy: String,
-            /// Name of the prefetcher.
-            pub prefetch: String,
-            /// What they chose by themselves, and why.
-            pub choices: String,
-        }
-
-        impl Counters {
-            /// Copies the counters. Each is exact; together they are of almost one instant.
-            #[must_use]
-            pub fn snapshot(&self) -> Snapshot {
-                Snapshot {
-                    $($name: self.$name.load(Relaxed),)*
-                    fault_hist: std::array::from_fn(|bucket| self.fault_hist[bucket].load(Relaxed)),
-                    policy: self.policy.get(),
-                    prefetch: self.prefetch.get(),
-                    choices: self.choices.get(),
-                }
-            }
-        }
-    };
-}
-
-counters! {
-    /// When the engine started; 0 if it never did.
-    started_ns,
-    /// When the engine stopped in good order; 0 if the program was killed or called `_exit`.
-    ended_ns,
-    /// Read faults on pages that had to come from a server.
-    faults_read,
-    /// Write faults on pages that had to come from a server.
-    faults_write,
-    /// Writes to a clean page that trapped.
-    faults_first_write,
-    /// First touches, answered with zeroes.
-    faults_zero,
-    /// Faults answered with a staged page.
-    faults_rescued,
-    /// Faults on a page that was already on its way.
-    faults_waited,
-    /// Touches that set a pseudo reference bit: the page was there, out of sight.
-    faults_hidden,
-    /// Pages taken out of sight to clear their pseudo reference bits.
-    pages_hidden,
-    /// Times a page could not leave because a transfer held it (direct I/O, io_uring, a device).
-    pages_held_back,
-    /// Pages fetched.
-    pages_in,
-    /// Bytes fetched.
-    bytes_in,
-    /// Pages written back.
-    pages_out,
-    /// Bytes written back.
-    bytes_out,
-    /// Evicted pages that the server still held.
-    pages_dropped_clean,
-    /// Pages freed by the program.
-    pages_discarded,
-    /// Pages fetched ahead of need.
-    prefetch_pages,
-    /// Bytes fetched ahead of need.
-    prefetch_bytes,
-    /// Pages fetched ahead and then touched.
-    prefetch_used,
-    /// Pages fetched ahead and evicted untouched.
-    prefetch_wasted,
-    /// Time threads of the program waited for pages.
-    swap_ns,
-    /// Time threads of the program waited for pages to be opened: for a first write, or for setting a reference bit.
-    set_bit_ns,
-    /// Time spent taking pages out of sight, beside the program.
-    clear_bit_ns,
-    /// Time spent choosing and evicting pages.
-    evict_ns,
-    /// Requests sent to servers.
-    requests,
-    /// Local bytes now: resident, staged and in flight.
-    local_bytes,
-    /// Most local bytes there ever were.
-    local_bytes_peak,
-    /// The budget for local bytes.
-    budget_bytes,
-    /// Far bytes allocated now.
-    far_bytes,
-    /// Most far bytes there ever were.
-    far_bytes_peak,
-    /// Pages of the small size now in use where the size is chosen automatically.
-    pages_small,
-    /// Pages of the large size now in use where the size is chosen automatically.
-    pages_large,
-    /// Changes from small to large pages.
-    promotions,
-    /// Changes from large to small pages.
-    demotions,
-    /// Processes that had far memory of their own.
-    processes,
-    /// Children that were forked with far pages away, and share them with their parents.
-    forks,
-    /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
-    mode,
-    /// Page size in bytes; 0 for automatic.
-    page_size,
-    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
-    near_bytes,
-    /// Allocations refused because the servers had no room for them.
-    allocations_refused,
-}
-
-/// Adds to a counter.
-#[inline]
-pub fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Relaxed);
-}
-
-/// Raises a counter to `value` if it is lower.
-#[inline]
-pub fn raise(counter: &AtomicU64, value: u64) {
-    // The plain read spares the cache line in the common case that the peak stands.
-    if counter.load(Relaxed) < value {
-        counter.fetch_max(value, Relaxed);
-    }
-}
-
-impl Counters {
-    /// Counts one fault that took `ns` nanoseconds.
-    #[inline]
-    pub fn fault_took(&self, ns: u64) {
-        add(&self.fault_hist[bucket_of(ns)], 1);
-    }
-}
-
-/// The histogram bucket of a latency: four a power of two, each at most a quarter wide; the last holds 8.6 s and more.
-#[inline]
-#[must_use]
-pub fn bucket_of(ns: u64) -> usize {
-    if ns < 4 {
-        return ns as usize;
-    }
-    let power = ns.ilog2();
-    let quarter = (ns >> (power - 2)) & 3;
-    ((power as usize - 1) * 4 + quarter as usize).min(BUCKETS - 1)
-}
-
-/// The smallest latency in a bucket, in nanoseconds; that of `BUCKETS` ends the last one.
-#[must_use]
-pub fn bucket_floor_ns(bucket: usize) -> u64 {
-    if bucket < 4 {
-        return bucket as u64;
-    }
-    (4 + bucket as u64 % 4) << (bucket / 4 - 1)
-}
-
-impl Snapshot {
-    /// Faults whose latency was taken.
-    #[must_use]
-    pub fn faults_timed(&self) -> u64 {
-        self.fault_hist.iter().sum()
-    }
-
-    /// The latency that a share `p` (0 to 1) of all faults did not exceed, in nanoseconds, evened out within its
-    /// bucket; 0 when there was no fault.
-    #[must_use]
-    pub fn percentile(&self, p: f64) -> u64 {
-        let total = self.faults_timed();
-        // Casts of floats saturate, so any p is safe.
-        let rank = ((p * total as f64).ceil() as u64).clamp(1, total.max(1));
-        let mut below = 0;
-        for (bucket, count) in self.fault_hist.iter().copied().enumerate() {
-            if below + count >= rank {
-                let (floor, end) = (bucket_floor_ns(bucket), bucket_floor_ns(bucket + 1));
-                let share = (rank - below) as f64 / count as f64;
-                return floor + ((end - floor) as f64 * share) as u64;
-            }
-            below += count;
-        }
-        0
-    }
-
-    /// The upper edge of the highest bucket that holds a fault, in nanoseconds; 0 when there was no fault.
-    #[must_use]
-    pub fn slowest_ns(&self) -> u64 {
-        self.fault_hist.iter().rposition(|count| *count > 0).map_or(0, |bucket| bucket_floor_ns(bucket + 1))
-    }
 }
 
 /// What is in the memfd.
@@ -322,6 +80,12 @@ impl Stats {
     }
 }
 
+impl HasFaultRate for Stats {
+    fn fault_rate(&self) -> &FaultRate {
+        &self.fault_rate
+    }
+}
+
 impl Deref for Stats {
     type Target = Counters;
     fn deref(&self) -> &Counters {
@@ -350,7 +114,7 @@ fn are_counters(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::counters::{add, raise};
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -415,27 +179,5 @@ mod tests {
         assert!(seen.slowest_ns() >= 1_000_000 && seen.slowest_ns() <= 1_250_000);
         assert!(seen.percentile(1.0) <= seen.slowest_ns());
         assert!(seen.percentile(f64::NAN) > 0 && seen.percentile(-1.0) > 0 && seen.percentile(7.0) > 0);
-    }
-
-    #[test]
-    fn the_layout_has_no_gaps() {
-        let words = size_of::<Counters>() / 8;
-        assert_eq!(words * 8, size_of::<Counters>());
-        assert_eq!(
-            words,
-            1 + 41 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<Signal>()) / 8,
-            "a change of the layout needs a new version in MAGIC"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn every_latency_lies_in_its_bucket(ns: u64, shift in 0_u32..64) {
-            let ns = ns >> shift;
-            let bucket = bucket_of(ns);
-            prop_assert!(bucket < BUCKETS);
-            prop_assert!(bucket_floor_ns(bucket) <= ns);
-            prop_assert!(bucket == BUCKETS - 1 || ns < bucket_floor_ns(bucket + 1));
-        }
     }
 }

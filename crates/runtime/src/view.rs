@@ -29,10 +29,8 @@ use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, again};
 
 use crate::restrictions::Restrictions;
+use crate::span::Span;
 use crate::windows::{WINDOWS_MAX, Windows};
-
-/// The page of the operating system: the least that can be copied or woken.
-pub(crate) const OS_PAGE: usize = 4096;
 
 /// Why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -144,13 +142,6 @@ pub(crate) struct View {
     has_forked: AtomicBool,
     restrictions: Restrictions,
     program: Program,
-}
-
-/// The page, in bytes from the start of far memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
 }
 
 impl View {

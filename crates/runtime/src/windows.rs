@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 use hanare_sys::futex::LockCell;
 
-use crate::view::{OS_PAGE, Span};
+use crate::span::{OS_PAGE, Span};
 
 /// Most windows: one an object that the program is linked from, and only where that has large arrays.
 pub(crate) const WINDOWS_MAX: usize = 64;

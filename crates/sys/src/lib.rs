@@ -17,6 +17,7 @@ compile_error!("hanare-sys needs 64-bit Linux");
 pub mod batch;
 pub mod copy;
 pub mod descriptors;
+pub mod environment;
 pub mod features;
 pub mod filter;
 pub mod flags;

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use hanare::counters::Snapshot;
 use hanare::far::{self, StartError};
-use hanare::settings::{Settings, SettingsError};
-use hanare::stats::Snapshot;
+use hanare_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
+use hanare::polling::Pollers;
 use hanare::private::{Private, PrivateError, PrivateOptions};
-use hanare::settings::{
+use hanare::stats::{Stats, StatsError};
+use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_settings::{
     Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
 };
-use hanare::stats::{Stats, StatsError};
-use hanare::warm::Warmers;
-use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_wire::Endpoint;
 use thiserror::Error;
 
@@ -257,7 +257,7 @@ fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, Pa
     rustix::io::fcntl_setfd(&counters, rustix::io::FdFlags::empty())
         .map_err(|errno| PagingError::Spawn(errno.into()))?;
     settings.stats_fd = Some(counters.as_raw_fd());
-    let _warmers = Warmers::start(&Arc::new(stats));
+    let _pollers = Pollers::start(Arc::new(stats));
     let mut command = Command::new(std::env::current_exe().map_err(PagingError::Spawn)?);
     for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
         command.env_remove(name);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use hanare::private::PrivateError;
-use hanare::settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_size};
 use hanare_server::ServerError;
+use hanare_settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_size};
 use hanare_wire::limits::RANGE_MAX;
 use hanare_wire::{Endpoint, LinkError, Session, SessionOptions, Wait};
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! What to do to get more out of this machine.
 
-use hanare::settings::Mode;
+use hanare_settings::Mode;
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::uffd::UffdAccess;
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use hanare::settings::{Info, names};
+use hanare_settings::{Info, names};
 
 /// The name that asks what names there are.
 pub(crate) const HELP: &str = "help";

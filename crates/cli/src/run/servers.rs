@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hanare::settings::Settings;
+use hanare_settings::Settings;
 use hanare_wire::{Endpoint, Key, KeyError, LinkError, fetch_status};
 use thiserror::Error;
 

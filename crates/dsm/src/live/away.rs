@@ -167,8 +167,8 @@ mod tests {
     use hanare_sys::map::Mapping;
     use hanare_wire::Endpoint;
 
-    use super::super::elsewhere::ServerSpec;
     use super::*;
+    use hanare_settings::ServerSpec;
 
     const PAGES: u32 = 1500;
 
@@ -182,7 +182,7 @@ mod tests {
             let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix], bytes);
             config.spill = (memory.len() == 1).then(|| dir.path().to_owned());
             let server = Server::bind(config).expect("a server");
-            specs.push(ServerSpec { endpoint: server.local_addrs()[0].clone(), capacity_bytes: None });
+            specs.push(ServerSpec { endpoint: server.local_addrs()[0].clone(), capacity: None });
             running.push((server.stop_handle(), std::thread::spawn(move || server.run())));
         }
         test(dir.path(), &specs);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_bound_is_for_all_ranks_and_full_servers_say_so() {
         with_servers(&[64 << 20], |_, specs| {
-            let bound = ServerSpec { capacity_bytes: Some(64 * PAGE as u64), ..specs[0].clone() };
+            let bound = ServerSpec { capacity: Some(64 * PAGE as u64), ..specs[0].clone() };
             let elsewhere = Elsewhere::Servers { servers: vec![bound], key: None, timeout_s: 5 };
             let mut away = Away::open(&elsewhere, PAGES, 2).expect("links");
             let pages = Pages(Mapping::anonymous(PAGES as usize * PAGE).expect("memory"));

@@ -2,23 +2,12 @@
 
 use std::path::PathBuf;
 
-use hanare_wire::Endpoint;
+use hanare_settings::{DEFAULT_TIMEOUT_S, ServerSpec, parse_servers};
 
 use super::job::{JobError, number};
 
-/// How long a silent server is waited for when nothing else is set, in seconds.
-const TIMEOUT_S: u32 = 3;
 /// Most memory servers of one rank.
 const SERVERS_MAX: usize = 254;
-
-/// A memory server, and how much of it all ranks together may use.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServerSpec {
-    /// Where it is.
-    pub endpoint: Endpoint,
-    /// Bytes; none without a bound.
-    pub capacity_bytes: Option<u64>,
-}
 
 /// Where pages go that there is no room for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,33 +34,16 @@ impl Elsewhere {
         let Some(list) = get("HANARE_SERVERS") else {
             return Ok(get("HANARE_PRIVATE").map_or(Elsewhere::Own, |path| Elsewhere::Private(path.into())));
         };
-        let servers: Option<Vec<ServerSpec>> = list.split(',').map(server).collect();
         let refused = || JobError::Value {
             name: "HANARE_SERVERS",
             value: list.clone(),
             wanted: "a list of 1 to 254 memory servers, HOST:PORT or HOST:PORT=SIZE",
         };
-        let servers = servers.filter(|servers| servers.len() <= SERVERS_MAX).ok_or_else(refused)?;
+        let servers = parse_servers(&list).ok().filter(|servers| servers.len() <= SERVERS_MAX).ok_or_else(refused)?;
         let key = get("HANARE_KEY_FILE").map(PathBuf::from);
-        let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(TIMEOUT_S);
+        let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
         Ok(Elsewhere::Servers { servers, key, timeout_s })
     }
-}
-
-fn server(text: &str) -> Option<ServerSpec> {
-    let (address, capacity_bytes) = match text.rsplit_once('=') {
-        Some((address, size)) => (address, Some(bytes(size)?)),
-        None => (text, None),
-    };
-    Some(ServerSpec { endpoint: address.parse().ok()?, capacity_bytes })
-}
-
-/// A whole number with K, M, G or T behind it, or none of them: as `hanare launch` writes sizes.
-fn bytes(text: &str) -> Option<u64> {
-    let unit = text.chars().last().and_then(|last| "KMGT".find(last.to_ascii_uppercase()));
-    let digits = &text[..text.len() - usize::from(unit.is_some())];
-    let shift = unit.map_or(0, |unit| 10 * (unit as u32 + 1));
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -89,10 +61,8 @@ mod tests {
         assert_eq!(of(&[]), Ok(Elsewhere::Own));
         assert_eq!(of(&[("HANARE_PRIVATE", "/p")]), Ok(Elsewhere::Private("/p".into())));
         let vars = [("HANARE_SERVERS", "a:1=3M,b:2"), ("HANARE_PRIVATE", "/p"), ("HANARE_TIMEOUT", "7")];
-        let server = |endpoint: &str, capacity_bytes| ServerSpec {
-            endpoint: endpoint.parse().expect("an address"),
-            capacity_bytes,
-        };
+        let server =
+            |endpoint: &str, capacity| ServerSpec { endpoint: endpoint.parse().expect("an address"), capacity };
         let servers = vec![server("a:1", Some(3 << 20)), server("b:2", None)];
         assert_eq!(of(&vars), Ok(Elsewhere::Servers { servers, key: None, timeout_s: 7 }));
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use hanare_paging::policy::Space;
+use hanare_settings::parse_size;
 
 use super::elsewhere::Elsewhere;
 use crate::coherence::{Protocol, Rank};
@@ -142,9 +143,9 @@ impl Job {
             migrate: home == 1,
             transfer: [Transfer::ZeroCopy, Transfer::Message][transfer],
             bind: bind == 1,
-            region_bytes: number(&get, "HANARE_SHARED_BYTES", "a number of bytes")?
-                .map_or(REGION_BYTES, |bytes: u64| bytes.max(4096).next_multiple_of(4096)),
-            local_bytes: number(&get, "HANARE_SHARED_LOCAL_BYTES", "a number of bytes")?,
+            region_bytes: size(&get, "HANARE_SHARED_BYTES")?
+                .map_or(REGION_BYTES, |bytes| bytes.max(4096).next_multiple_of(4096)),
+            local_bytes: size(&get, "HANARE_SHARED_LOCAL_BYTES")?,
             elsewhere: Elsewhere::from_env(&get)?,
             policy: policy(&get)?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
@@ -249,6 +250,11 @@ fn count(get: &impl Fn(&str) -> Option<String>, name: &'static str, other: &'sta
         return Ok(ranks);
     }
     Err(JobError::Value { name, value: ranks.to_string(), wanted })
+}
+
+fn size(get: &impl Fn(&str) -> Option<String>, name: &'static str) -> Result<Option<u64>, JobError> {
+    let wanted = "a size, as 4096, 64M or 1G";
+    get(name).map(|value| parse_size(&value).map_err(|_| JobError::Value { name, value, wanted })).transpose()
 }
 
 pub(super) fn number<T: std::str::FromStr>(

@@ -9,8 +9,8 @@ use std::path::Path;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
-use crate::hostfile::{Hostfile, HostfileError};
-use crate::settings::{Settings, SettingsError, format_size};
+use hanare_settings::hostfile::{Hostfile, HostfileError};
+use hanare_settings::{Settings, SettingsError, format_size};
 
 /// The long options and the variable each one stands for.
 const LONG: [(&str, &str); 7] = [
@@ -198,7 +198,7 @@ fn split_value(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Local, PageSize};
+    use hanare_settings::{Local, PageSize};
     use proptest::prelude::*;
     use std::io::Write;
 
@@ -260,7 +260,7 @@ mod tests {
         let found = settings("prog --local 2G --server b:1 --server c:2=4G", &env).expect("valid");
         assert_eq!(found.local, Local::Bytes(2 << 30));
         assert_eq!(found.servers.len(), 2);
-        assert_eq!(found.mode, crate::settings::Mode::Sigsegv);
+        assert_eq!(found.mode, hanare_settings::Mode::Sigsegv);
         let found = settings("prog", &env).expect("valid");
         assert_eq!(found.local, Local::Bytes(1 << 30));
         assert_eq!(found.servers.len(), 1);

@@ -10,11 +10,13 @@ use hanare_sys::futex::{self, LockCell};
 use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
-use super::{BELLS, Core, Engine, Store, Work, now_ns};
+use super::{BELLS, Core, Engine, Store, Work};
 use crate::accounts::Accounts;
-use crate::stats::Counters;
+use crate::clock::now_ns;
+use crate::counters::Counters;
+use crate::span::Span;
 use crate::tree::Seat;
-use crate::view::{Span, View};
+use crate::view::View;
 
 /// After this long without a page leaving, what is left is held by transfers.
 const HELD_NS: u64 = 1_000_000_000;

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use hanare_paging::{Action, Bytes, Event, FrameId, PageId, limits};
 use hanare_sys::copy;
 
-use super::{Engine, Store, Todo, Work, now_ns, page_of};
-use crate::stats::add;
+use super::{Engine, Store, Todo, Work, page_of};
+use crate::clock::now_ns;
+use crate::counters::add;
+use crate::span::Span;
 use crate::store::direct::Direct;
-use crate::view::{Moved, Span};
+use crate::view::Moved;
 
 // What became of the pages of a batch is kept in a bit for each.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);

@@ -199,6 +199,11 @@ pub(super) fn ready() -> Option<&'static State> {
     state()
 }
 
+/// Whether far memory is still to be started by the first who needs it.
+pub fn is_dormant() -> bool {
+    LATENT.load(Acquire)
+}
+
 /// Starts far memory now if that was left to the first who needs it.
 pub fn ensure_started() {
     let _ = ready();

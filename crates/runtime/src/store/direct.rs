@@ -14,7 +14,7 @@ use hanare_sys::{again, copy, descriptors};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::{Held, shared::Shared};
-use crate::engine::now_ns;
+use crate::clock::now_ns;
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 
 /// Bytes of slots asked for at a time: as much as was granted before, within these bounds.

@@ -1,9 +1,31 @@
 //! Where pages live when they are not here: in slots this process copies itself (`direct`), or on memory servers
 //! behind a link (`remote`). This room moves bytes and keeps track of what is held where; it decides nothing about pages.
 
+use hanare_paging::{Event, FrameId, PageId};
+
+use remote::Read;
+
 pub(crate) mod direct;
 pub(crate) mod remote;
 mod shared;
+
+/// Who keeps pages in a store, as the store sees it: where bytes belong, and who is told what came of a transfer.
+pub(crate) trait Client: Sync {
+    /// The bytes of a frame.
+    fn frame(&self, frame: FrameId) -> *mut u8;
+
+    /// Has `payload` put what was read where it belongs, or into `spare`, from where it is copied. The event tells of it.
+    fn receive(&self, read: Read, spare: *mut u8, payload: impl FnOnce(*mut u8)) -> Event;
+
+    /// A transfer has ended.
+    fn ended(&self, event: Event);
+
+    /// Wakes whoever waits for these pages.
+    fn notify(&self, page: PageId, count: u32);
+
+    /// A request was sent.
+    fn requested(&self);
+}
 
 /// Which units are held, and how many of each stretch. A stretch whose last unit is released is free as a whole.
 pub(crate) struct Held {

@@ -16,7 +16,8 @@ use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::ready;
 use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer};
 
-use crate::engine::{Engine, now_ns};
+use super::Client;
+use crate::clock::now_ns;
 use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 
 mod bits;
@@ -24,8 +25,8 @@ mod places;
 mod room;
 mod writer;
 
+pub(crate) use places::Shape;
 use places::{Places, WriteBack};
-pub(crate) use places::{SERVERS_MAX, Shape};
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
@@ -194,7 +195,7 @@ impl Remote {
 
     /// Asks for a held range; it arrives through [`Self::pump`]. While too much is under way already, the caller receives, and is
     /// told what came: it carries on from there itself, so that nobody comes back here from within.
-    pub(crate) fn fetch(&self, engine: &Engine, read: Read, tell: &mut dyn FnMut(Event)) {
+    pub(crate) fn fetch(&self, client: &impl Client, read: Read, tell: &mut dyn FnMut(Event)) {
         let index = self.places.lock().server_of(read.page.0);
         let server = &self.servers[index];
         let offset = u64::from(read.page.0) * self.unit_bytes as u64;
@@ -214,7 +215,7 @@ impl Remote {
                 return;
             }
             drop(requests);
-            if self.receive_telling(engine, index, Wait::Spin { iterations: 1000 }, tell) == Received::Busy {
+            if self.receive_telling(client, index, Wait::Spin { iterations: 1000 }, tell) == Received::Busy {
                 std::thread::yield_now();
             }
         }
@@ -222,12 +223,12 @@ impl Remote {
 
     /// Receives what has arrived for anyone. With one server the wait is spent in its link; several are looked at in turn,
     /// and then waited for together. False when another thread is at it.
-    pub(crate) fn pump(&self, engine: &Engine, wait: Wait) -> bool {
+    pub(crate) fn pump(&self, client: &impl Client, wait: Wait) -> bool {
         let (mut any, mut came) = (false, false);
         for index in 0..self.servers.len() {
             if self.servers[index].reads_in_flight.load(Acquire) > 0 {
                 let wait = if self.servers.len() == 1 { wait } else { Wait::Now };
-                let received = self.receive(engine, index, wait);
+                let received = self.receive(client, index, wait);
                 any |= received != Received::Busy;
                 came |= received == Received::Page;
                 self.check_silence(index);
@@ -269,11 +270,11 @@ impl Remote {
     }
 
     /// One reply from one server.
-    fn receive(&self, engine: &Engine, index: usize, wait: Wait) -> Received {
-        self.receive_telling(engine, index, wait, &mut |event| engine.submit(event))
+    fn receive(&self, client: &impl Client, index: usize, wait: Wait) -> Received {
+        self.receive_telling(client, index, wait, &mut |event| client.ended(event))
     }
 
-    fn receive_telling(&self, engine: &Engine, index: usize, wait: Wait, tell: &mut dyn FnMut(Event)) -> Received {
+    fn receive_telling(&self, client: &impl Client, index: usize, wait: Wait, tell: &mut dyn FnMut(Event)) -> Received {
         let server = &self.servers[index];
         let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
         let Replies { link, bounce } = &mut *replies;
@@ -287,7 +288,7 @@ impl Remote {
             Some(read) if header.tag == u64::from(read.page.0) && header.len == read.bytes => read,
             _ => self.lost(index, &LinkError::Garbage { what: "a page that was not asked for" }),
         };
-        let event = engine.receive(read, *bounce as *mut u8, |to| {
+        let event = client.receive(read, *bounce as *mut u8, |to| {
             // SAFETY: `to` is a frame in transit, the place of a page out of view, or the buffer that goes with the
             // lock held here: so many bytes, and nobody else's.
             let into = unsafe { std::slice::from_raw_parts_mut(to, read.bytes as usize) };
@@ -300,7 +301,7 @@ impl Remote {
         drop(replies);
         tell(event);
         if read.frame.is_none() {
-            engine.ring_run(read.page, read.count);
+            client.notify(read.page, read.count);
         }
         Received::Page
     }
@@ -363,13 +364,13 @@ impl Remote {
     // ---- watching ---------------------------------------------------------------------------------------------------
 
     /// Looks after every link: closed ones and silent ones end the program.
-    pub(crate) fn watch(&self, engine: &Engine) {
+    pub(crate) fn watch(&self, client: &impl Client) {
         let now = now_ns();
         if now.saturating_sub(self.watched_ns.swap(now, AcqRel)) > PAUSE_NS {
             self.woke_ns.store(now, Release);
         }
         for index in 0..self.servers.len() {
-            while self.receive(engine, index, Wait::Now) == Received::Page {}
+            while self.receive(client, index, Wait::Now) == Received::Page {}
             self.check_silence(index);
         }
     }

@@ -2,8 +2,9 @@
 
 use hanare_sys::map::{self, Prot};
 
-use super::{Span, View};
+use super::View;
 use crate::kernel::insist;
+use crate::span::Span;
 
 const USUAL: Prot = Prot::READ_WRITE;
 

@@ -5,9 +5,10 @@ use hanare_sys::map::Prot;
 use hanare_sys::uffd::{CopyMode, MoveMode, Uffd};
 use hanare_sys::{Errno, copy};
 
-use super::{OS_PAGE, Span, View, moving};
+use super::{View, moving};
 use crate::kernel::{Patience, insist};
 use crate::near::resident;
+use crate::span::{OS_PAGE, Span};
 
 /// Tries after which a page that COPY does not find is taken to have no mapping any more.
 const GONE_TRIES: u32 = 8;

@@ -10,8 +10,9 @@ use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
 use hanare_sys::pagemap::{Pagemap, PagemapError};
 use hanare_sys::{Errno, again};
 
-use super::{Mechanism, Span, TRAPPING, Trap, View, ViewError, pool};
+use super::{Mechanism, TRAPPING, Trap, View, ViewError, pool};
 use crate::kernel::insist;
+use crate::span::Span;
 
 impl View {
     /// Whether a forked child inherits what is in view. In sigsegv mode it is shared memory, which must be out of view.

@@ -9,8 +9,9 @@ use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::map::{self, Prot};
 
-use super::{Span, View};
+use super::View;
 use crate::kernel::insist;
+use crate::span::Span;
 
 /// What is opened at once: the range of one page table.
 const STRETCH: usize = 2 << 20;
@@ -332,7 +333,8 @@ mod tests {
 
     /// A view in sigsegv mode with guards; none where the kernel has none.
     fn view(mappings: usize) -> Option<View> {
-        use super::super::{Mechanism, OS_PAGE, Program, Protection, Sizes};
+        use super::super::{Mechanism, Program, Protection, Sizes};
+        use crate::span::OS_PAGE;
         use hanare_sys::features::{Disabled, Features};
         if !Features::probe(&Disabled::default()).guards {
             return None;

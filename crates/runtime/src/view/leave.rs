@@ -12,12 +12,13 @@ use hanare_sys::{Errno, copy};
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::View;
 use super::enter::write_protect;
 use super::moving::{self, Refusal};
-use super::{Span, View};
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::kernel::{Patience, insist};
 use crate::near::is_mapped;
+use crate::span::Span;
 
 /// A page that the program closed has to leave a process that was forked where there was no `/proc`.
 #[cold]

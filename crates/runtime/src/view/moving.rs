@@ -4,10 +4,10 @@ use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{MoveMode, Uffd};
 use hanare_sys::{Errno, futex};
 
-use super::OS_PAGE;
 use super::enter::wake;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
+use crate::span::OS_PAGE;
 
 /// Refusals in a row for which MOVE is tried again at once, where it may be granted then.
 const AGAIN_MAX: u32 = 1000;

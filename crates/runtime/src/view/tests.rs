@@ -1,7 +1,8 @@
 //! The view against the kernel: pages moved aside, held, shared and accessed meanwhile.
 
-use super::{Mechanism, Moved, OS_PAGE, Program, Sizes, Span, View};
+use super::{Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
+use crate::span::{OS_PAGE, Span};
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{Uffd, UffdAccess, feature};

@@ -14,7 +14,7 @@ use hanare_wire::{AckStatus, Key, LinkError, ReadReplies, ReadRequests, Session,
 
 use super::{AwayError, PAGE};
 use crate::coherence::Run;
-use crate::live::elsewhere::ServerSpec;
+use hanare_settings::ServerSpec;
 
 /// Bytes written and not acknowledged, beyond which a writer waits.
 const UNACKNOWLEDGED_MAX: u64 = 8 << 20;
@@ -70,7 +70,7 @@ impl Server {
             sent_bytes: 0,
             room_bytes: info.capacity_bytes,
             // What the user gives is for all ranks.
-            left_bytes: spec.capacity_bytes.map_or(u64::MAX, |bytes| bytes / u64::from(ranks)),
+            left_bytes: spec.capacity.map_or(u64::MAX, |bytes| bytes / u64::from(ranks)),
         })
     }
 

@@ -9,13 +9,12 @@
 //! Hence discards and write-backs that wait at the same time concern different slots, and may go in any order.
 
 use hanare_paging::{FrameId, PageId, Placement};
+use hanare_settings::SERVERS_MAX;
 use hanare_wire::limits::DISCARD_MAX;
 
 use super::bits::Bits;
 use super::{STRETCH_BYTES, WRITES_AT_ONCE};
 
-/// The most memory servers of a run: their numbers have 16 bits, and each needs a thread and two connections.
-pub(crate) const SERVERS_MAX: usize = 1024;
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
 /// What the store is laid out by.

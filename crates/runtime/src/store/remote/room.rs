@@ -8,7 +8,7 @@ use hanare_sys::futex;
 use hanare_wire::payload::NO_QUOTA;
 
 use super::{Remote, STRETCH_BYTES};
-use crate::engine::now_ns;
+use crate::clock::now_ns;
 
 impl Remote {
     /// The server says how much more it could hold. A stretch that is placed keeps its room until it is filled.

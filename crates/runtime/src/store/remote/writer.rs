@@ -15,8 +15,8 @@ use hanare_wire::{Ack, AckStatus, LinkError, Wait, Writer};
 
 use super::places::{Discard, Ended, WriteBack};
 use super::{Remote, STRETCH_BYTES, Server};
-use crate::engine::{Engine, now_ns};
-use crate::stats::add;
+use crate::clock::now_ns;
+use crate::store::Client;
 
 /// Bytes a writer has sent and not seen acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
@@ -34,9 +34,9 @@ enum Sent {
     Asking(u32),
 }
 
-struct Sender<'a> {
+struct Sender<'a, C: Client> {
     remote: &'a Remote,
-    engine: &'static Engine,
+    client: &'a C,
     index: usize,
     server: &'a Server,
     writer: Writer,
@@ -51,10 +51,10 @@ struct Sender<'a> {
 
 impl Remote {
     /// Serves one server's queue until the process ends.
-    pub(crate) fn run_writer(&self, engine: &'static Engine, index: usize, writer: Writer) {
+    pub(crate) fn run_writer<C: Client>(&self, client: &C, index: usize, writer: Writer) {
         let mut sender = Sender {
             remote: self,
-            engine,
+            client,
             index,
             server: &self.servers[index],
             writer,
@@ -70,7 +70,7 @@ impl Remote {
     }
 }
 
-impl Sender<'_> {
+impl<C: Client> Sender<'_, C> {
     /// Sends what waits and takes the answers that have come; sleeps when there is neither.
     fn go_on(&mut self) {
         let bell = self.server.bell.load(Acquire);
@@ -143,13 +143,12 @@ impl Sender<'_> {
 
     /// Sends write-backs of adjacent pages in one frame.
     fn send_group(&mut self, group: &[WriteBack]) {
-        let view = self.engine.view();
         let parts: Vec<IoSlice<'_>> = group
             .iter()
             .map(|job| {
                 // SAFETY: a frame being written back is not disturbed until its end is told, so its bytes do not change
                 // while they are sent.
-                IoSlice::new(unsafe { std::slice::from_raw_parts(view.frame(job.frame), job.bytes as usize) })
+                IoSlice::new(unsafe { std::slice::from_raw_parts(self.client.frame(job.frame), job.bytes as usize) })
             })
             .collect();
         if let Err(error) = self.writer.write(self.tag, start(&group[0], self.remote.unit_bytes), &parts) {
@@ -171,7 +170,7 @@ impl Sender<'_> {
     }
 
     fn sent(&mut self, frame: Sent) {
-        add(&self.engine.counters.requests, 1);
+        self.client.requested();
         self.tag += 1;
         self.unacknowledged.push_back(frame);
     }
@@ -221,7 +220,7 @@ impl Sender<'_> {
             match ended {
                 // That the page is held is marked when the pager is told so.
                 Ended::Held => {
-                    self.engine.submit(Event::WrittenBack { page: job.page, frame: job.frame, ok: true });
+                    self.client.ended(Event::WrittenBack { page: job.page, frame: job.frame, ok: true });
                 }
                 Ended::GoesTo(other) => self.remote.ring(other),
                 Ended::Nowhere => self.remote.full(),

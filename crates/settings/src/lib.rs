@@ -3,9 +3,10 @@
 //! This room knows the names, forms and defaults of the settings and nothing of what they do. Every value is checked
 //! here, so that the engine, the preload library, the C API and the command refuse the same values with the same words.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashSet;
-use std::ffi::{CStr, OsString, c_char};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -17,16 +18,15 @@ use hanare_sys::features::{Disabled, FeaturesError};
 use hanare_wire::Endpoint;
 use thiserror::Error;
 
-use crate::store::remote::SERVERS_MAX;
-
 pub mod fits;
+pub mod hostfile;
 mod values;
 
 pub use values::{
-    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, ValueError, format_far, format_size,
-    parse_far, parse_name, parse_size,
+    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError, format_far,
+    format_size, parse_far, parse_name, parse_servers, parse_size,
 };
-use values::{TIMEOUT_MAX_S, parse_number, parse_reserve, parse_servers};
+use values::{parse_number, parse_reserve};
 
 /// What `HANARE_FAR=large` means: the smallest allocation that becomes far, in bytes.
 pub const FAR_LARGE: usize = 128 << 10;
@@ -36,6 +36,8 @@ pub const DEFAULT_FAR: usize = FAR_LARGE;
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
 pub const DEFAULT_TIMEOUT_S: u32 = 3;
+/// The most memory servers of a run: their numbers have 16 bits, and each needs a thread and two connections.
+pub const SERVERS_MAX: usize = 1024;
 /// Default of `HANARE_TRACE_BYTES`: most bytes of a trace.
 pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 /// Default of `HANARE_POLICY`.
@@ -393,30 +395,10 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// Copies what concerns Hanare, in one pass: every program that a run starts does this.
-    ///
-    /// # Safety
-    /// No other thread changes the environment meanwhile.
+    /// What a process found: names and values.
     #[must_use]
-    pub unsafe fn take() -> Self {
-        unsafe extern "C" {
-            static environ: *const *const c_char;
-        }
-        let mut found = Vec::new();
-        // SAFETY: null, or an array of terminated texts that ends with null; nobody changes it, as the caller promises.
-        unsafe {
-            let mut at = environ;
-            while !at.is_null() && !(*at).is_null() {
-                let text = CStr::from_ptr(*at).to_bytes();
-                if let (true, Some(equals)) = (text.starts_with(b"HANARE_"), text.iter().position(|&byte| byte == b'='))
-                {
-                    let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-                    found.push((part(&text[..equals]), part(&text[equals + 1..])));
-                }
-                at = at.add(1);
-            }
-        }
-        Self(found)
+    pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
+        Self(variables)
     }
 
     /// The value of a variable.

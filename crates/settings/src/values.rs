@@ -13,7 +13,8 @@ pub const PAGE_SIZE_MAX: u32 = 2 << 20;
 
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 64 << 40;
-pub(super) const TIMEOUT_MAX_S: u32 = 3600;
+/// The longest time a silent server may be waited for, in seconds.
+pub const TIMEOUT_MAX_S: u32 = 3600;
 /// A policy's or prefetcher's name must fit the 64-byte fields of the shared counters.
 const NAME_LEN_MAX: usize = 63;
 
@@ -329,7 +330,11 @@ pub fn parse_name(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-pub(super) fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
+/// A list of memory servers with commas between them.
+///
+/// # Errors
+/// When one of them is none.
+pub fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
     text.split(',').map(ServerSpec::from_str).collect()
 }
 

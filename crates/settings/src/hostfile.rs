@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hanare_wire::Endpoint;
 use thiserror::Error;
 
-use crate::settings::ServerSpec;
+use crate::ServerSpec;
 
 /// More hosts than any cluster has; a longer file is not a host file.
 const HOSTS_MAX: usize = 4096;

@@ -1,0 +1,159 @@
+//! Polling on idle CPUs while small pages are faulted in one after the other.
+//!
+//! A virtual CPU that has gone idle takes some 20 us to wake. That is several times what serving a fault takes, and the
+//! scheduler likes to put the thread it wakes on just that CPU. So while faults come close together, pollers spin there at
+//! the lowest priority (nice 19). Whatever else wants to run takes the CPU from them at once, and wake-ups stay where they
+//! were. Nobody spins longer than a millisecond after the last fault.
+//!
+//! The handler in the program notifies the pollers, through the shared counters. They are threads of the command that
+//! started the program. In the program itself they would keep its page tables loaded on their CPUs, and each page taken
+//! out of view would have to interrupt them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::thread::JoinHandle;
+
+use hanare_sys::signal::SignalMask;
+use hanare_sys::{futex, thread};
+
+use crate::clock::now_ns;
+
+/// Most CPUs that are kept awake. On a larger machine `together` does what can be done.
+const POLLERS_MAX: usize = 3;
+/// Faults closer together than this are dense.
+const DENSE_NS: u64 = 150_000;
+/// Dense faults in a row after which it is worth waking the pollers.
+const ENOUGH: u32 = 32;
+/// How long after the last fault the pollers give up.
+const PATIENCE_NS: u64 = 1_000_000;
+/// Pauses between two looks at the clock, about 2 us.
+const PAUSES: u32 = 64;
+
+/// How close together small faults come: part of the shared counters.
+#[repr(C)]
+#[derive(Default)]
+pub struct FaultRate {
+    /// When the last small fault came, on CLOCK_MONOTONIC.
+    last_ns: AtomicU64,
+    /// Counted up to wake the pollers.
+    wakeups: AtomicU32,
+    /// Dense faults in a row.
+    dense: AtomicU32,
+}
+
+impl FaultRate {
+    /// A small page was faulted at this time.
+    pub(crate) fn fault(&self, now_ns: u64) {
+        let last = self.last_ns.swap(now_ns, Relaxed);
+        if now_ns.saturating_sub(last) > DENSE_NS {
+            self.dense.store(0, Relaxed);
+        } else if self.dense.fetch_add(1, Relaxed) % ENOUGH == ENOUGH - 1 {
+            // Pollers that spin already do not wait for this, and waking nobody costs little.
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        self.wakeups.fetch_add(1, Release);
+        futex::wake_shared(&self.wakeups);
+    }
+}
+
+/// What has a rate of faults to poll for.
+pub trait HasFaultRate: Send + Sync + 'static {
+    /// The rate.
+    fn fault_rate(&self) -> &FaultRate;
+}
+
+/// Threads that keep CPUs awake for the programs on some counters, until this is dropped.
+pub struct Pollers {
+    counters: Arc<dyn HasFaultRate>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pollers {
+    /// Starts one for each CPU this process may use but the one that serves a fault, and three at most.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(counters: Arc<dyn HasFaultRate>) -> io::Result<Self> {
+        let mut pollers = Pollers { counters, stop: Arc::default(), threads: Vec::new() };
+        let count = (thread::cpus_allowed() - 1).min(POLLERS_MAX);
+        let _mask = SignalMask::block_all();
+        for _ in 0..count {
+            let (counters, stop) = (Arc::clone(&pollers.counters), Arc::clone(&pollers.stop));
+            let builder = std::thread::Builder::new().name("hanare-poller".to_owned()).stack_size(64 << 10);
+            pollers.threads.push(builder.spawn(move || keep_awake(counters.fault_rate(), &stop))?);
+        }
+        Ok(pollers)
+    }
+}
+
+impl Drop for Pollers {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        self.counters.fault_rate().notify();
+        for thread in self.threads.drain(..) {
+            // A poller has nothing that could fail.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep_awake(rate: &FaultRate, stop: &AtomicBool) {
+    if !thread::set_last() {
+        return;
+    }
+    loop {
+        let heard = rate.wakeups.load(Acquire);
+        if stop.load(Acquire) {
+            return;
+        }
+        let since_last = || now_ns().saturating_sub(rate.last_ns.load(Relaxed));
+        while since_last() < PATIENCE_NS && !stop.load(Relaxed) {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+        futex::wait_shared(&rate.wakeups, heard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl HasFaultRate for FaultRate {
+        fn fault_rate(&self) -> &FaultRate {
+            self
+        }
+    }
+
+    #[test]
+    fn only_a_row_of_dense_faults_notifies() {
+        let rate = FaultRate::default();
+        let notified = || rate.wakeups.load(Relaxed);
+        let mut now = 1_000_000_000;
+        for _ in 0..10 * ENOUGH {
+            now += DENSE_NS + 1;
+            rate.fault(now);
+        }
+        assert_eq!(notified(), 0, "faults far apart");
+        for _ in 0..3 * ENOUGH {
+            now += DENSE_NS;
+            rate.fault(now);
+        }
+        assert_eq!(notified(), 3);
+    }
+
+    #[test]
+    fn pollers_end_when_dropped_whether_they_spin_or_sleep() {
+        let rate = Arc::new(FaultRate::default());
+        drop(Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap());
+        let pollers = Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap();
+        // They would spin until then.
+        rate.last_ns.store(u64::MAX, Relaxed);
+        rate.notify();
+        drop(pollers);
+    }
+}
