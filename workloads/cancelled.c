@@ -117,8 +117,10 @@ int main(void) {
             pthread_t thread;
             void *answer;
             CALL(pthread_create(&thread, NULL, live, (void *)which) == 0);
-            while (begun == threads)
+            for (int waits = 0; begun == threads; waits++) {
+                REQUIRE(waits < 300000, "call %zu, round %d: the thread does not begin", which, round);
                 usleep(100);
+            }
             usleep(300 * round);
             CALL(pthread_cancel(thread) == 0 && pthread_join(thread, &answer) == 0);
             REQUIRE(answer == PTHREAD_CANCELED, "call %zu, round %d: the thread was not cancelled", which, round);

@@ -33,8 +33,10 @@ static void *own(void *how) {
     for (int number = 0; number < MUTEXES; number++)
         CALL(pthread_mutex_lock(mutex(number)) == 0);
     CALL(pthread_mutex_lock(&near_one) == 0 && pthread_mutex_unlock(mutex(0)) == 0);
-    while (how && waiting < 2)
+    for (int waits = 0; how && waiting < 2; waits++) {
+        REQUIRE(waits < 30000, "the waiting threads do not begin");
         usleep(1000);
+    }
     usleep(20000);
     sweep("while mutexes are held");
     pthread_cleanup_push(unlock_one, mutex(1));

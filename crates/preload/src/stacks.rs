@@ -23,7 +23,7 @@ const TOP_BYTES: usize = 64 << 10;
 /// How often the kernel is asked for memory.
 const TRIES: u32 = 8;
 
-/// What a thread runs; it may be unwound.
+/// A thread's first function. It may be unwound.
 type First = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, First, *mut c_void) -> c_int;
@@ -55,7 +55,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     (whole.end > whole.start).then_some((whole, (whole.start, whole.end) != (start, end)))
 }
 
-/// Makes the part of a stack near that has to be. What the program closed (a guard) stays so.
+/// Makes the part of a stack near that has to be. Guard pages keep their protection.
 ///
 /// # Errors
 /// The kernel has no memory or no mapping for it.

@@ -49,7 +49,7 @@ macro_rules! counters {
             pub policy: Text<NAME_LEN>,
             /// Name of the prefetcher.
             pub prefetch: Text<NAME_LEN>,
-            /// What they chose by themselves, and why.
+            /// Choices that the engine, the policy and the prefetcher made by themselves, with the reasons.
             pub choices: Text<CHOICES_LEN>,
             /// How close together small faults come.
             pub fault_rate: FaultRate,
@@ -65,7 +65,7 @@ macro_rules! counters {
             pub policy: String,
             /// Name of the prefetcher.
             pub prefetch: String,
-            /// What they chose by themselves, and why.
+            /// Choices that the engine, the policy and the prefetcher made by themselves, with the reasons.
             pub choices: String,
         }
 
@@ -96,7 +96,7 @@ counters! {
     faults_write,
     /// Writes to a clean page that trapped.
     faults_first_write,
-    /// First touches, answered with zeroes.
+    /// First accesses, answered with zeroes.
     faults_zero,
     /// Faults answered with a staged page.
     faults_rescued,

@@ -7,7 +7,7 @@
 //! as zeroes where nothing traps.
 //!
 //! Where nothing was ever away and the budget has room for all far bytes, none of that is needed: such a child is
-//! *asleep*. What it touches is there or is zeroes. It wakes up when it allocates or gives back far memory, or never: most
+//! *asleep*. A page that it accesses is there or is zeroes. It starts an engine when it allocates or frees far memory, or never: most
 //! children execute another program.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -71,7 +71,7 @@ static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 /// then write nothing either, which would cost them a page each.
 static IS_PENDING: &Flag = &flags::FORKS;
 
-/// What a child goes on with when it wakes up.
+/// What a child needs to start its engine.
 struct Asleep {
     kept: Kept,
     view: View,
@@ -194,7 +194,7 @@ fn prepare() -> (Plan, Option<Seat>) {
     // Whether the kernel's own fork gives the child everything.
     let is_in_view = || !engine.has_written_back() && engine.is_settled();
     engine.rest();
-    // A child that sleeps asks its page table, when it wakes up, what it touched.
+    // Such a child asks its page table what it accessed when it starts its engine.
     if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() && Pagemap::is_in_reach() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
@@ -323,7 +323,7 @@ fn fall_asleep(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(asleep.extents.taken_bytes().saturating_sub(asleep.idle + asleep.view.idle_bytes() as u64));
     }
-    // The program must not close these until the child wakes up. Without the mark the child goes by paths.
+    // The program must not close these until the child starts its engine. Without the mark the child goes by paths.
     let door = asleep.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     // The parent's trap and links are closed here with the child's copies of them.

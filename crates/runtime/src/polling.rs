@@ -60,7 +60,7 @@ impl FaultRate {
     }
 }
 
-/// What has a rate of faults to poll for.
+/// An engine whose rate of faults decides whether idle CPUs poll.
 pub trait HasFaultRate: Send + Sync + 'static {
     /// The rate.
     fn fault_rate(&self) -> &FaultRate;

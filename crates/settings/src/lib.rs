@@ -395,7 +395,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// What a process found: names and values.
+    /// The environment of a process: names and values.
     #[must_use]
     pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
         Self(variables)

@@ -9,12 +9,13 @@ pub(crate) mod direct;
 pub(crate) mod remote;
 mod shared;
 
-/// Who keeps pages in a store, as the store sees it: where bytes belong, and who is told what came of a transfer.
+/// The engine as the store sees it: it has the frames, and learns how each transfer ended.
 pub(crate) trait Client: Sync {
     /// The bytes of a frame.
     fn frame(&self, frame: FrameId) -> *mut u8;
 
-    /// Has `payload` put what was read where it belongs, or into `spare`, from where it is copied. The event tells of it.
+    /// Puts the bytes of a read where they belong. `payload` writes them to the address that it is given: the page's own
+    /// place, or `spare`, from where they are copied. Returns the event for the pager.
     fn receive(&self, read: Read, spare: *mut u8, payload: impl FnOnce(*mut u8)) -> Event;
 
     /// A transfer has ended.

@@ -1,0 +1,279 @@
+//! What is run in the world: shapes and programs that are drawn, and a few that are written down.
+
+use hanare_paging::{Action, Event, Progress, State, limits, policy};
+use proptest::prelude::*;
+
+use super::{Mapped, Op, Shape, World};
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let fixed = (2u32..24, Just(1u32), any::<bool>(), Just(false));
+    let grained = (32u32..100, Just(4u32), Just(false), any::<bool>());
+    let sizes = prop_oneof![fixed, grained];
+    let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
+    policies.extend(["hider"; 6]);
+    let names = (
+        proptest::sample::select(policies),
+        prop_oneof![
+            Just("none"),
+            Just("sequential"),
+            Just("auto"),
+            Just("streams:gate=0"),
+            Just("cluster:gate=0"),
+            Just("prepaging:gate=0"),
+            Just("leap:gate=0"),
+            Just("markov:gate=0"),
+        ],
+        any::<bool>(),
+    );
+    (sizes, any::<bool>(), 1u32..5, 1usize..6, names, prop_oneof![Just(0u64), Just(50)], any::<[bool; 2]>()).prop_map(
+        |(
+            (budget, block_units, small_moves, wide_moves),
+            direct,
+            frames,
+            threads,
+            names,
+            failures,
+            [sequential, pins],
+        )| {
+            Shape {
+                units: (budget * 3).next_multiple_of(block_units),
+                block_units,
+                budget,
+                small_moves,
+                wide_moves,
+                direct,
+                frames,
+                threads,
+                policy: names.0,
+                prefetcher: names.1,
+                hides_in_place: names.2,
+                failures_per_mille: failures,
+                sequential,
+                pins,
+            }
+        },
+    )
+}
+
+fn only_seed() -> Option<u64> {
+    std::env::var("HANARE_SEED").ok().and_then(|seed| seed.parse().ok())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    /// No byte is lost or torn, no fetch is doubled, no thread is left waiting and the budget holds at every instant.
+    #[test]
+    fn any_order_of_completions_keeps_every_byte(seed in any::<u64>(), shape in shapes()) {
+        let seed = only_seed().unwrap_or(seed);
+        World::new(seed, shape).run(3_000);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    /// At a fork every byte is where a child finds it, and the parent goes on as if nothing had been.
+    #[test]
+    fn a_fork_finds_every_byte_at_rest(seed in any::<u64>(), shape in shapes(), leaves in any::<[bool; 3]>()) {
+        let mut world = World::new(only_seed().unwrap_or(seed), shape);
+        for leave in leaves {
+            world.go_on(600);
+            world.fork(leave);
+        }
+        world.run(600);
+    }
+
+    /// What came into view while nobody watched is taken over as written, and is evicted and kept like all else.
+    #[test]
+    fn what_is_adopted_is_not_lost(seed in any::<u64>(), adopted in proptest::collection::btree_set(0_u32..32, 1..12)) {
+        let mut world = quiet(seed, 12, 32);
+        touch(&mut world, 3, true);
+        world.go_on(0);
+        world.fork(false);
+        world.most = 32;
+        for &unit in &adopted {
+            world.pager.adopt(unit);
+            world.pager.adopt(unit);
+            world.fresh += 1;
+            world.view.insert(unit, Mapped { value: world.fresh, writable: true });
+            world.model.insert(unit, world.fresh);
+        }
+        world.run(400);
+    }
+}
+
+fn quiet(seed: u64, budget: u32, units: u32) -> World {
+    World::new(
+        seed,
+        Shape {
+            units,
+            block_units: 1,
+            budget,
+            small_moves: true,
+            wide_moves: false,
+            direct: false,
+            frames: 4,
+            threads: 1,
+            policy: "fifo",
+            prefetcher: "none",
+            hides_in_place: false,
+            failures_per_mille: 0,
+            sequential: false,
+            pins: false,
+        },
+    )
+}
+
+/// Carries out everything but write-backs.
+fn settle_but_writes(world: &mut World) {
+    for _ in 0..1000 {
+        let Some(index) = world.pending.iter().position(|(action, _)| !matches!(action, Action::WriteBack { .. }))
+        else {
+            return;
+        };
+        let last = world.pending.len() - 1;
+        world.pending.swap(index, last);
+        let (action, seen) = world.pending.pop().expect("one was found");
+        let rest = std::mem::take(&mut world.pending);
+        world.pending.push((action, seen));
+        world.complete();
+        world.pending.extend(rest);
+    }
+}
+
+fn touch(world: &mut World, unit: u32, write: bool) {
+    world.fresh += 1;
+    let op = if write { Op::Write(unit, world.fresh) } else { Op::Read(unit) };
+    for _ in 0..4 {
+        world.attempt(0, op);
+        settle_but_writes(world);
+        if world.view.contains_key(&unit) {
+            return world.attempt(0, op);
+        }
+    }
+}
+
+#[test]
+fn a_fault_does_not_wait_for_a_write_back_while_a_clean_page_could_make_room() {
+    let mut world = quiet(1, 8, 16);
+    for unit in 0..16 {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    // Eight dirty pages are in view; four reads bring in clean ones, and from now on no write-back ever ends.
+    for unit in 0..4 {
+        touch(&mut world, unit, false);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    for unit in [4, 5] {
+        touch(&mut world, unit, false);
+        assert!(world.view.contains_key(&unit), "unit {unit} waits for a write-back with clean pages in view");
+    }
+}
+
+#[test]
+fn a_clean_page_is_not_written_back_again() {
+    let mut world = quiet(2, 4, 8);
+    for round in 0..5 {
+        for unit in 0..8 {
+            touch(&mut world, unit, round == 0);
+            while !world.pending.is_empty() {
+                world.complete();
+            }
+        }
+    }
+    assert_eq!(world.pager.counters().written_back, 8, "each page was dirty once");
+}
+
+#[test]
+fn untouched_and_discarded_pages_cost_no_transfer() {
+    let mut world = quiet(3, 4, 64);
+    for unit in 0..64 {
+        touch(&mut world, unit, false);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    assert_eq!((world.pager.counters().fetched, world.pager.counters().written_back), (0, 0));
+    for unit in 0..4 {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    let before = *world.pager.counters();
+    assert_eq!(world.step(Event::Discard { first: 0, end: 64 }), Progress::Done);
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    world.model.clear();
+    let after = *world.pager.counters();
+    assert_eq!((after.fetched, after.written_back), (before.fetched, before.written_back), "freeing moves nothing");
+    world.finish();
+}
+
+/// Guards against a discard that waited for ever: a large page that was fetched ahead and not touched is at rest, so
+/// nothing that it could wait for would ever happen to it.
+#[test]
+fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
+    const BLOCK: u32 = 64;
+    let shape =
+        Shape { block_units: BLOCK, wide_moves: true, small_moves: false, direct: true, ..quiet(4, 8, 16).shape };
+    let mut world = World::new(4, Shape { units: 40 * BLOCK, budget: 9 * BLOCK, ..shape });
+    for unit in (0..40 * BLOCK).chain(BLOCK..40 * BLOCK) {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    world.step(Event::WillNeed { first: 0, end: BLOCK });
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    assert_eq!(
+        (world.pager.page_of(0).1, world.pager.state_of(0)),
+        (BLOCK, State::Staged),
+        "a large page, fetched ahead"
+    );
+    for _ in 0..100 {
+        if world.step(Event::Discard { first: 3, end: 4 }) == Progress::Done {
+            world.model.remove(&3);
+            return world.finish();
+        }
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    panic!("the discard waits for a page at rest");
+}
+
+/// Guards against a panic when a program with a share of its memory as budget freed most of it: all frames that were free by
+/// then were given back in one step, more than its list of actions holds.
+#[test]
+fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
+    const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;
+    let mut world = quiet(5, UNITS, UNITS);
+    for unit in 0..UNITS {
+        touch(&mut world, unit, true);
+    }
+    let mut next = 0;
+    while next < UNITS {
+        next = match world.step(Event::Discard { first: next, end: UNITS }) {
+            Progress::Done => UNITS,
+            Progress::Continue(unit) | Progress::Busy(unit) => unit,
+        };
+        settle_but_writes(&mut world);
+    }
+    world.step(Event::Budget { units: 2 });
+    while !world.pending.is_empty() {
+        assert!(world.pending.len() <= limits::ACTIONS_MAX, "too much is under way at a time");
+        world.complete();
+    }
+    assert!(world.pager.local_units() <= 2, "{} of {} units stay", world.pager.local_units(), UNITS);
+    assert!(world.frames.len() <= 2, "{} frames keep their memory", world.frames.len());
+}
