@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -100,7 +101,7 @@ static void paths(void) {
     CALL(fstatfs(fd, fresh(sizeof *system_)) == 0);
     CALL(utimensat(AT_FDCWD, file, times_, 0) == 0);
     CALL(fstat(fd, status) == 0 && status->st_mtim.tv_sec == 2000);
-    CALL(chmod(file, 0640) == 0 && access(file, R_OK) == 0);
+    CALL(chmod(file, 0640) == 0 && access(file, R_OK) == 0 && euidaccess(file, R_OK) == 0 && eaccess(file, R_OK) == 0);
     CALL(mkdir(sub, 0700) == 0 && chdir(sub) == 0);
     char *here = fresh(4096);
     CALL(getcwd(here, 4096) == here && strcmp(here, sub) == 0);
@@ -110,6 +111,7 @@ static void paths(void) {
     char *target = fresh(4096);
     CALL(readlink(soft, target, 4096) == (ssize_t)strlen(file) && memcmp(target, file, strlen(file)) == 0);
     CALL(readlinkat(AT_FDCWD, soft, fresh(4096), 4096) == (ssize_t)strlen(file));
+    CALL(rename(link_, other) == 0 && renameat2(AT_FDCWD, other, AT_FDCWD, link_, 0) == 0);
     CALL(rename(link_, other) == 0 && unlink(other) == 0 && unlinkat(AT_FDCWD, soft, 0) == 0);
     int made = mkstemp(template);
     CALL(made >= 0 && strstr(template, "XXXXXX") == NULL && access(template, F_OK) == 0 && remove(template) == 0);
@@ -120,6 +122,11 @@ static void paths(void) {
     REQUIRE(open(missing, O_RDONLY) == -1 && errno == ENOENT, "open of a missing path: %s", strerror(errno));
     memset(long_path, 'x', 7999);
     REQUIRE(open(long_path, O_RDONLY) == -1 && errno == ENAMETOOLONG, "open of a long path: %s", strerror(errno));
+    int counter = eventfd(5, EFD_NONBLOCK);
+    eventfd_t *value = fresh(sizeof *value);
+    CALL(counter >= 0 && eventfd_read(counter, value) == 0 && *value == 5 && close(counter) == 0);
+    struct rlimit *volatile nowhere = (struct rlimit *)8;
+    REQUIRE(getrlimit(RLIMIT_AS, nowhere) == -1 && errno == EFAULT, "getrlimit into nothing: %s", strerror(errno));
     CALL(unlink(file) == 0 && close(fd) == 0 && close(made) == 0 && rmdir(dir) == 0);
 }
 

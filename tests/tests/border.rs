@@ -133,3 +133,17 @@ fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
 fn the_programs_own_memory_is_read_by_the_kernel_or_refused() {
     same_everywhere("own", 16 << 20);
 }
+
+/// A call into far memory is the program's own mistake: it spun for ever where protection is the trap.
+#[test]
+fn a_jump_into_far_memory_ends_as_it_does_without() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "2M"] {
+            let mut command = place.hanare(["run", "--local", "16M", "--mode", mode, "--page-size", page_size, "--"]);
+            let outcome = place.run(command.arg(built().workload("jump")));
+            assert_eq!((outcome.code, outcome.text()), (Some(139), "ok jump: heard\n".into()), "{mode}, {page_size}");
+        }
+    }
+    place.assert_nothing_left();
+}

@@ -1,7 +1,7 @@
 //! Guards the pages that transfers hold: direct I/O, io_uring, libaio and other processes read and write far memory while it
 //! is thrashed, and no block holds wrong bytes. What cannot be had is refused with an errno.
 
-use hanare_tests::{Outcome, Place, built, mode_works};
+use hanare_tests::{Outcome, Place, Served, built, mode_works};
 
 const KINDS: [&str; 6] = ["pread", "write", "uring", "uring-fixed", "aio", "vmwrite"];
 /// What the workload answers where the kernel has no such call.
@@ -14,8 +14,12 @@ fn on_disk(place: &Place) -> String {
 }
 
 fn run(flags: &[&str], disable: &str, kind: &str) -> Outcome {
+    run_within("12M", flags, disable, kind)
+}
+
+fn run_within(local: &str, flags: &[&str], disable: &str, kind: &str) -> Outcome {
     let place = Place::new();
-    let mut command = place.hanare(["run", "--local", "12M"]);
+    let mut command = place.hanare(["run", "--local", local]);
     command.args(flags).env("HANARE_DISABLE", disable).arg("--").arg(built().workload("direct"));
     let outcome = place.run(command.arg(on_disk(&place)).args(["--kind", kind, "--mb", "32", "--seconds", "1"]));
     place.assert_nothing_left();
@@ -34,6 +38,22 @@ fn transfers_into_far_memory_leave_no_wrong_block() {
             for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
+            }
+        }
+    }
+}
+
+/// Policies that hide pages move them into frames, beside frames with what came from a server.
+#[test]
+fn hidden_pages_are_none_that_transfers_hold() {
+    let server = Place::new();
+    let served = Served::tcp(&server, "256M");
+    for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
+        for policy in ["clock", "nru-swaps"] {
+            for kind in ["uring", "uring-fixed"] {
+                let flags = ["--mode", mode, "--page-size", "auto", "--policy", policy, "--server", &served.address];
+                let outcome = run_within("4M", &flags, "", kind);
+                assert_right(&outcome, &format!("{kind}, {mode} mode, {policy}"));
             }
         }
     }

@@ -215,8 +215,12 @@ impl View {
             .try_for_each(|(addr, len)| self.advise(addr, len))
     }
 
+    /// Advises a whole range of the view's.
     fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        let size = if self.huge { Advice::HugePage } else { Advice::NoHugePage };
+        // A huge page would fill all small frames and places in it with the first one that is written, and MOVE wants its
+        // destination empty.
+        let is_of_small = addr == self.small_pool || addr == self.aside_pool;
+        let size = if self.huge && !is_of_small { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
             // SAFETY: the range is our own mapping; none of the three changes its contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });

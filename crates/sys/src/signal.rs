@@ -278,6 +278,10 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     }
     // SAFETY: the slot only ever holds null or a FaultHandler.
     let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
+    // Far memory cannot be executed where protection is the trap: a jump there is the program's own mistake.
+    if signal == libc::SIGSEGV && is_fetch(context) {
+        return Verdict::NotOurs;
+    }
     handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
@@ -335,24 +339,51 @@ fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::
     }
 }
 
-/// Whether the fault was a write, from the page fault error code.
+/// The error code of a page fault.
 #[cfg(target_arch = "x86_64")]
-fn is_write(context: *mut c_void) -> Option<bool> {
+fn error_code(context: *mut c_void) -> Option<i64> {
     const TRAP_PAGE_FAULT: i64 = 14;
-    const ERROR_WRITE: i64 = 1 << 1;
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
     let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     // SAFETY: as above; both indexes are inside the array.
     let (trap, error) = unsafe { ((*registers)[libc::REG_TRAPNO as usize], (*registers)[libc::REG_ERR as usize]) };
-    (trap == TRAP_PAGE_FAULT).then_some(error & ERROR_WRITE != 0)
+    (trap == TRAP_PAGE_FAULT).then_some(error)
 }
 
-/// Whether the fault was a write, from the syndrome register record behind the registers.
+/// Whether the fault was a write.
+#[cfg(target_arch = "x86_64")]
+fn is_write(context: *mut c_void) -> Option<bool> {
+    const WRITE: i64 = 1 << 1;
+    error_code(context).map(|error| error & WRITE != 0)
+}
+
+/// Whether the fault was of an instruction to be executed.
+#[cfg(target_arch = "x86_64")]
+fn is_fetch(context: *mut c_void) -> bool {
+    const FETCH: i64 = 1 << 4;
+    error_code(context).is_some_and(|error| error & FETCH != 0)
+}
+
+/// Whether the fault was a write.
 #[cfg(target_arch = "aarch64")]
 fn is_write(context: *mut c_void) -> Option<bool> {
-    const ESR_MAGIC: u32 = 0x4553_5201;
     const WRITE_NOT_READ: u64 = 1 << 6;
     const CLASS_DATA_ABORT_USER: u64 = 0x24;
+    let syndrome = syndrome(context).filter(|syndrome| syndrome >> 26 == CLASS_DATA_ABORT_USER)?;
+    Some(syndrome & WRITE_NOT_READ != 0)
+}
+
+/// Whether the fault was of an instruction to be executed.
+#[cfg(target_arch = "aarch64")]
+fn is_fetch(context: *mut c_void) -> bool {
+    const CLASS_INSTRUCTION_ABORT_USER: u64 = 0x20;
+    syndrome(context).is_some_and(|syndrome| syndrome >> 26 == CLASS_INSTRUCTION_ABORT_USER)
+}
+
+/// The syndrome register, from its record behind the registers.
+#[cfg(target_arch = "aarch64")]
+fn syndrome(context: *mut c_void) -> Option<u64> {
+    const ESR_MAGIC: u32 = 0x4553_5201;
     const RECORDS_BYTES: usize = 4096;
     // The records are the last field of mcontext_t, behind pstate and aligned to 16.
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler; the address stays in it.
@@ -367,8 +398,7 @@ fn is_write(context: *mut c_void) -> Option<bool> {
         let (magic, size) = unsafe { (*record, *record.add(1)) };
         if magic == ESR_MAGIC {
             // SAFETY: as above; the syndrome is the 8 bytes behind magic and size.
-            let syndrome = unsafe { *record.add(2).cast::<u64>() };
-            return (syndrome >> 26 == CLASS_DATA_ABORT_USER).then_some(syndrome & WRITE_NOT_READ != 0);
+            return Some(unsafe { *record.add(2).cast::<u64>() });
         }
         if magic == 0 || size == 0 {
             return None;

@@ -6,7 +6,7 @@ use std::mem::{transmute, zeroed};
 
 use libc::{iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use super::near::{Buffer, PIECE, filled, filled_bytes, given_bytes, is_far};
+use super::near::{Buffer, PIECE, filled, filled_bytes, given_bytes, is_far, kernel_is_blind};
 use super::real;
 use super::splice::keeps_pages;
 use super::vectors::Vectors;
@@ -212,7 +212,7 @@ macro_rules! many_buffers {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
             // SAFETY: the C library's function of this name, which has this type.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
-            let far = match super::near::kernel_is_blind() && count > 0 {
+            let far = match kernel_is_blind() && count > 0 {
                 // SAFETY: the contract of the call makes buffers and table valid.
                 true => unsafe { Vectors::new(buffers, count as usize) }.far_bytes(),
                 false => None,
@@ -325,6 +325,10 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     let Some(call) = real::recvfrom.get() else { return refused(libc::ENOSYS) };
     // SAFETY: the C library's function of this type.
     let call = unsafe { transmute::<*mut c_void, Addressed<*mut sockaddr, *mut socklen_t>>(call) };
+    if !kernel_is_blind() {
+        // SAFETY: the caller's arguments.
+        return unsafe { call(fd, buffer, len, flags, address, address_len) };
+    }
     // SAFETY: the contract of recvfrom(2) for address and length.
     let (near_address, near_len) = unsafe {
         let room = if address_len.is_null() { 0 } else { address_len.read() as usize };
@@ -412,7 +416,7 @@ type OnMessage = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize
 /// # Safety
 /// The contract of recvmsg(2): null or a valid message.
 unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
-    if message.is_null() || !super::near::kernel_is_blind() {
+    if message.is_null() || !kernel_is_blind() {
         return None;
     }
     // SAFETY: passed on from the caller.

@@ -50,6 +50,8 @@ wrap! {
 
     access(path: *const c_char, mode: c_int) -> c_int { path = text(path) }
     faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int { path = text(path) }
+    euidaccess(path: *const c_char, mode: c_int) -> c_int { path = text(path) }
+    eaccess(path: *const c_char, mode: c_int) -> c_int { path = text(path) }
     readlink(path: *const c_char, to: *mut c_char, len: size_t) -> ssize_t {
         path = text(path), to = filled_bytes(to, len)
     }
@@ -71,6 +73,9 @@ wrap! {
     mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
     rename(from: *const c_char, to: *const c_char) -> c_int { from = text(from), to = text(to) }
     renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        from = text(from), to = text(to)
+    }
+    renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
         from = text(from), to = text(to)
     }
     link(from: *const c_char, to: *const c_char) -> c_int { from = text(from), to = text(to) }
@@ -109,6 +114,7 @@ wrap! {
     pathconf(path: *const c_char, name: c_int) -> c_long { path = text(path) }
     inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int { path = text(path) }
     memfd_create(name: *const c_char, flags: c_uint) -> c_int { name = text(name) }
+    eventfd_read(fd: c_int, to: *mut u64) -> c_int { to = filled(to) }
     getdents64(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t { to = filled_elements(to.cast::<u8>(), len) }
 
     getxattr(path: *const c_char, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {

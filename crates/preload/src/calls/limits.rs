@@ -89,7 +89,14 @@ fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
 ///
 /// # Safety
 /// Null or valid places.
-unsafe fn exchange(kind: Kind, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
+unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
+    if !old.is_null() {
+        // SAFETY: the contract of the call.
+        let near = unsafe { filled(old) };
+        // The kernel's own is written first: it answers EFAULT where there is no memory.
+        // SAFETY: a place for the limit, or what the program gave for one.
+        unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
+    }
     let before = limits::get(kind).map_err(|errno| errno.0)?;
     if !new.is_null() {
         // SAFETY: passed on from the caller.
@@ -111,7 +118,7 @@ unsafe fn exchange(kind: Kind, new: *const rlimit64, old: *mut rlimit64) -> Resu
 unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     if let Some(kind) = own_kind(process, resource) {
         // SAFETY: passed on from the caller.
-        return unsafe { exchange(kind, new, old) };
+        return unsafe { exchange(kind, resource, new, old) };
     }
     // SAFETY: the contract of the call: null or valid places.
     let (new, old) = unsafe { (given(new), filled(old)) };

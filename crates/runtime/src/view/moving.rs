@@ -85,11 +85,10 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
                 (busy > BUSY_MAX).then_some(Refusal::Held)
             }
             Some(libc::EINVAL) => Some(Refusal::Unmovable),
-            // EAGAIN, and what may pass: without memory for a page table, say.
-            Some(errno) => {
+            // EAGAIN, and what may pass: without memory for a page table, say. Nothing is known of what holds the page then.
+            Some(_) => {
                 again += 1;
-                let refusal = if errno == libc::EAGAIN { Refusal::Held } else { Refusal::Unmovable };
-                (again > AGAIN_MAX).then_some(refusal)
+                (again > AGAIN_MAX).then_some(Refusal::Held)
             }
         };
         if refusal.is_some() {

@@ -3,6 +3,7 @@
 use super::{Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
+use hanare_paging::FrameId;
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{Uffd, UffdAccess, feature};
@@ -11,15 +12,20 @@ const PLACES: usize = 8;
 
 /// A view with these pages in it, page `n` filled with `n + 1`; none where this machine cannot move pages.
 fn view(pages: usize) -> Option<View> {
+    view_with(pages, 0, false)
+}
+
+/// The same with small frames, and with huge pages wished for.
+fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<View> {
     let features = Features::probe(&Disabled::default());
     if features.access == UffdAccess::None || !features.move_ {
         return None;
     }
     let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
     let sizes =
-        Sizes { reserve: 4 << 20, unit: OS_PAGE, block: OS_PAGE, small_frames: 0, wide_frames: 0, aside_units: PLACES };
+        Sizes { reserve: 4 << 20, unit: OS_PAGE, block: OS_PAGE, small_frames, wide_frames: 0, aside_units: PLACES };
     let program = Program { is_alone: || false, still: || None };
-    let view = View::new(Mechanism::Uffd(uffd), sizes, false, program).expect("a view");
+    let view = View::new(Mechanism::Uffd(uffd), sizes, huge, program).expect("a view");
     for page in 0..pages {
         let bytes = [page as u8 + 1; OS_PAGE];
         // SAFETY: the page is absent, and the bytes are this test's.
@@ -60,6 +66,22 @@ fn pages_moved_aside_are_out_of_view_and_whole_in_their_places_until_these_are_e
         assert_eq!(resident(view.aside(0) as usize, PLACES * OS_PAGE), 0, "the places are empty");
     }
     assert_eq!(in_view(&view, 5), [true, false, false, false, false]);
+}
+
+/// Where huge pages are wished for, the first frame that is written once filled all in the same 2 MiB. MOVE refused them then;
+/// pages left by a copy, and one that a transfer held was lost to it.
+#[test]
+fn a_frame_that_is_written_leaves_its_neighbours_empty() {
+    let Some(view) = view_with(3, 1024, true) else { return };
+    let frame = |index| FrameId { wide: false, index };
+    // SAFETY: a frame of the test's own.
+    unsafe { view.frame(frame(600)).write_bytes(7, OS_PAGE) };
+    let near = |index: u32| resident(view.frame(frame(index)) as usize, OS_PAGE);
+    assert_eq!([599, 600, 601].map(near), [0, OS_PAGE as u64, 0]);
+    // SAFETY: the page is in view, and the frame empty.
+    assert!(unsafe { view.move_out(span(1, 1), frame(601), false) });
+    assert_filled(view.frame(frame(601)), 2, "the page that was moved");
+    assert_eq!(in_view(&view, 3), [true, false, true]);
 }
 
 /// MOVE refuses a page that a forked child shares. It is made the parent's own then, and leaves; the child keeps its bytes.
