@@ -528,7 +528,7 @@ static void prepare(struct worker *workers, const char *folder) {
     for (size_t i = 0; i < file_threads; i++) {
         struct worker *w = &workers[i];
         void *area;
-        CALL(posix_memalign(&area, PAGE, each * slot_bytes()) == 0);
+        CALL((errno = posix_memalign(&area, PAGE, each * slot_bytes())) == 0);
         w->area = area;
         w->number = i;
         w->slots = is("uring-fixed") ? FIXED_SLOTS : each;

@@ -37,13 +37,37 @@ impl Running {
                 break status;
             }
             if began.elapsed() > limit {
+                let stand = self.stand();
                 self.kill();
-                panic!("still running after {limit:?}: {:?}", self.outcome(None));
+                panic!("still running after {limit:?}: {:?}\n{stand}", self.outcome(None));
             }
             std::thread::sleep(POLL);
         };
         self.ended = true;
         self.outcome(status.code())
+    }
+
+    /// Where each thread of its group stands: its name, the system call with its arguments, and what it waits for.
+    fn stand(&self) -> String {
+        let mut stand = String::new();
+        let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
+        for process in entries("/proc") {
+            let path = process.path();
+            let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+            // Behind the name, which is in brackets: state, parent, group.
+            let stat = read("stat");
+            let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2));
+            if group != Some(&self.child.id().to_string()) {
+                continue;
+            }
+            stand += &format!("{}: {}\n", path.display(), read("cmdline").replace('\0', " "));
+            for thread in entries(&path.join("task").to_string_lossy()) {
+                let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+                let [name, call, wait] = ["comm", "syscall", "wchan"].map(read);
+                stand += &format!("    {} in {} at {wait}\n", name.trim(), call.trim());
+            }
+        }
+        stand
     }
 
     /// Whether it has not ended yet.

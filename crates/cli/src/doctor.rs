@@ -223,7 +223,10 @@ impl Findings {
                 None if finding.system_calls_on_far_pages => {
                     writeln!(out, "mode {name:<10} works, system calls on far pages too")?;
                 }
-                None => writeln!(out, "mode {name:<10} works; a system call on an absent far page fails with EFAULT")?,
+                None => writeln!(
+                    out,
+                    "mode {name:<10} works; a system call on an absent far page works through the C library only"
+                )?,
             }
         }
         match &self.mode_chosen {
