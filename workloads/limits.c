@@ -30,8 +30,12 @@ static struct rlimit limit_of(int resource) {
 }
 
 static void set(int resource, rlim_t soft) {
-    struct rlimit limit = limit_of(resource);
+    struct rlimit limit = limit_of(resource), before = limit;
     limit.rlim_cur = soft;
+    /* One place for the new limit and the old one. */
+    struct rlimit both = limit;
+    CALL(prlimit(0, resource, &both, &both) == 0 && memcmp(&both, &before, sizeof both) == 0);
+    REQUIRE(limit_of(resource).rlim_cur == soft, "a limit given in one place is not set");
     CALL(setrlimit(resource, &limit) == 0);
     struct rlimit found = limit_of(resource);
     REQUIRE(found.rlim_cur == soft && found.rlim_max == limit.rlim_max, "a limit of %zu reads as %zu of %zu",

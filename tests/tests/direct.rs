@@ -43,7 +43,7 @@ fn transfers_into_far_memory_leave_no_wrong_block() {
     }
 }
 
-/// Policies that hide pages move them into frames, beside frames with what came from a server.
+/// Some policies unmap pages to sample references: the pages wait in frames, beside frames that came from a server.
 #[test]
 fn hidden_pages_are_none_that_transfers_hold() {
     let server = Place::new();

@@ -7,8 +7,8 @@
 //! as zeroes where nothing traps.
 //!
 //! Where nothing was ever away and the budget has room for all far bytes, none of that is needed: such a child is
-//! *asleep*. A page that it accesses is there or is zeroes. It starts an engine when it allocates or frees far memory, or never: most
-//! children execute another program.
+//! *asleep*. A page that it accesses is there or is zeroes. It starts an engine when it allocates or frees far memory, or
+//! never: most children execute another program.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};

@@ -1,4 +1,4 @@
-//! What is run in the world: shapes and programs that are drawn, and a few that are written down.
+//! The programs that run in the world: most are drawn, with their shapes, and a few are written down.
 
 use hanare_paging::{Action, Event, Progress, State, limits, policy};
 use proptest::prelude::*;

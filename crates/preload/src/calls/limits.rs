@@ -90,10 +90,11 @@ fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
 /// # Safety
 /// Null or valid places.
 unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
-    if !old.is_null() {
+    // Both may be one place, and a refusal leaves the old limit untold: so it is written last where a new one is set.
+    if new.is_null() && !old.is_null() {
         // SAFETY: the contract of the call.
         let near = unsafe { filled(old) };
-        // The kernel's own is written first: it answers EFAULT where there is no memory.
+        // The kernel writes its own limit there first, since it answers EFAULT where there is no memory.
         // SAFETY: a place for the limit, or what the program gave for one.
         unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
     }

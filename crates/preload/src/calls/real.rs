@@ -65,7 +65,8 @@ reals! {
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
     statfs statfs64 fstatfs fstatfs64 statvfs statvfs64
     access faccessat readlink __readlink_chk readlinkat __readlinkat_chk getcwd __getcwd_chk chdir
-    unlink unlinkat remove rmdir mkdir mkdirat rename renameat renameat2 euidaccess eaccess eventfd_read link linkat symlink symlinkat chmod fchmodat chown
+    unlink unlinkat remove rmdir mkdir mkdirat rename renameat renameat2 link linkat symlink symlinkat chmod fchmodat chown
+    euidaccess eaccess eventfd_read
     truncate truncate64 utimensat mkstemp mkstemp64 mkdtemp
     bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
     vmsplice splice sendfile sendfile64 copy_file_range sendmmsg

@@ -68,8 +68,8 @@ fn pages_moved_aside_are_out_of_view_and_whole_in_their_places_until_these_are_e
     assert_eq!(in_view(&view, 5), [true, false, false, false, false]);
 }
 
-/// Where huge pages are wished for, the first frame that is written once filled all in the same 2 MiB. MOVE refused them then;
-/// pages left by a copy, and one that a transfer held was lost to it.
+/// Small frames are no part of a huge page: the first write to one would fill all others in the same 2 MiB, and MOVE wants
+/// its destination empty.
 #[test]
 fn a_frame_that_is_written_leaves_its_neighbours_empty() {
     let Some(view) = view_with(3, 1024, true) else { return };
