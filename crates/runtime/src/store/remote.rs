@@ -23,6 +23,8 @@ use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
 mod bits;
 mod places;
 mod room;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub(crate) use places::Shape;
@@ -68,7 +70,6 @@ struct Server {
     last_reply_ns: AtomicU64,
     bell: AtomicU32,
     writes_in_flight: AtomicU32,
-    last_ack_ns: AtomicU64,
     /// How often it was to be asked for its room, and the last asking that it answered.
     asked: AtomicU32,
     answered: AtomicU32,
@@ -122,7 +123,6 @@ impl Server {
             last_reply_ns: AtomicU64::new(0),
             bell: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
-            last_ack_ns: AtomicU64::new(0),
             asked: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             room_known_ns: AtomicU64::new(now_ns()),
@@ -202,15 +202,15 @@ impl Remote {
         loop {
             let mut requests = server.requests.lock();
             if requests.expected.len() < READS_MAX {
-                // In this order: who sees the read in flight must not see how long nothing was asked before it.
-                if server.reads_in_flight.load(Acquire) == 0 {
-                    server.last_reply_ns.store(now_ns(), Release);
-                }
                 server.reads_in_flight.fetch_add(1, AcqRel);
                 requests.expected.push_back(read);
                 let tag = u64::from(read.page.0);
                 if let Err(error) = requests.link.request(tag, offset, read.bytes) {
                     self.lost(index, &error);
+                }
+                // The server owes nothing before it was asked, however long the sending took.
+                if requests.expected.len() == 1 {
+                    server.last_reply_ns.store(now_ns(), Relaxed);
                 }
                 return;
             }
@@ -231,7 +231,6 @@ impl Remote {
                 let received = self.receive(client, index, wait);
                 any |= received != Received::Busy;
                 came |= received == Received::Page;
-                self.check_silence(index);
             }
         }
         if any && !came && self.servers.len() > 1 {
@@ -278,9 +277,13 @@ impl Remote {
         let server = &self.servers[index];
         let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
         let Replies { link, bounce } = &mut *replies;
+        let looked_ns = now_ns();
         let header = match link.try_header(wait) {
             Ok(Some(header)) => header,
-            Ok(None) => return Received::Nothing,
+            Ok(None) => {
+                self.check_reads(index, looked_ns);
+                return Received::Nothing;
+            }
             Err(error) => self.lost(index, &error),
         };
         let expected = server.requests.lock().expected.pop_front();
@@ -371,23 +374,28 @@ impl Remote {
         }
         for index in 0..self.servers.len() {
             while self.receive(client, index, Wait::Now) == Received::Page {}
-            self.check_silence(index);
         }
     }
 
-    fn check_silence(&self, index: usize) {
+    /// Called by the holder of the receiving end, which looked for a reply in vain after `looked_ns`. A request that is
+    /// just being sent counts for nothing.
+    fn check_reads(&self, index: usize, looked_ns: u64) {
         let server = &self.servers[index];
-        let limit = self.silent.as_nanos() as u64;
-        let now = now_ns();
-        if now.saturating_sub(self.watched_ns.load(Acquire)) > PAUSE_NS {
+        if server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty()) {
+            self.check_silence(index, server.last_reply_ns.load(Relaxed), looked_ns);
+        }
+    }
+
+    /// Ends the run when the server has owed an answer since `last_ns` for too long. Only who looked for the answer in
+    /// vain after `looked_ns` may ask this: an answer that lies here unread, because a thread of this process waits for a
+    /// CPU, is not the server's silence.
+    fn check_silence(&self, index: usize, last_ns: u64, looked_ns: u64) {
+        if now_ns().saturating_sub(self.watched_ns.load(Acquire)) > PAUSE_NS {
             // A pause has just ended, or goes on.
             return;
         }
-        let woke = self.woke_ns.load(Acquire);
-        let late = |in_flight: &AtomicU32, last: &AtomicU64| {
-            in_flight.load(Acquire) > 0 && now.saturating_sub(last.load(Relaxed).max(woke)) > limit
-        };
-        if late(&server.reads_in_flight, &server.last_reply_ns) || late(&server.writes_in_flight, &server.last_ack_ns) {
+        let since_ns = last_ns.max(self.woke_ns.load(Acquire));
+        if looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64 {
             self.lost(index, &LinkError::Silent { seconds: self.silent.as_secs() as u32 });
         }
     }

@@ -41,6 +41,8 @@ struct Sender<'a, C: Client> {
     server: &'a Server,
     writer: Writer,
     unacknowledged: VecDeque<Sent>,
+    /// Since when the server owes the next answer.
+    last_ack_ns: u64,
     bytes_out: usize,
     /// The number of the next frame.
     tag: u64,
@@ -59,6 +61,7 @@ impl Remote {
             server: &self.servers[index],
             writer,
             unacknowledged: VecDeque::new(),
+            last_ack_ns: 0,
             bytes_out: 0,
             tag: 0,
             asked: 0,
@@ -74,9 +77,6 @@ impl<C: Client> Sender<'_, C> {
     /// Sends what waits and takes the answers that have come; sleeps when there is neither.
     fn go_on(&mut self) {
         let bell = self.server.bell.load(Acquire);
-        if self.unacknowledged.is_empty() {
-            self.server.last_ack_ns.store(now_ns(), Relaxed);
-        }
         // Before anything is taken from the queue: who finds that empty finds this set.
         self.server.writes_in_flight.store(1, Release);
         // Who asks for the room has given back before what it wants to see counted.
@@ -172,6 +172,9 @@ impl<C: Client> Sender<'_, C> {
     fn sent(&mut self, frame: Sent) {
         self.client.requested();
         self.tag += 1;
+        if self.unacknowledged.is_empty() {
+            self.last_ack_ns = now_ns();
+        }
         self.unacknowledged.push_back(frame);
     }
 
@@ -183,13 +186,17 @@ impl<C: Client> Sender<'_, C> {
         if due == self.tag {
             return false;
         }
+        let looked_ns = now_ns();
         let ack = match self.writer.try_ack(wait) {
-            Ok(None) => return false,
+            Ok(None) => {
+                self.remote.check_silence(self.index, self.last_ack_ns, looked_ns);
+                return false;
+            }
             Ok(Some(ack)) if ack.tag == due => ack,
             Ok(Some(_)) => self.remote.lost(self.index, &LinkError::Garbage { what: "an acknowledgement of nothing" }),
             Err(error) => self.remote.lost(self.index, &error),
         };
-        self.server.last_ack_ns.store(now_ns(), Relaxed);
+        self.last_ack_ns = now_ns();
         if ack.status != AckStatus::Done {
             self.remote.places.lock().placement.close(self.index);
         }
