@@ -173,10 +173,14 @@ pub extern "C" fn dlm_calloc(count: usize, size: usize) -> *mut c_void {
 }
 
 /// Whether blocks can be had. If not, errno tells so, and a call that came too early is told once.
-fn ready(call: &str) -> bool {
-    if far::active() {
-        return true;
-    }
+fn ready(call: &'static str) -> bool {
+    far::active() || is_too_early(call)
+}
+
+/// Says that a call came too early; false. Apart from [`ready`], so that calls in time need no room for the message.
+#[cold]
+#[inline(never)]
+fn is_too_early(call: &'static str) -> bool {
     if !far::is_started() && !TOLD_TOO_EARLY.swap(true, Ordering::Relaxed) {
         fatal::say(format_args!("{call} before dlm_startup(): no memory is far yet; call dlm_startup() first"));
     }

@@ -89,7 +89,7 @@ pub(crate) fn can_be_forked() -> bool {
 
 /// `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked for.
 /// Null with errno ENOMEM when there is no room. Touches nothing, but to zero a reused block of less than 64 KiB.
-#[inline]
+#[inline(always)] // as in [`free`]
 pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let block = match (heap(), class_for(size)) {
         (Some(heap), Some(class)) if align <= GRAIN => heap.alloc_small(class, zeroed),
@@ -118,7 +118,7 @@ fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 ///
 /// # Safety
 /// Nobody uses the block at `addr` afterwards, if there is one.
-#[inline]
+#[inline(always)] // a tenth of a small block's free would be the call
 pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     let Some(heap) = heap() else { return Err(BadPointer::Invalid) };
     let offset = addr.wrapping_sub(heap.base);
@@ -129,19 +129,8 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
             Ok(())
         }
         Start::Small(_) => Err(BadPointer::Freed),
-        Start::Large if heap.blocks.take_large(offset) => {
-            // SAFETY: as below.
-            if unsafe { is_retired(addr) } {
-                return Ok(());
-            }
-            // SAFETY: a live large block starts here, and no other thread took it.
-            unsafe { arena::free(addr as *mut u8) };
-            Ok(())
-        }
-        Start::Large => Err(BadPointer::Freed),
-        // SAFETY: the caller gives up the block that starts here, if one does.
-        Start::Outside if unsafe { far::free(addr) } => Ok(()),
-        Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
+        // SAFETY: passed on from the caller.
+        start => unsafe { heap.free_other(addr, start) },
     }
 }
 
@@ -266,6 +255,29 @@ impl Heap {
             unsafe { block.write_bytes(0, size) };
         }
         block.as_ptr()
+    }
+
+    /// Frees what is no small block. By itself, so that small ones, which are many, find a short way.
+    ///
+    /// # Safety
+    /// Nobody uses the block at `addr` afterwards, if there is one; the map knows it as `start`.
+    #[inline(never)]
+    unsafe fn free_other(&self, addr: usize, start: Start) -> Result<(), BadPointer> {
+        match start {
+            Start::Large if self.blocks.take_large(addr.wrapping_sub(self.base)) => {
+                // SAFETY: as below.
+                if unsafe { is_retired(addr) } {
+                    return Ok(());
+                }
+                // SAFETY: a live large block starts here, and no other thread took it.
+                unsafe { arena::free(addr as *mut u8) };
+                Ok(())
+            }
+            // SAFETY: the caller gives up the block that starts here, if one does.
+            Start::Outside if unsafe { far::free(addr) } => Ok(()),
+            Start::Small(_) | Start::Large => Err(BadPointer::Freed),
+            Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
+        }
     }
 
     /// Large blocks, and small ones of unusual alignment.
