@@ -53,6 +53,8 @@ fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
+/// Bytes of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 /// How memory of the program's is registered.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
 
@@ -147,7 +149,7 @@ pub(crate) struct View {
 impl View {
     /// Reserves and registers far memory and its frames.
     pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
-        let align = 2 << 20;
+        let align = HUGE_PAGE;
         let Trap { uffd, file, guards } = Trap::new(mechanism, &sizes)?;
         let (base, io_base) = match &file {
             Some(file) => (
@@ -200,9 +202,9 @@ impl View {
     }
 
     fn pools(&self) -> impl Iterator<Item = (usize, usize)> {
-        let small = (self.small_pool, (self.sizes.small_frames * self.sizes.unit).next_multiple_of(2 << 20));
+        let small = (self.small_pool, (self.sizes.small_frames * self.sizes.unit).next_multiple_of(HUGE_PAGE));
         let wide = (self.wide_pool, self.sizes.wide_frames * self.sizes.block);
-        let aside = (self.aside_pool, (self.sizes.aside_units * self.sizes.unit).next_multiple_of(2 << 20));
+        let aside = (self.aside_pool, (self.sizes.aside_units * self.sizes.unit).next_multiple_of(HUGE_PAGE));
         [small, wide, aside].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
     }
 
@@ -217,10 +219,11 @@ impl View {
 
     /// Advises a whole range of the view's.
     fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // A huge page would fill all small frames and places in it with the first one that is written, and MOVE wants its
+        // A huge page would fill all frames and places in it with the first one that is written, and MOVE wants its
         // destination empty.
-        let is_of_small = addr == self.small_pool || addr == self.aside_pool;
-        let size = if self.huge && !is_of_small { Advice::HugePage } else { Advice::NoHugePage };
+        let shares_huge =
+            (addr == self.small_pool || addr == self.aside_pool) && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
+        let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
             // SAFETY: the range is our own mapping; none of the three changes its contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });

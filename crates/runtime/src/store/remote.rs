@@ -381,23 +381,27 @@ impl Remote {
     /// just being sent counts for nothing.
     fn check_reads(&self, index: usize, looked_ns: u64) {
         let server = &self.servers[index];
-        if server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty()) {
-            self.check_silence(index, server.last_reply_ns.load(Relaxed), looked_ns);
+        let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
+        let is_asked =
+            || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
+        // First without the lock: taken at each look, it would be in the way of who asks for pages.
+        if is_silent() && is_asked() {
+            self.lost_in_silence(index);
         }
     }
 
-    /// Ends the run when the server has owed an answer since `last_ns` for too long. Only who looked for the answer in
-    /// vain after `looked_ns` may ask this: an answer that lies here unread, because a thread of this process waits for a
-    /// CPU, is not the server's silence.
-    fn check_silence(&self, index: usize, last_ns: u64, looked_ns: u64) {
-        if now_ns().saturating_sub(self.watched_ns.load(Acquire)) > PAUSE_NS {
-            // A pause has just ended, or goes on.
-            return;
-        }
+    /// Whether a server that has owed an answer since `last_ns` is silent. Only who looked for the answer in vain after
+    /// `looked_ns` may ask this: an answer that lies here unread, because a thread of this process waits for a CPU, is not
+    /// the server's silence.
+    fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
-        if looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64 {
-            self.lost(index, &LinkError::Silent { seconds: self.silent.as_secs() as u32 });
-        }
+        looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
+            // Else a pause has just ended, or goes on.
+            && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
+    }
+
+    fn lost_in_silence(&self, index: usize) -> ! {
+        self.lost(index, &LinkError::Silent { seconds: self.silent.as_secs() as u32 })
     }
 
     fn lost(&self, index: usize, error: &LinkError) -> ! {

@@ -189,7 +189,9 @@ impl<C: Client> Sender<'_, C> {
         let looked_ns = now_ns();
         let ack = match self.writer.try_ack(wait) {
             Ok(None) => {
-                self.remote.check_silence(self.index, self.last_ack_ns, looked_ns);
+                if self.remote.is_silent(self.last_ack_ns, looked_ns) {
+                    self.remote.lost_in_silence(self.index);
+                }
                 return false;
             }
             Ok(Some(ack)) if ack.tag == due => ack,
