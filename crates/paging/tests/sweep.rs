@@ -23,17 +23,30 @@ fn pager() -> Pager {
 
 /// Touches a unit and carries out all that follows; whether it faulted. In a sweep of writes all that leaves was changed.
 fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bool {
+    touch_counting(pager, actions, (unit, write), write, &mut 0)
+}
+
+/// The same, where what leaves was `changed` or was not; counts pages among it that were open for writing by a guess.
+fn touch_counting(
+    pager: &mut Pager,
+    actions: &mut Actions,
+    (unit, write): (u32, bool),
+    changed: bool,
+    guesses: &mut u32,
+) -> bool {
     let faulted = !pager.is_accessible(unit, write);
     let mut events = if faulted { vec![Event::Fault { unit, write }] } else { Vec::new() };
     while let Some(event) = events.pop() {
         actions.clear();
         pager.step(event, actions);
+        let is_guess = |action: &&Action| matches!(action, Action::TakeOut { bytes: Bytes::Unknown, .. });
+        *guesses += actions.as_slice().iter().filter(is_guess).count() as u32;
         events.extend(actions.as_slice().iter().rev().filter_map(|action| match *action {
             Action::Fetch { page, count, .. } => Some(Event::Arrived { page, count, certain: true, ok: true }),
             Action::TakeOut { page, bytes, .. } => Some(Event::TakenOut {
                 page,
                 ok: true,
-                changed: bytes == Bytes::Dirty || write && bytes == Bytes::Unknown,
+                changed: bytes == Bytes::Dirty || changed && bytes == Bytes::Unknown,
             }),
             Action::Open { page } => Some(Event::Opened { page }),
             _ => None,
@@ -71,4 +84,31 @@ fn what_is_written_each_time_comes_ahead_open_for_it_and_what_is_only_read_does_
     assert_eq!(pager.counters().faults_first_write, 0);
     let faults = sweep(&mut pager, &mut actions, true);
     assert!(faults > UNITS - UNITS / 40, "only {faults} faults where writes were no longer expected");
+}
+
+#[test]
+fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
+    let (mut pager, mut actions) = (pager(), Actions::new());
+    // Reads each seventh page, round again until all were read, so that no prefetcher helps; and writes to each, or not.
+    let mut pass = |writes: bool, guesses: &mut u32| {
+        let mut traps = 0;
+        for index in 0..UNITS {
+            let unit = index * 7 % UNITS;
+            touch_counting(&mut pager, &mut actions, (unit, false), writes, guesses);
+            traps += u32::from(writes && touch_counting(&mut pager, &mut actions, (unit, true), true, guesses));
+        }
+        traps
+    };
+    let mut guesses = 0;
+    pass(true, &mut guesses);
+    assert_eq!(pass(true, &mut guesses), 0, "writes that trapped after a read");
+    assert!(guesses > UNITS / 4, "{guesses} pages were guessed to be written to");
+
+    guesses = 0;
+    (0..4).for_each(|_| _ = pass(false, &mut guesses));
+    // The pages that were there already, and those that come until the first of them leave.
+    assert!(guesses < UNITS + 600, "{guesses} guesses");
+
+    (0..2).for_each(|_| _ = pass(true, &mut guesses));
+    assert_eq!(pass(true, &mut guesses), 0, "writes that trapped after a read, when they had come back");
 }

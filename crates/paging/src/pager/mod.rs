@@ -53,10 +53,14 @@ const STALE: u16 = 128;
 /// It came into view open for writing because it was written to before, or could not be protected; whether it is written to
 /// this time is not known.
 const GUESSED: u16 = 256;
-/// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write. A wrong
-/// guess costs a comparison, a missed one a trap several times as dear, so one quiet time does not end the guessing.
+/// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write.
 const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 const WRITTEN_SHIFT: u32 = 9;
+/// How often a page has to be written to again, of [`u16::MAX`] times, for the guess that it will be. A wrong guess costs a
+/// comparison, and the stop to writes before it; a missed one costs a trap, several times as dear.
+const GUESS_FROM: u16 = u16::MAX / 4;
+/// The last outcome's weight in that frequency is two to the minus this.
+const HABIT_SHIFT: u32 = 6;
 
 /// It is out of sight, or going there, so that its next touch is seen.
 const HIDDEN: u16 = 2048;
@@ -116,6 +120,8 @@ pub struct Pager {
     /// Pages being copied out of frames whose write-back has ended.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
+    /// How often pages were written to, of [`u16::MAX`] times, that were before: by what [`WRITTEN_BEFORE`] says, less one.
+    habits: [u16; 3],
     /// Pages that could not leave, and when they were looked at last, in milliseconds.
     held_back: Vec<PageId>,
     held_back_ms: u64,
@@ -179,6 +185,8 @@ impl Pager {
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
             guarded: [PageId(u32::MAX); 2],
+            // What was written to last time will be again, until it is seen which pages are.
+            habits: [0, 0, u16::MAX],
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
             frees: 0,
@@ -423,10 +431,14 @@ impl Pager {
         actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
     }
 
-    /// Whether a page that is fetched into view is opened at once: it was written to before, and a wrong guess costs no
-    /// more than comparing it.
+    /// Whether a page that is fetched into view is opened at once: it was written to before, and such pages are again.
     fn will_be_written(&self, page: PageId) -> bool {
-        self.direct && self.has(page, WRITTEN_BEFORE)
+        self.direct && self.written_before(page).is_some_and(|times| self.habits[times] >= GUESS_FROM)
+    }
+
+    /// What [`WRITTEN_BEFORE`] says of a page, less one.
+    fn written_before(&self, page: PageId) -> Option<usize> {
+        usize::from((self.flags[page.0 as usize] & WRITTEN_BEFORE) >> WRITTEN_SHIFT).checked_sub(1)
     }
 
     /// A touch of a page whose bytes wait in a frame.
@@ -650,6 +662,13 @@ impl Pager {
 
     /// Keeps in mind whether a page was written to this time.
     fn remember(&mut self, page: PageId, written: bool) {
+        if let Some(times) = self.written_before(page) {
+            let habit = &mut self.habits[times];
+            *habit = match written {
+                true => *habit + ((u16::MAX - *habit) >> HABIT_SHIFT),
+                false => *habit - (*habit >> HABIT_SHIFT),
+            };
+        }
         let flags = &mut self.flags[page.0 as usize];
         if written {
             *flags |= WRITTEN_BEFORE;
