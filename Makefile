@@ -96,7 +96,8 @@ sanitize-threads: export TSAN_OPTIONS = suppressions=$(abspath scripts/tsan.supp
 sanitize-threads: export RUSTFLAGS = $(call SANITIZER,thread) -Cunsafe-allow-abi-mismatch=sanitizer
 sanitize-threads:
 	$(call SANITIZED,thread) -p hanare-sys --test futex
-	$(call SANITIZED,thread) -p hanare --lib -- gate:: tree:: places::
+	$(call SANITIZED,thread) -p hanare --lib -- gate:: tree::
+	$(call SANITIZED,thread) -p hanare-store --lib -- places::
 
 # Advisories are left out: their database is on GitHub, which a machine that builds from a registry mirror may not reach.
 check:

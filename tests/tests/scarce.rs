@@ -173,7 +173,7 @@ fn a_rank_that_no_launcher_gave_a_server_has_one_of_its_own() {
     assert!(count(&counts, "pages_back") > 500, "{counts}");
     place.assert_nothing_left();
     let outcome = place.start(command.env("HANARE_BIN", "/no/such/command")).finish(LIMIT);
-    outcome.assert_ended_by_us(125, "cannot run /no/such/command");
+    outcome.assert_ended_by_us(125, "cannot start the private memory server /no/such/command: No such file");
     place.assert_nothing_left();
 }
 

@@ -11,7 +11,7 @@ const ROOMS: [&str; 9] = [
     "crates/runtime/src/engine.rs",
     "crates/runtime/src/engine",
     "crates/runtime/src/kernel.rs",
-    "crates/runtime/src/store",
+    "crates/store/src",
     "crates/sys/src",
     "crates/dsm/src/live",
 ];

@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::Args;
 use hanare::far::{self, StartError};
 use hanare::polling::Pollers;
-use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
@@ -21,6 +20,7 @@ use hanare_settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_size,
 };
+use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::limits;
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hanare::polling::Pollers;
-use hanare::private;
 use hanare::stats::Stats;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_settings::fits::TooMuch;
 use hanare_settings::{format_size, parse_size};
+use hanare_store::private;
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};

@@ -12,6 +12,7 @@ use hanare::far;
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::answer::keeping_errno;
+use crate::calls::near::given;
 use crate::calls::real;
 use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
@@ -104,6 +105,10 @@ unsafe fn create(
     first: First,
     argument: *mut c_void,
 ) -> c_int {
+    // The C library reads them with signals blocked, when nothing can trap.
+    // SAFETY: null or valid attributes, as the caller promises.
+    let near = unsafe { given(attributes) };
+    let attributes = near.pointer().cast_const().cast();
     if !robust::is_used() || far::is_own_thread() {
         // SAFETY: passed on from the caller.
         return unsafe { call(thread, attributes, first, argument) };

@@ -20,8 +20,9 @@ use hanare_sys::memory::Memory;
 
 use crate::counters;
 use crate::stats::Stats;
-use crate::{far, fatal, heap, private};
+use crate::{far, fatal, heap};
 use hanare_settings::{Local, fits};
+use hanare_store::private;
 use options::Options;
 
 const PAGE: usize = 4096;
@@ -84,7 +85,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
     let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {
         let (fd, _) = Stats::create().map_err(boxed)?;
-        settings.private = Some(private::spawn(fd.as_fd()).map_err(boxed)?);
+        settings.private = Some(private::for_this_process(1, Some(fd.as_fd())).map_err(boxed)?);
         settings.stats_fd = Some(fd.as_raw_fd());
         counters = Some(fd);
     }

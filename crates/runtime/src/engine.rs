@@ -6,30 +6,27 @@
 //! which is sound because a page in transit belongs to whoever carries out its action. Nothing here allocates after
 //! construction, and no lock is one the program could hold; callers outside handlers block signals first.
 
-mod client;
+mod bring;
 mod fork;
 mod out;
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
-use hanare_paging::{Action, Actions, Event, PageId, Pager, Progress, Source, State, limits};
+use hanare_paging::{Action, Actions, Event, PageId, Pager, Progress, State, limits};
+use hanare_store::{Kind, Polled, Read, Store, Turn, Words};
 use hanare_sys::batch::DontNeedBatch;
-use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
 use crate::accounts::{self, Accounts};
-use crate::clock::now_ns;
-use crate::counters::{Counters, add};
+use crate::counters::Counters;
 use crate::span::Span;
-use crate::store::Client;
-use crate::store::direct::Direct;
-use crate::store::remote::{Read, Remote};
 use crate::view::View;
 use crate::watchdog::Waits;
+use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
 
@@ -42,20 +39,12 @@ const TICKS_MAX: u32 = 1 << 16;
 const SPINS: u32 = 60;
 /// Rounds after which a wait is told to the watchdog.
 const ROUNDS_UNWATCHED: u32 = 200;
-/// How long the private server may be silent, in milliseconds.
-const PRIVATE_SILENT_MS: u64 = 30_000;
 /// Time beyond a server's silence after which waiting without progress is a hang, in milliseconds.
 const HANG_MARGIN_MS: u64 = 2_000;
 
-/// Where pages live.
-pub(crate) enum Store {
-    Direct(Direct),
-    Remote(Remote),
-}
-
 pub(crate) struct Engine {
     view: View,
-    store: Store,
+    store: Kind,
     core: LockCell<Core>,
     /// Handlers of signals run on these, for the program's alternate stacks may be too small, and so do threads whose own
     /// stack is far.
@@ -103,7 +92,7 @@ struct Todo {
 /// What an engine is made of.
 pub(crate) struct Parts {
     pub(crate) view: View,
-    pub(crate) store: Store,
+    pub(crate) store: Kind,
     pub(crate) pager: Pager,
     pub(crate) small_moves: bool,
     pub(crate) unit_bytes: usize,
@@ -165,7 +154,7 @@ impl Engine {
         &self.view
     }
 
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Kind {
         &self.store
     }
 
@@ -220,18 +209,12 @@ impl Engine {
             if rounds == ROUNDS_UNWATCHED {
                 watched = Some(self.waits.begin(now_ns()));
             }
-            let receiving = match &self.store {
-                Store::Remote(remote) if remote.is_reading() => {
-                    let wait = match rounds < SPINS {
-                        true => Wait::Spin { iterations: 20 },
-                        false => Wait::Block { timeout: Duration::from_millis(1) },
-                    };
-                    remote.pump(self, wait)
-                }
-                _ => false,
+            let wait = match rounds < SPINS {
+                true => Wait::Spin { iterations: 20 },
+                false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // Another thread receives, or the page comes from elsewhere: the bell tells.
-            if !receiving {
+            // Where another thread receives, or the page comes from elsewhere, the bell tells.
+            if self.receive(wait) != Polled::Received {
                 self.sleep_on(bell, heard, if rounds < SPINS { 50 } else { 1000 });
             }
         }
@@ -271,9 +254,7 @@ impl Engine {
                 Progress::Busy(unit) => {
                     watched = watched.or_else(|| Some(self.waits.begin(now_ns())));
                     next = unit;
-                    if let Store::Remote(remote) = &self.store {
-                        remote.pump(self, Wait::Now);
-                    }
+                    self.receive(Wait::Now);
                     let bell = self.bell(unit);
                     self.sleep_on(bell, bell.load(Acquire), 200);
                 }
@@ -308,9 +289,7 @@ impl Engine {
         };
         let _watched = self.waits.begin(now_ns());
         while moving() {
-            if let Store::Remote(remote) = &self.store {
-                remote.pump(self, Wait::Now);
-            }
+            self.receive(Wait::Now);
             let bell = self.bell(unit);
             self.sleep_on(bell, bell.load(Acquire), 200);
         }
@@ -368,9 +347,6 @@ impl Engine {
         let Core { pager, actions, accounts } = &mut *core;
         let at = work.todo.len();
         for &event in events {
-            if let (Event::WrittenBack { page, ok: true, .. }, Store::Remote(remote)) = (event, &self.store) {
-                remote.mark_held(page.0, pager.page_of(page.0).1);
-            }
             if is_completion(event) {
                 self.waits.completed();
             }
@@ -380,7 +356,8 @@ impl Engine {
                 work.opened |=
                     matches!((event, action), (Event::Fault { .. }, Action::Open { .. } | Action::Show { .. }));
                 if let Action::Release { unit, count } = action {
-                    self.release(unit, count);
+                    // While the pager is locked: a later write-back of the same unit must not be overtaken.
+                    self.store.release(unit, count);
                 } else {
                     work.todo.push(Todo { action, units: pager.page_of(page_of(action)).1 });
                 }
@@ -390,14 +367,6 @@ impl Engine {
         drop(core);
         work.todo[at..].reverse();
         progress
-    }
-
-    /// Takes effect while the pager is locked: a later write-back of the same unit must not be overtaken.
-    fn release(&self, unit: u32, count: u32) {
-        match &self.store {
-            Store::Direct(direct) => direct.release(unit, count),
-            Store::Remote(remote) => remote.release(unit, count),
-        }
     }
 
     fn carry_out(&self, work: &mut Work) {
@@ -441,7 +410,7 @@ impl Engine {
                     self.wake(page, units, work);
                     self.ring(page);
                 }
-                Action::Release { unit, count } => self.release(unit, count),
+                Action::Release { unit, count } => self.store.release(unit, count),
             }
         }
     }
@@ -470,77 +439,6 @@ impl Engine {
         Span { offset: self.bytes(page.0), len: self.bytes(units) }
     }
 
-    // ---- bringing in ------------------------------------------------------------------------------------------------
-
-    fn fetch(&self, read: Read, source: Source, work: &mut Work) {
-        if let (Source::Server, Store::Remote(remote)) = (source, &self.store) {
-            add(&self.counters.requests, 1);
-            return remote.fetch(self, read, &mut |event| {
-                self.step(&[event], work);
-            });
-        }
-        let event = match read.frame {
-            Some(frame) => {
-                self.fill_frame(&read, source, self.view.frame(frame));
-                Event::Fetched { page: read.page, ok: true }
-            }
-            None => {
-                let certain = self.fill_view(&read, source, work.bounce as *mut u8);
-                Event::Arrived { page: read.page, count: read.count, certain, ok: true }
-            }
-        };
-        self.step(&[event], work);
-        if read.frame.is_none() {
-            self.notify(read.page, read.count);
-        }
-    }
-
-    fn fill_frame(&self, read: &Read, source: Source, to: *mut u8) {
-        let len = read.bytes as usize;
-        // SAFETY: the frame is in transit and has room for its page; sources are undisturbed while they are read.
-        unsafe {
-            match (source, &self.store) {
-                (Source::Frame(from), _) => copy::copy(self.view.frame(from), to, len),
-                (Source::Server, Store::Direct(direct)) => direct.read(read.page.0, len, to),
-                _ => copy::zero(to, len),
-            }
-        }
-    }
-
-    /// Copies a run into view. Returns false when a page was there already: then all of the run is open for writing.
-    fn fill_view(&self, read: &Read, source: Source, bounce: *mut u8) -> bool {
-        let span = Span { offset: self.bytes(read.page.0), len: read.bytes as usize };
-        let mut certain = true;
-        match (source, &self.store) {
-            (Source::Frame(from), _) => {
-                // SAFETY: the pages are in transit; the frame is undisturbed while it is copied.
-                certain = unsafe { self.view.copy_in(span, self.view.frame(from), read.writable > 0) };
-            }
-            (Source::Server, Store::Direct(direct)) => {
-                direct.visit(read.page.0, span.len, bounce, |done, from, len| {
-                    certain &= self.show(read, Span { offset: span.offset + done, len }, from);
-                })
-            }
-            _ => certain = self.show(read, span, self.view.zeroes()),
-        }
-        if !certain {
-            self.view.open(span);
-        }
-        certain
-    }
-
-    /// Copies bytes of a run into view, its first pages writable and the others protected. Returns false when a page was
-    /// there already.
-    fn show(&self, read: &Read, span: Span, from: *const u8) -> bool {
-        let at = span.offset - self.bytes(read.page.0);
-        let first = writable_bytes(read).saturating_sub(at).min(span.len);
-        let rest = Span { offset: span.offset + first, len: span.len - first };
-        // SAFETY: the pages are in transit, and `from` has as many bytes as the span.
-        let part = |span: Span, from, writable| span.len == 0 || unsafe { self.view.copy_in(span, from, writable) };
-        let came = part(Span { len: first, ..span }, from, true);
-        part(rest, from.wrapping_add(first), false) && came
-    }
-
     // ---- upkeep -----------------------------------------------------------------------------------------------------
 
     /// What is done now and then, beside the program.
@@ -552,10 +450,7 @@ impl Engine {
                 break;
             }
         }
-        match &self.store {
-            Store::Direct(direct) => direct.refill(),
-            Store::Remote(remote) => remote.watch(self),
-        }
+        self.poll(Turn::Upkeep);
     }
 
     /// Where every part stands, for the line that ends a run in which nothing goes on.
@@ -564,19 +459,12 @@ impl Engine {
             Some(core) => core.pager.write_stand(out)?,
             None => out.write_str("the pager is locked")?,
         }
-        if let Store::Remote(remote) = &self.store {
-            remote.write_stand(out)?;
-        }
-        Ok(())
+        self.store.tell(Words::Stand, out)
     }
 
     /// How long nothing may go on before that is a hang, in milliseconds.
     pub(crate) fn hang_ms(&self) -> u64 {
-        let server_ms = match &self.store {
-            Store::Remote(remote) => remote.silent().as_millis() as u64,
-            Store::Direct(_) => PRIVATE_SILENT_MS,
-        };
-        server_ms + HANG_MARGIN_MS
+        self.store.silent().as_millis() as u64 + HANG_MARGIN_MS
     }
 
     /// Adds what happened since the last time to the shared counters.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use std::time::Duration;
 
 use hanare_paging::{self as paging, ConfigError, Geometry, Pager, Space, policy, prefetch};
+use hanare_store::{Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
 use hanare_sys::descriptors;
 use hanare_sys::features::{Features, FeaturesError};
 use hanare_sys::flags::OWN;
@@ -21,12 +22,11 @@ use hanare_sys::signal::{self, SignalError, SignalMask};
 use hanare_sys::thread::{self, CpuCell};
 use hanare_sys::uffd::{Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
-use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions, Writer};
+use hanare_wire::{Key, KeyError, LinkError, Session, SessionOptions};
 
 use crate::choose::{self, ChooseError};
-use crate::clock::now_ns;
 use crate::counters::{Counters, Snapshot, add, raise};
-use crate::engine::{Engine, Parts, Store};
+use crate::engine::{Engine, Parts};
 use crate::extents::Extents;
 use crate::fatal::{self, EXIT_BEFORE};
 use crate::fork;
@@ -37,13 +37,12 @@ use crate::plan::{self, Plan, PlanError};
 use crate::promise::Refusal;
 use crate::span::{OS_PAGE, Span};
 use crate::stats::{Stats, StatsError};
-use crate::store::direct::{Direct, DirectError};
-use crate::store::remote::{Opened, Remote, Shape};
 use crate::tracing;
 use crate::tree::Seat;
 use crate::view::{Mechanism, Program, Sizes, Still, View, ViewError};
 use crate::windows::Windows;
 use hanare_settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
+use hanare_sys::clock::now_ns;
 
 mod places;
 mod start;
@@ -55,7 +54,7 @@ use start::ready;
 pub use start::{before_start, ensure_started, is_alone, is_dormant, rehearse, start, start_later};
 pub(crate) use start::{join, open_doors, open_mechanism, open_store, set_state};
 pub use threads::leaves;
-pub(crate) use threads::{Running, left_alone};
+pub(crate) use threads::left_alone;
 
 /// Why far memory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +71,7 @@ pub enum StartError {
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
-    Direct(#[from] DirectError),
+    Direct(#[from] SlotsError),
     #[error("{server}: {source}")]
     Server { server: String, source: LinkError },
     #[error(transparent)]
@@ -728,22 +727,6 @@ impl State {
 }
 
 // ---- ending ---------------------------------------------------------------------------------------------------------
-
-/// A thread of Hanare's that touches no far memory: not one of the program's, until this is dropped.
-pub(crate) struct OwnThread(());
-
-impl OwnThread {
-    pub(crate) fn new() -> Self {
-        OWN_THREADS.fetch_add(1, Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for OwnThread {
-    fn drop(&mut self) {
-        OWN_THREADS.fetch_sub(1, Relaxed);
-    }
-}
 
 /// What is to be done now and then, by a thread of Hanare's own that is inside the gate.
 pub(crate) fn keep() {

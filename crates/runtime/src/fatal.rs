@@ -6,14 +6,12 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Release},
 };
 
-/// A memory server was lost, lied or fell silent.
-pub(crate) const EXIT_LOST: i32 = 120;
+pub(crate) use hanare_store::EXIT_LOST;
+
 /// The kernel refused for good what paging cannot do without, or nothing went on any more.
 pub(crate) const EXIT_KERNEL: i32 = 123;
 /// Far memory could not be had in the first place.
 pub(crate) const EXIT_BEFORE: i32 = 125;
-/// Memory servers and spill are full.
-pub(crate) const EXIT_FULL: i32 = 121;
 
 /// A line on the stack: the pager may be in the middle of a fault, where nothing may be allocated.
 struct Line {

@@ -21,10 +21,10 @@ use hanare_sys::map;
 use hanare_sys::mark;
 use hanare_sys::pagemap::Pagemap;
 use hanare_sys::signal::{self, FaultInfo, SignalMask, Unblocked, Verdict};
-use hanare_wire::{Attachment, LinkError, Session};
+use hanare_wire::LinkError;
 
 use crate::counters::add;
-use crate::engine::{Engine, Kept, Store};
+use crate::engine::{Engine, Kept};
 use crate::extents::Extents;
 use crate::far::{self, Launch, StartError, State};
 use crate::fatal::{self, EXIT_LOST};
@@ -32,17 +32,12 @@ use crate::span::Span;
 use crate::tree::Seat;
 use crate::view::View;
 use crate::{gate, heap, tracing};
+use hanare_store::{Kind, Links};
 
 /// Why a child cannot share far memory that another thread has just set up.
 const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
 /// How long a fork waits for what is under way. Servers that fall silent end the program before that.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
-
-/// The child's own links.
-enum Links {
-    Direct(Attachment),
-    Remote(Vec<Session>),
-}
 
 /// What becomes of the child.
 enum Plan {
@@ -76,7 +71,7 @@ struct Asleep {
     kept: Kept,
     view: View,
     /// The parent's, to be taken over; none where nothing is away.
-    store: Option<(Store, Links)>,
+    store: Option<(Kind, Links)>,
     /// Opens a link to the private server, wherever this process goes meanwhile.
     door: Option<OwnedFd>,
     /// Tells which pages it accessed meanwhile, also where `/proc` is out of reach then.
@@ -266,10 +261,7 @@ fn let_fork(engine: &Engine) -> Result<(), String> {
 }
 
 fn open_links(engine: &Engine) -> Result<Links, LinkError> {
-    match engine.store() {
-        Store::Direct(direct) => direct.share().map(Links::Direct),
-        Store::Remote(remote) => remote.share().map(Links::Remote),
-    }
+    engine.store().clone_links()
 }
 
 /// The fork of a process that is asleep itself: its child sleeps as well, with as much room.
@@ -298,10 +290,9 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
     let idle = state.idle();
     let State { engine, extents, launch, .. } = *state;
     let (kept, view, store) = engine.apart();
-    let (store, door) = match (links, store) {
-        (Some(links), store) => (Some((store, links)), None),
-        (None, Store::Direct(direct)) => (None, Some(direct.into_door())),
-        (None, Store::Remote(_)) => (None, None),
+    let (store, door) = match links {
+        Some(links) => (Some((store, links)), None),
+        None => (None, store.into_door()),
     };
     Some(Asleep { kept, view, store, door, pagemap: None, extents: extents.into_inner(), idle, launch, seat })
 }
@@ -351,14 +342,11 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
     let _room = room();
     let mechanism = far::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
     let was_asleep = store.is_none();
-    let (store, writers) = match store {
-        Some((Store::Direct(direct), Links::Direct(link))) => (Store::Direct(direct.again(link)?), Vec::new()),
-        Some((Store::Remote(remote), Links::Remote(sessions))) => {
-            let (remote, writers) = remote.again(sessions);
-            (Store::Remote(remote), writers)
-        }
+    let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
+    let (store, senders) = match on_links {
+        Some(both) => both,
         // Nothing is away: the links are new ones.
-        _ => far::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
+        None => far::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism)?;
     let taken = spans(&extents);
@@ -382,7 +370,7 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
         descriptors::forget(fd.as_raw_fd());
     }
     drop((door, pagemap));
-    far::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, writers)?;
+    far::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, senders)?;
     far::open_doors();
     Ok(())
 }

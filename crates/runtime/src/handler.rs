@@ -5,19 +5,20 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
+use hanare_store::Polled;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
 use hanare_sys::{Errno, futex, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
-use crate::clock::now_ns;
-use crate::engine::{Engine, Store};
+use crate::engine::Engine;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::span::OS_PAGE;
 use crate::together::Together;
 use crate::watchdog::{Hang, Waiting, Watchdog};
 use crate::{accounts, far, gate, kernel};
+use hanare_sys::clock::now_ns;
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
 const WAITING_MAX: usize = 256;
@@ -99,7 +100,7 @@ impl Handler {
             far::touched_by(tid);
             let small = self.engine.is_small(addr);
             // A server that must be waited for needs the CPU itself.
-            if small && matches!(self.engine.store(), Store::Direct(_)) {
+            if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
@@ -145,31 +146,25 @@ impl Handler {
 
     /// Sleeps until there is a fault, or until something that was asked for ahead of its use has arrived.
     fn idle(&self) {
-        let arriving = match self.engine.store() {
-            Store::Remote(remote) => remote.arriving(),
-            Store::Direct(_) => None,
-        };
+        let arriving = self.engine.store().arriving();
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
         let ready = self.wait(arriving, timeout);
-        if let (false, Store::Remote(remote)) = (ready.events, self.engine.store()) {
-            remote.pump(self.engine, Wait::Now);
+        if !ready.events {
+            self.engine.receive(Wait::Now);
         }
     }
 
     /// Receives what the waiting faults wait for: polling at first, then asleep, but never past a new fault for long.
     fn receive(&self) {
         let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
-        match self.engine.store() {
-            Store::Remote(remote) if remote.is_reading() => {
-                let wait = match rounds < ROUNDS_POLLING {
-                    true => Wait::Spin { iterations: 20 },
-                    false => Wait::Block { timeout: Duration::from_millis(1) },
-                };
-                if remote.pump(self.engine, wait) || rounds < ROUNDS_POLLING {
-                    return;
-                }
-            }
-            _ => {}
+        let wait = match rounds < ROUNDS_POLLING {
+            true => Wait::Spin { iterations: 20 },
+            false => Wait::Block { timeout: Duration::from_millis(1) },
+        };
+        match self.engine.receive(wait) {
+            Polled::Received => return,
+            Polled::Busy if rounds < ROUNDS_POLLING => return,
+            Polled::Busy | Polled::Idle => {}
         }
         self.wait(None, Duration::from_micros(200));
     }
@@ -195,7 +190,7 @@ pub(crate) fn keep(engine: &'static Engine) {
     let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
     loop {
         let heard = KEEPER_BELL.load(Acquire);
-        let busy = matches!(engine.store(), Store::Remote(remote) if remote.is_reading());
+        let busy = engine.store().is_reading();
         futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
             end_hang(engine, hang);

@@ -1,14 +1,13 @@
 //! The engine that gives a live program far memory, and the C API on it.
 //!
-//! `far` is the door; `engine` drives the pure pager of `hanare_paging` through `view` (the program's memory), `store`
-//! (where pages live) and `handler` (the traps); `plan` and `choose` decide the shapes of a run beforehand; `settings`,
-//! `hostfile` and `stats` carry what goes in and comes out.
+//! `far` is the door; `engine` drives the pure pager of `hanare_paging` between `view` (the program's memory), the store
+//! (`hanare_store`: where pages are while they are away) and `handler` (the traps); `plan` and `choose` decide the shapes of
+//! a run beforehand; `counters` and `stats` say what happened.
 
 mod accounts;
 pub mod adopt;
 pub mod capi;
 pub mod choose;
-mod clock;
 pub mod counters;
 mod engine;
 pub mod extents;
@@ -22,12 +21,10 @@ mod kernel;
 pub mod near;
 mod plan;
 pub mod polling;
-pub mod private;
 mod promise;
 mod restrictions;
 mod span;
 pub mod stats;
-mod store;
 mod together;
 mod tracing;
 mod tree;

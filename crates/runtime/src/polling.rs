@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use hanare_sys::signal::SignalMask;
 use hanare_sys::{futex, thread};
 
-use crate::clock::now_ns;
+use hanare_sys::clock::now_ns;
 
 /// Most CPUs that are kept awake. On a larger machine `together` does what can be done.
 const POLLERS_MAX: usize = 3;

@@ -12,12 +12,12 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::clock::now_ns;
 use crate::counters::add;
-use crate::engine::{Engine, Store};
+use crate::engine::Engine;
 use crate::fatal;
-use crate::store::remote::STRETCH_BYTES;
 use hanare_settings::Overcommit;
+use hanare_store::{Ask, STRETCH_BYTES, Store, Telling, Words};
+use hanare_sys::clock::now_ns;
 
 /// What the servers said of their room is believed for so long.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -80,9 +80,9 @@ impl Engine {
         if overcommit == Overcommit::Always {
             return true;
         }
-        let age = now_ns().saturating_sub(self.room_known_ns());
+        let age = now_ns().saturating_sub(self.store().room(Ask::Known).known_ns);
         if age > BELIEVED.as_nanos() as u64 {
-            self.ask_for_room();
+            self.store().room(Ask::Servers);
         }
         if self.books(allocated).allow(request, overcommit) {
             return true;
@@ -96,7 +96,7 @@ impl Engine {
             waits -= 1;
             std::thread::sleep(SETTLING_STEP);
         }
-        self.ask_for_room();
+        self.store().room(Ask::Servers);
         self.books(allocated).allow(request, overcommit) || self.refuses(request)
     }
 
@@ -110,42 +110,14 @@ impl Engine {
 
     fn books(&self, allocated: u64) -> Books {
         let (touched, to_place, local) = self.touched_placed_and_budget_bytes();
-        let (capacity, placed) = match self.store() {
-            Store::Direct(direct) => (direct.capacity_bytes(), touched),
-            Store::Remote(remote) => {
-                let (capacity, placed) = remote.capacity_and_placed_bytes();
-                (capacity, placed.max(to_place))
-            }
-        };
-        Books { capacity, touched, placed, allocated, local }
-    }
-
-    fn room_known_ns(&self) -> u64 {
-        match self.store() {
-            Store::Direct(direct) => direct.room_known_ns(),
-            Store::Remote(remote) => remote.room_known_ns(),
-        }
-    }
-
-    fn ask_for_room(&self) {
-        match self.store() {
-            Store::Direct(direct) => direct.ask_for_room(),
-            Store::Remote(remote) => remote.ask_for_room(),
-        }
+        let room = self.store().room(Ask::Known);
+        let placed = room.placed_bytes.map_or(touched, |placed| placed.max(to_place));
+        Books { capacity: room.capacity_bytes, touched, placed, allocated, local }
     }
 
     fn tell_refusal(&self, request: u64) {
-        match self.store() {
-            Store::Direct(_) => fatal::say(format_args!(
-                "an allocation of {request} bytes was refused (ENOMEM): the private memory server and its spill space have no \
-                 room for it; give more --memory or a --spill directory"
-            )),
-            Store::Remote(remote) => fatal::say(format_args!(
-                "an allocation of {request} bytes was refused (ENOMEM): {}; name a further --server, or give one more \
-                 --memory, a --spill directory or a larger --client-quota",
-                remote.room_in_words()
-            )),
-        }
+        let why = Telling(self.store(), Words::NoRoom);
+        fatal::say(format_args!("an allocation of {request} bytes was refused (ENOMEM): {why}"));
     }
 }
 

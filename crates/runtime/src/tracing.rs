@@ -16,10 +16,10 @@ use hanare_sys::descriptors;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{MapError, Mapping};
 
-use crate::clock::now_ns;
 use crate::fatal;
 use crate::plan::Plan;
 use hanare_settings::{Mode, Settings};
+use hanare_sys::clock::now_ns;
 
 /// Bytes of the ring: what a hundred thousand faults, or some tenths of a second, may fill while the file is waited for.
 const RING_BYTES: usize = 8 << 20;

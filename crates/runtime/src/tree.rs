@@ -10,8 +10,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::clock::now_ns;
 use crate::counters::{Counters, raise};
+use hanare_sys::clock::now_ns;
 
 /// Processes with far memory at a time.
 const MEMBERS_MAX: usize = 1024;

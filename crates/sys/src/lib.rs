@@ -15,6 +15,7 @@
 compile_error!("hanare-sys needs 64-bit Linux");
 
 pub mod batch;
+pub mod clock;
 pub mod copy;
 pub mod descriptors;
 pub mod environment;

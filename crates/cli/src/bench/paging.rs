@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use hanare::polling::Pollers;
-use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare::stats::{Stats, StatsError};
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_settings::{
     Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
 };
+use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_wire::Endpoint;
 use thiserror::Error;
 

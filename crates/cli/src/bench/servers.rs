@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use hanare::private::PrivateError;
 use hanare_server::ServerError;
 use hanare_settings::{Local, Mode, PageSize, ServerSpec, Settings, SettingsError, parse_size};
+use hanare_store::private::PrivateError;
 use hanare_wire::limits::RANGE_MAX;
 use hanare_wire::{Endpoint, LinkError, Session, SessionOptions, Wait};
 use thiserror::Error;

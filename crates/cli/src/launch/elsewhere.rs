@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
-use hanare::private::{Private, PrivateError, PrivateOptions};
 use hanare_settings::fits::TooMuch;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{Local, POLICIES, ServerSpec, Settings, SettingsError, parse_name, parse_size};
+use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 

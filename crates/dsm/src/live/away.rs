@@ -4,7 +4,6 @@
 //! This room moves bytes and knows what is held where; which pages leave it does not know. A page that comes back keeps its
 //! place, so that one that is not written meanwhile need not go again.
 
-mod own;
 mod servers;
 mod slots;
 
@@ -12,13 +11,15 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use hanare_store::private::{self, PrivateError};
+use hanare_store::{SlotsError, StoreError};
 use hanare_sys::map::MapError;
 use hanare_wire::{Key, KeyError, LinkError};
 
 use super::elsewhere::Elsewhere;
 use crate::coherence::Run;
 use servers::Servers;
-use slots::Slots;
+use slots::InSlots;
 
 /// Bytes of a page.
 const PAGE: usize = super::region::PAGE;
@@ -37,29 +38,23 @@ pub(super) enum AwayError {
     /// There is no room left.
     #[error("the memory servers are full; give more room: 'hanare serve --memory', --spill, or another --server")]
     Full,
-    /// The private server is full.
-    #[error("the private memory server and its spill space are full; give more --memory or a --spill directory")]
-    PrivateFull,
-    /// The private server is gone.
-    #[error("the private memory server is gone; the shared pages it held went with it")]
-    Gone,
-    /// Its spill file.
-    #[error("the private memory server's spill file cannot be {what}: {source}; check its disk")]
-    Spill {
-        /// Read or written.
-        what: &'static str,
-        /// What the system said.
-        source: std::io::Error,
+    /// The private server.
+    #[error("{what}")]
+    Private {
+        /// What is wrong with it.
+        what: String,
+        /// The exit code for it.
+        code: i32,
     },
-    /// Slots that cannot be mapped.
-    #[error("cannot map the private memory server's slots: {0}; raise the limit on address space")]
+    /// It cannot be used.
+    #[error(transparent)]
+    Slots(#[from] SlotsError),
+    /// There is no memory.
+    #[error("cannot have room for a page: {0}; raise the limit on address space")]
     Map(#[from] MapError),
     /// There is no private server.
-    #[error("cannot start a private memory server: {what}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
-    Start {
-        /// Why.
-        what: String,
-    },
+    #[error("{0}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
+    Start(#[from] PrivateError),
     /// The key is no use.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -69,24 +64,31 @@ impl AwayError {
     /// The exit code for it: those of `hanare run`.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
-            AwayError::Full | AwayError::PrivateFull => super::fatal::EXIT_FULL,
+            AwayError::Full => super::fatal::EXIT_FULL,
+            AwayError::Private { code, .. } => *code,
             _ => super::fatal::EXIT_SERVER,
         }
     }
 }
 
+impl From<StoreError<'_>> for AwayError {
+    fn from(error: StoreError<'_>) -> Self {
+        AwayError::Private { what: error.to_string(), code: error.exit_code() }
+    }
+}
+
 /// The store of one rank.
 pub(super) enum Away {
-    Slots(Box<Slots>),
+    Slots(Box<InSlots>),
     Servers(Servers),
 }
 
 impl Away {
     /// Connects a rank whose region has so many pages.
     pub(super) fn open(elsewhere: &Elsewhere, pages: u32, ranks: u16) -> Result<Self, AwayError> {
-        let slots = |socket: &Path| Slots::open(socket, pages).map(|slots| Away::Slots(Box::new(slots)));
+        let slots = |socket: &Path| InSlots::open(socket, pages).map(|slots| Away::Slots(Box::new(slots)));
         match elsewhere {
-            Elsewhere::Own => slots(&own::start(ranks)?),
+            Elsewhere::Own => slots(&private::for_this_process(u64::from(ranks), None)?),
             Elsewhere::Private(socket) => slots(socket),
             Elsewhere::Servers { servers, key, timeout_s } => {
                 let key = key.as_deref().map(Key::from_file).transpose()?;
@@ -135,10 +137,7 @@ impl Away {
     /// What is held of these pages is not needed any more.
     pub(super) fn forget(&mut self, run: Run) -> Result<(), AwayError> {
         match self {
-            Away::Slots(slots) => {
-                slots.forget(run);
-                Ok(())
-            }
+            Away::Slots(slots) => slots.forget(run),
             Away::Servers(servers) => servers.forget(run),
         }
     }
@@ -301,6 +300,9 @@ mod tests {
         let error = servers.look().expect_err("it has ended");
         assert!(error.to_string().contains(&name) && error.exit_code() == super::super::fatal::EXIT_SERVER, "{error}");
         let error = slots.look().expect_err("it has ended");
-        assert!(matches!(error, AwayError::Gone) && error.exit_code() == super::super::fatal::EXIT_SERVER, "{error}");
+        assert!(
+            matches!(error, AwayError::Private { .. }) && error.exit_code() == super::super::fatal::EXIT_SERVER,
+            "{error}"
+        );
     }
 }

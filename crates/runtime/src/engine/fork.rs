@@ -5,18 +5,19 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use hanare_paging::{Event, Pager, Progress};
+use hanare_store::{Kind, Polled};
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
-use super::{BELLS, Core, Engine, Store, Work};
+use super::{BELLS, Core, Engine, Work};
 use crate::accounts::Accounts;
-use crate::clock::now_ns;
 use crate::counters::Counters;
 use crate::span::Span;
 use crate::tree::Seat;
 use crate::view::View;
+use hanare_sys::clock::now_ns;
 
 /// After this long without a page leaving, what is left is held by transfers.
 const HELD_NS: u64 = 1_000_000_000;
@@ -52,7 +53,7 @@ impl Engine {
     /// Whether nothing is under way.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = self.core.lock().pager.is_settled();
-        settled && !matches!(&self.store, Store::Remote(remote) if !remote.is_idle())
+        settled && self.store.is_idle()
     }
 
     /// Whether the server may hold bytes of any page.
@@ -117,18 +118,14 @@ impl Engine {
 
     /// Receives what is on its way, or waits a moment for the threads that do.
     fn lend_a_hand(&self) {
-        let received = match &self.store {
-            Store::Remote(remote) if remote.is_reading() => remote.pump(self, Wait::Spin { iterations: 100 }),
-            _ => false,
-        };
-        if !received {
+        if self.receive(Wait::Spin { iterations: 100 }) != Polled::Received {
             let nobody = AtomicU32::new(0);
             futex::wait(&nobody, 0, Some(Duration::from_micros(50)));
         }
     }
 
     /// Takes the engine apart, in a child where no other thread exists.
-    pub(crate) fn apart(self) -> (Kept, View, Store) {
+    pub(crate) fn apart(self) -> (Kept, View, Kind) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
             pager,
@@ -147,7 +144,7 @@ impl Engine {
     }
 
     /// Goes on with what was kept.
-    pub(crate) fn again(kept: Kept, view: View, store: Store) -> Self {
+    pub(crate) fn again(kept: Kept, view: View, store: Kind) -> Self {
         let accounts = Accounts::from_now_on(kept.counters, kept.unit_bytes, kept.overhead_bytes, &kept.pager);
         Self {
             view,

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use hanare_paging::{Action, Bytes, Event, FrameId, PageId, limits};
+use hanare_store::{Saved, Store, Write};
 use hanare_sys::copy;
 
-use super::{Engine, Store, Todo, Work, page_of};
-use crate::clock::now_ns;
+use super::{Engine, Todo, Work, bring, page_of};
 use crate::counters::add;
 use crate::span::Span;
-use crate::store::direct::Direct;
 use crate::view::Moved;
+use hanare_sys::clock::now_ns;
 
 // What became of the pages of a batch is kept in a bit for each.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
@@ -145,25 +145,33 @@ impl Engine {
                 // SAFETY: the page is in view, and nobody writes to it; `to` has room for it.
                 None => unsafe { self.view.read(span, to) },
             };
-            match (*frame, &self.store) {
-                (Some(frame), _) => copy_to(self.view.frame(frame)),
-                (None, Store::Direct(direct)) if *bytes != Bytes::Dirty => {
-                    let here = aside.or_else(|| self.view.frozen(span));
-                    let is_same = |here: *const u8| match *bytes {
-                        // SAFETY: both have so many bytes, and nobody writes to either.
-                        Bytes::MaybeZero => unsafe { copy::equal(here, self.view.zeroes(), span.len) },
-                        _ => is_as_held(direct, page, here, span.len),
-                    };
-                    if here.is_some_and(is_same) {
-                        *bytes = Bytes::Clean;
-                    } else {
-                        direct.write(page.0, span.len, bounce, copy_to);
-                    }
-                }
-                (None, Store::Direct(direct)) => direct.write(page.0, span.len, bounce, copy_to),
-                (None, Store::Remote(_)) => {}
+            if let Some(frame) = *frame {
+                copy_to(self.view.frame(frame));
+                continue;
+            }
+            let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.frozen(span)) };
+            // SAFETY: both have so many bytes, and nobody writes to either.
+            let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
+            if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
+                *bytes = Bytes::Clean;
+                continue;
+            }
+            let may_be_same = *bytes == Bytes::Unknown;
+            let write = Write { page, bytes: span.len as u32, frame: None, at: here, may_be_same, spare: bounce };
+            // SAFETY: nobody writes to the page any more; the spare room is this work's.
+            if unsafe { self.save(&write, &mut |to| copy_to(to)) } == Saved::Same {
+                *bytes = Bytes::Clean;
             }
         }
+    }
+
+    /// Has the store write a page.
+    ///
+    /// # Safety
+    /// As for [`Store::write`].
+    unsafe fn save(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Saved {
+        // SAFETY: passed on from the caller.
+        unsafe { self.store.write(write, fill) }.unwrap_or_else(|error| bring::end(&error))
     }
 
     fn tell_taken_out(&self, leaving: &[Todo], fates: Fates, work: &mut Work) {
@@ -183,24 +191,16 @@ impl Engine {
     }
 
     pub(super) fn write_back(&self, page: PageId, frame: FrameId, units: u32, work: &mut Work) {
-        let len = self.bytes(units);
-        match &self.store {
-            Store::Remote(remote) => remote.write_back(page, frame, len as u32),
-            Store::Direct(direct) => {
-                let from = self.view.frame(frame);
-                // SAFETY: a frame being written back is not disturbed; `write` gives a place with room for it.
-                direct.write(page.0, len, work.bounce as *mut u8, |to| unsafe { copy::copy(from, to, len) });
-                self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
-                self.ring(page);
-            }
+        let (from, len) = (self.view.frame(frame), self.bytes(units));
+        let (at, spare) = (Some(from.cast_const()), work.bounce as *mut u8);
+        let write = Write { page, bytes: len as u32, frame: Some(frame), at, may_be_same: false, spare };
+        // SAFETY: a frame being written back is not disturbed; `to` has room for it, and the spare room is this work's.
+        let saved = unsafe { self.save(&write, &mut |to| copy::copy(from, to, len)) };
+        if saved != Saved::Later {
+            self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
+            self.ring(page);
         }
     }
-}
-
-/// Whether the bytes at `here`, a page's that nobody writes to, are the very ones of its slot.
-fn is_as_held(direct: &Direct, page: PageId, here: *const u8, len: usize) -> bool {
-    // SAFETY: both have so many bytes; the slot is the page's, and nobody writes to it either.
-    direct.look_at_slot(page.0, |there| unsafe { copy::equal(here, there, len) }).unwrap_or(false)
 }
 
 /// What became of the pages of a batch, a bit for each.

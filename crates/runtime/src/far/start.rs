@@ -80,7 +80,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
     let view = open_view(&plan, mode, &features)?;
-    let (store, writers) = open_store(settings, &plan, None)?;
+    let (store, senders) = open_store(settings, &plan, None)?;
     let pager = open_pager(settings, &plan, mode)?;
     let geometry = plan.config.geometry;
     let engine = Engine::new(Parts {
@@ -103,7 +103,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     LEN.store(len, Relaxed);
     // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
     unsafe { libc::atexit(at_exit) };
-    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, writers)?;
+    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
     heap::open(base, len)?;
     open_doors();
     Ok(())
@@ -132,7 +132,7 @@ pub(crate) fn set_state(
     (extents, idle): (Extents, u64),
     launch: Launch,
     seat: Seat,
-    writers: Vec<Writer>,
+    senders: Vec<Sender>,
 ) -> Result<(), StartError> {
     let granularity = launch.plan.config.geometry.unit_bytes as usize;
     let mode = launch.mode;
@@ -151,7 +151,7 @@ pub(crate) fn set_state(
     STATE.store(state, Release);
     add(&state.engine.counters.processes, 1);
     open_trap(state, mode)?;
-    open_threads(state, writers)
+    open_threads(state, senders)
 }
 
 /// Far memory can be had from now on.
@@ -311,7 +311,7 @@ pub(crate) fn open_store(
     settings: &Settings,
     plan: &Plan,
     door: Option<BorrowedFd<'_>>,
-) -> Result<(Store, Vec<Writer>), StartError> {
+) -> Result<(Kind, Vec<Sender>), StartError> {
     let units = plan.config.geometry.units;
     let unit = plan.config.geometry.unit_bytes as usize;
     if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
@@ -320,8 +320,8 @@ pub(crate) fn open_store(
             Some(door) => Attachment::open_through(door, slot_bytes),
             None => Attachment::open(path, slot_bytes),
         };
-        let link = link.map_err(DirectError::Link)?;
-        return Ok((Store::Direct(Direct::new(link, units, unit, &handler::KEEPER_BELL)?), Vec::new()));
+        let slots = Slots::new(link.map_err(SlotsError::Link)?, units, unit, &handler::KEEPER_BELL)?;
+        return Ok((Kind::Slots(Box::new(slots)), Vec::new()));
     }
     let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
     let silent = Duration::from_secs(u64::from(settings.timeout_s));
@@ -344,8 +344,8 @@ pub(crate) fn open_store(
         small_frames: plan.config.small.frames,
         wide_frames: plan.config.wide.frames,
     };
-    let (remote, writers) = Remote::new(opened, shape, bounce, silent)?;
-    Ok((Store::Remote(remote), writers))
+    let (remote, senders) = Remote::new(opened, shape, bounce, silent)?;
+    Ok((Kind::Remote(Box::new(remote)), senders))
 }
 
 fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
@@ -372,14 +372,12 @@ fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
     Ok(signal::install(signal, handler::on_signal)?)
 }
 
-fn open_threads(state: &'static State, writers: Vec<Writer>) -> Result<(), StartError> {
+fn open_threads(state: &'static State, senders: Vec<Sender>) -> Result<(), StartError> {
     own_thread(c"hanare-keeper", || handler::keep(&state.engine))?;
-    for (index, writer) in writers.into_iter().enumerate() {
+    for sender in senders {
         own_thread(c"hanare-writer", move || {
             let _mask = SignalMask::block_all();
-            if let Store::Remote(remote) = state.engine.store() {
-                remote.run_writer(&state.engine, index, writer);
-            }
+            state.engine.run_sender(sender);
         })?;
     }
     match state.engine.view().uffd() {

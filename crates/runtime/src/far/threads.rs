@@ -16,7 +16,7 @@ const ARENA_BYTES: usize = 64 << 20;
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// The calling thread is one of Hanare's while this lives: neither do programs wait for it before they end.
-pub(crate) struct Running {
+struct Running {
     _uncounted: thread::Uncounted,
 }
 
@@ -25,7 +25,7 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Running {
     /// The starter of the thread waits for it, and has called [`thread::find_counted`] before.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self { _uncounted: thread::Uncounted::new() }
     }

@@ -1,21 +1,25 @@
-//! The same-host store: slots in a memfd (and past its limit in a spill file) that this process maps and copies itself.
+//! Slots of the private server: in a memfd (and past its limit in a spill file) that this process maps and copies itself.
 //!
-//! A fault here costs no request and no wake-up. Slots are granted in runs ahead of need by [`Direct::refill`]; only when
-//! that falls behind does a write-back ask by itself.
+//! A fault here costs no request and no wake-up. Slots are granted in runs ahead of need ([`Turn::Upkeep`]); only when that
+//! falls behind does a write ask by itself.
 
+use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::{again, copy, descriptors};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
-use super::{Held, shared::Shared};
-use crate::clock::now_ns;
-use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
+use crate::held::Held;
+use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
+use shared::Shared;
+
+mod shared;
 
 /// Bytes of slots asked for at a time: as much as was granted before, within these bounds.
 const GRANT_BYTES_MIN: usize = 4 << 20;
@@ -30,7 +34,7 @@ const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum DirectError {
+pub enum SlotsError {
     /// The link.
     #[error("private memory server: {0}")]
     Link(#[from] LinkError),
@@ -39,7 +43,8 @@ pub enum DirectError {
     Map(#[from] MapError),
 }
 
-pub(crate) struct Direct {
+/// The same-host store.
+pub struct Slots {
     unit_bytes: usize,
     slot_bytes: usize,
     /// The slots in memory, one after the other.
@@ -47,6 +52,7 @@ pub(crate) struct Direct {
     spill: Option<File>,
     table: LockCell<Table>,
     control: LockCell<Attachment>,
+    link_fd: RawFd,
     free_slots: AtomicU32,
     granted_slots: AtomicU32,
     /// What the server could still grant, in bytes, and when it said so.
@@ -74,14 +80,18 @@ struct Table {
     top: usize,
 }
 
-impl Direct {
-    /// Keeps `units` pages of the least size by a link to the private server.
-    pub(crate) fn new(
+impl Slots {
+    /// Keeps `units` pages of the least size by a link to the private server. `bell` is rung when few free slots are left,
+    /// for who gives the store its turns of upkeep.
+    ///
+    /// # Errors
+    /// The slots cannot be mapped.
+    pub fn new(
         attachment: Attachment,
         units: u32,
         unit_bytes: usize,
         bell: &'static AtomicU32,
-    ) -> Result<Self, DirectError> {
+    ) -> Result<Self, SlotsError> {
         let stretch_units = attachment.slot_size / unit_bytes as u32;
         let stretches = units.div_ceil(stretch_units) as usize;
         let table = Table {
@@ -100,7 +110,7 @@ impl Direct {
         unit_bytes: usize,
         table: Table,
         bell: &'static AtomicU32,
-    ) -> Result<Self, DirectError> {
+    ) -> Result<Self, SlotsError> {
         let slot_bytes = attachment.slot_size as usize;
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
@@ -118,12 +128,13 @@ impl Direct {
                 .as_ref()
                 .map(|fd| fd.try_clone().map(|fd| File::from(descriptors::keep(fd))))
                 .transpose()
-                .map_err(|source| DirectError::Link(LinkError::Io { what: "keeping the spill file open", source }))?,
+                .map_err(|source| SlotsError::Link(LinkError::Io { what: "keeping the spill file open", source }))?,
             table: LockCell::new(table),
             left_bytes: AtomicU64::new(attachment.capacity_bytes),
             left_known_ns: AtomicU64::new(now_ns()),
             idle_slots: AtomicU32::new(0),
             idle_since_ns: AtomicU64::new(now_ns()),
+            link_fd: attachment.as_fd().as_raw_fd(),
             control: LockCell::new(attachment),
             free_slots: AtomicU32::new(0),
             granted_slots: AtomicU32::new(0),
@@ -139,9 +150,19 @@ impl Direct {
         self.place(slot, inside)
     }
 
-    /// Hands the address of a held unit's bytes to `look`, unless they are in the spill file.
-    pub(crate) fn look_at_slot<T>(&self, unit: u32, look: impl FnOnce(*const u8) -> T) -> Option<T> {
-        self.reading(|| self.locate(unit).ok().map(look))
+    /// Whether a unit is held.
+    pub fn holds(&self, unit: u32) -> bool {
+        self.table.lock().held.has(unit)
+    }
+
+    /// Whether a held page's bytes are those at `here`. What is in the spill file is not looked at.
+    ///
+    /// # Safety
+    /// A page's bytes lie at `here`, and nobody changes them meanwhile.
+    unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
+        // SAFETY: both have so many bytes; the slot is the page's, and nobody writes to it.
+        let is_same = |there| unsafe { copy::equal(here, there, len) };
+        self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
     /// While this runs, no slot that it finds in the table goes back to the server.
@@ -161,60 +182,58 @@ impl Direct {
     }
 
     /// Walks a held range slot by slot: bytes done, where the piece lies, its length.
-    fn pieces(&self, unit: u32, len: usize, mut visit: impl FnMut(usize, Result<*const u8, u64>, usize)) {
+    fn pieces<'a>(
+        &'a self,
+        unit: u32,
+        len: usize,
+        mut visit: impl FnMut(usize, Result<*const u8, u64>, usize) -> Result<(), StoreError<'a>>,
+    ) -> Result<(), StoreError<'a>> {
         let unit_bytes = self.unit_bytes;
         let per_slot = self.slot_bytes / unit_bytes;
         let mut done = 0;
         while done < len {
             let at = unit + (done / unit_bytes) as u32;
             let piece = ((per_slot - at as usize % per_slot) * unit_bytes).min(len - done);
-            self.reading(|| visit(done, self.locate(at), piece));
+            self.reading(|| visit(done, self.locate(at), piece))?;
             done += piece;
         }
+        Ok(())
     }
 
-    /// Hands a held range to `visit` piece by piece, as addresses of its bytes: in their slots, or read into `bounce`
-    /// (room for `len` bytes) when spilled.
-    pub(crate) fn visit(&self, unit: u32, len: usize, bounce: *mut u8, mut visit: impl FnMut(usize, *const u8, usize)) {
-        self.pieces(unit, len, |done, place, piece| match place {
-            Ok(address) => visit(done, address, piece),
-            Err(position) => {
-                self.read_spill(position, bounce, piece);
-                visit(done, bounce, piece);
-            }
-        });
-    }
-
-    /// Copies a held range into a buffer.
+    /// Copies a held range to an address.
     ///
     /// # Safety
     /// `to` has `len` bytes of the caller's.
-    pub(crate) unsafe fn read(&self, unit: u32, len: usize, to: *mut u8) {
+    unsafe fn copy_to(&self, unit: u32, len: usize, to: *mut u8) -> Result<(), StoreError<'_>> {
         self.pieces(unit, len, |done, place, piece| {
-            // SAFETY: within the caller's buffer, and within a slot that is this session's.
+            // SAFETY: within the caller's bytes, and within a slot that is this session's.
             unsafe {
                 match place {
                     Ok(address) => copy::copy(address, to.add(done), piece),
-                    Err(position) => self.read_spill(position, to.add(done), piece),
+                    Err(position) => return self.read_spill(position, to.add(done), piece),
                 }
             }
-        });
+            Ok(())
+        })
     }
 
-    fn read_spill(&self, position: u64, to: *mut u8, len: usize) {
+    fn read_spill(&self, position: u64, to: *mut u8, len: usize) -> Result<(), StoreError<'_>> {
         // SAFETY: the callers pass a buffer of theirs with so many bytes.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
-        let result = self.spill.as_ref().map(|file| file.read_exact_at(into, position));
-        if !matches!(result, Some(Ok(()))) {
-            fatal::die(
-                EXIT_LOST,
-                format_args!("the private memory server's spill file cannot be read; check its disk"),
-            );
+        match self.spill.as_ref().map(|file| file.read_exact_at(into, position)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(StoreError::SpillRead),
         }
     }
 
     /// Writes a page into its slot, `fill` putting the bytes at the address it is given.
-    pub(crate) fn write(&self, unit: u32, len: usize, bounce: *mut u8, fill: impl FnOnce(*mut u8)) {
+    fn save(
+        &self,
+        unit: u32,
+        len: usize,
+        bounce: *mut u8,
+        fill: &mut dyn FnMut(*mut u8),
+    ) -> Result<(), StoreError<'_>> {
         let (slot, inside) = loop {
             let (found, is_shared) = {
                 let mut table = self.table.lock();
@@ -226,7 +245,7 @@ impl Direct {
                 (found, table.shared.has(stretch))
             };
             if is_shared {
-                self.unshare(unit, len == self.slot_bytes, bounce);
+                self.unshare(unit, len == self.slot_bytes, bounce)?;
                 continue;
             }
             if self.free_slots.load(Relaxed) + 1 == self.low() {
@@ -235,7 +254,7 @@ impl Direct {
             }
             match found {
                 Some(found) => break found,
-                None => self.grant(),
+                None => self.grant()?,
             }
         };
         match self.place(slot, inside) {
@@ -243,20 +262,21 @@ impl Direct {
             Err(position) => {
                 fill(bounce);
                 // SAFETY: `bounce` has room for a page and was just filled.
-                self.write_spill(position, unsafe { std::slice::from_raw_parts(bounce, len) });
+                self.write_spill(position, unsafe { std::slice::from_raw_parts(bounce, len) })?;
             }
         }
+        Ok(())
     }
 
-    fn write_spill(&self, position: u64, bytes: &[u8]) {
-        let written = self.spill.as_ref().map(|file| file.write_all_at(bytes, position));
-        if !matches!(written, Some(Ok(()))) {
-            fatal::die(EXIT_FULL, format_args!("the spill file cannot be written; check the space on its disk"));
+    fn write_spill(&self, position: u64, bytes: &[u8]) -> Result<(), StoreError<'_>> {
+        match self.spill.as_ref().map(|file| file.write_all_at(bytes, position)) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(StoreError::SpillWrite),
         }
     }
 
-    /// These units are no longer needed; slots that are wholly free are used again.
-    pub(crate) fn release(&self, unit: u32, count: u32) {
+    /// Slots that are wholly free are used again.
+    fn let_go(&self, unit: u32, count: u32) {
         let mut table = self.table.lock();
         for unit in unit..unit + count {
             if table.held.release(unit) {
@@ -272,13 +292,16 @@ impl Direct {
         }
     }
 
+    /// The link to the server, which has nothing to say by itself but its end.
+    pub fn link(&self) -> BorrowedFd<'_> {
+        // SAFETY: the link is open as long as this is.
+        unsafe { BorrowedFd::borrow_raw(self.link_fd) }
+    }
+
     /// Asks for more slots when few are left; also tells whether the server is still there.
-    pub(crate) fn refill(&self) {
+    fn refill(&self) -> Result<(), StoreError<'_>> {
         if !self.control.lock().is_alive() {
-            fatal::die(
-                EXIT_LOST,
-                format_args!("the private memory server is gone; the program's far memory went with it"),
-            );
+            return Err(StoreError::Gone);
         }
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
@@ -288,6 +311,7 @@ impl Direct {
         if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
             self.give_back_idle();
         }
+        Ok(())
     }
 
     /// Gives back slots that nobody wanted for a while, and begins to watch anew.
@@ -322,24 +346,6 @@ impl Direct {
         self.note_free(&table);
     }
 
-    /// What this process has been granted and what it could still be granted, in bytes, as far as is known.
-    pub(crate) fn capacity_bytes(&self) -> u64 {
-        u64::from(self.granted_slots.load(Relaxed)) * self.slot_bytes as u64 + self.left_bytes.load(Relaxed)
-    }
-
-    /// When the server last said what it could still grant.
-    pub(crate) fn room_known_ns(&self) -> u64 {
-        self.left_known_ns.load(Relaxed)
-    }
-
-    /// Asks it, and waits for the answer.
-    pub(crate) fn ask_for_room(&self) {
-        let mut control = self.control.lock();
-        // A link that failed shows itself to the keeper.
-        control.capacity_left().unwrap_or_default();
-        self.note_room(&control);
-    }
-
     fn note_room(&self, control: &Attachment) {
         self.left_bytes.store(control.capacity_left_bytes, Relaxed);
         self.left_known_ns.store(now_ns(), Relaxed);
@@ -363,22 +369,17 @@ impl Direct {
         if self.granted_slots.load(Relaxed) == 0 { 0 } else { self.grant_slots() / 2 }
     }
 
-    fn grant(&self) {
+    fn grant(&self) -> Result<(), StoreError<'_>> {
         let granted = match self.try_grant() {
             Err(LinkError::Full) if self.return_slots() => self.try_grant(),
             granted => granted,
         };
         match granted {
-            Ok(()) => {}
+            Ok(()) => Ok(()),
             // The keeper was granted the last ones while this thread waited for the link.
-            Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => {}
-            Err(LinkError::Full) => fatal::die(
-                EXIT_FULL,
-                format_args!(
-                    "the private memory server and its spill space are full; give more --memory or a --spill directory"
-                ),
-            ),
-            Err(error) => fatal::die(EXIT_LOST, format_args!("private memory server: {error}")),
+            Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => Ok(()),
+            Err(LinkError::Full) => Err(StoreError::NoSlot),
+            Err(source) => Err(StoreError::Lost { server: "private memory server", source }),
         }
     }
 
@@ -407,9 +408,82 @@ impl Direct {
     }
 }
 
+impl Store for Slots {
+    fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+        let (unit, len) = (read.page.0, read.bytes as usize);
+        if let Some(to) = take.place(read) {
+            // SAFETY: the place has all of the read's bytes, and nobody else touches it.
+            unsafe { self.copy_to(unit, len, to)? };
+            take.placed(read);
+            return Ok(Begun::Done);
+        }
+        self.pieces(unit, len, |done, place, piece| {
+            match place {
+                // SAFETY: a part of the read's slot, which is this session's, and to which nobody writes meanwhile.
+                Ok(address) => unsafe { take.part(read, done, address, piece) },
+                Err(position) => {
+                    let spare = take.spare();
+                    self.read_spill(position, spare, piece)?;
+                    // SAFETY: they were read just now into a place that is the taker's alone.
+                    unsafe { take.part(read, done, spare, piece) };
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Begun::Done)
+    }
+
+    unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
+        let (unit, len) = (write.page.0, write.bytes as usize);
+        // SAFETY: the caller's promise.
+        let is_same = |here| unsafe { self.is_as_held(unit, here, len) };
+        if write.may_be_same && write.at.is_some_and(is_same) {
+            return Ok(Saved::Same);
+        }
+        self.save(unit, len, write.spare, fill)?;
+        Ok(Saved::Done)
+    }
+
+    fn release(&self, unit: u32, count: u32) {
+        self.let_go(unit, count);
+    }
+
+    fn room(&self, ask: Ask) -> Room {
+        if ask == Ask::Servers {
+            let mut control = self.control.lock();
+            // A link that failed shows itself to who looks after it.
+            control.capacity_left().unwrap_or_default();
+            self.note_room(&control);
+        }
+        let granted_bytes = u64::from(self.granted_slots.load(Relaxed)) * self.slot_bytes as u64;
+        Room {
+            capacity_bytes: granted_bytes + self.left_bytes.load(Relaxed),
+            placed_bytes: None,
+            known_ns: self.left_known_ns.load(Relaxed),
+        }
+    }
+
+    fn poll(&self, turn: Turn, _: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
+        if turn == Turn::Upkeep {
+            self.refill()?;
+        }
+        Ok(Polled::Idle)
+    }
+
+    fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result {
+        match what {
+            Words::Stand => Ok(()),
+            Words::NoRoom => out.write_str(
+                "the private memory server and its spill space have no room for it; give more --memory or a --spill \
+                 directory",
+            ),
+        }
+    }
+}
+
 // ---- fork -----------------------------------------------------------------------------------------------------------
 
-impl Direct {
+impl Slots {
     /// A link for a child that is about to be forked, to the very slots of this one. From now on they are read only;
     /// nothing may be under way.
     pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
@@ -425,7 +499,7 @@ impl Direct {
     }
 
     /// In the child: the same table on the child's own link.
-    pub(crate) fn again(self, attachment: Attachment) -> Result<Self, DirectError> {
+    pub(crate) fn again(self, attachment: Attachment) -> Result<Self, SlotsError> {
         let mut table = self.table.into_inner();
         // What was granted ahead stays the parent's to use.
         for slot in table.free.drain(..) {
@@ -439,44 +513,52 @@ impl Direct {
     /// Gives the stretch of a unit a slot of its own, with the bytes of the shared one unless all of them are about to be
     /// written.
     #[cold]
-    fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) {
+    fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let _alone = self.unsharing.lock();
         let (stretch, old, new) = loop {
             {
                 let mut table = self.table.lock();
                 let stretch = unit / table.held.stretch_units;
                 if !table.shared.has(stretch) {
-                    return;
+                    return Ok(());
                 }
                 if let Some(new) = table.free.pop() {
                     self.note_free(&table);
                     break (stretch, table.slot_of[stretch as usize] - 1, new);
                 }
             }
-            self.grant();
+            self.grant()?;
         };
         if !whole {
-            self.copy_slot(old, new, bounce);
+            self.copy_slot(old, new, bounce)?;
         }
         let mut table = self.table.lock();
         // The unit counts as held, so the stretch still has the slot it had.
         table.slot_of[stretch as usize] = new + 1;
         table.shared.take(stretch);
         table.shared.let_go(old);
+        Ok(())
     }
 
-    fn copy_slot(&self, old: u32, new: u32, bounce: *mut u8) {
-        let from = self.place(old, 0).unwrap_or_else(|position| {
-            self.read_spill(position, bounce, self.slot_bytes);
-            bounce.cast_const()
-        });
+    fn copy_slot(&self, old: u32, new: u32, bounce: *mut u8) -> Result<(), StoreError<'_>> {
+        let from = match self.place(old, 0) {
+            Ok(address) => address,
+            Err(position) => {
+                self.read_spill(position, bounce, self.slot_bytes)?;
+                bounce.cast_const()
+            }
+        };
         match self.place(new, 0) {
             // SAFETY: the old slot is nobody's to write to, or it is the caller's buffer, which has room for a slot; the
             // new one is in no table yet.
             Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
-            // SAFETY: as above.
-            Err(position) => self.write_spill(position, unsafe { std::slice::from_raw_parts(from, self.slot_bytes) }),
+            Err(position) => {
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(from, self.slot_bytes) };
+                self.write_spill(position, bytes)?;
+            }
         }
+        Ok(())
     }
 
     /// Gives slots back that this process no longer uses and another one may; whether there were any.

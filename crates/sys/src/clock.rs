@@ -1,7 +1,8 @@
 //! The one clock of the engine.
 
 /// Nanoseconds on CLOCK_MONOTONIC.
-pub(crate) fn now_ns() -> u64 {
+#[must_use]
+pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills a struct of ours; async-signal-safe.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -8,24 +8,29 @@
 //! way. A write-back cancels its slot's discard: units that are not held are never read, so a discard only frees room.
 //! Hence discards and write-backs that wait at the same time concern different slots, and may go in any order.
 
-use hanare_paging::{FrameId, PageId, Placement};
+use hanare_paging::{FrameId, PageId};
 use hanare_settings::SERVERS_MAX;
 use hanare_wire::limits::DISCARD_MAX;
 
 use super::bits::Bits;
 use super::{STRETCH_BYTES, WRITES_AT_ONCE};
+use crate::placement::Placement;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
 /// What the store is laid out by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) units: u32,
-    pub(crate) unit_bytes: usize,
-    pub(crate) slot_bytes: usize,
-    /// Frames for small pages, and for wide ones.
-    pub(crate) small_frames: u32,
-    pub(crate) wide_frames: u32,
+pub struct Shape {
+    /// Pages of the least size.
+    pub units: u32,
+    /// Bytes of one.
+    pub unit_bytes: usize,
+    /// Bytes that servers discard at a time.
+    pub slot_bytes: usize,
+    /// Frames for small pages.
+    pub small_frames: u32,
+    /// Frames for wide pages.
+    pub wide_frames: u32,
 }
 
 /// A page on its way to a server, in a frame.
@@ -34,6 +39,8 @@ pub(super) struct WriteBack {
     pub(super) page: PageId,
     pub(super) frame: FrameId,
     pub(super) bytes: u32,
+    /// Address of its bytes.
+    pub(super) from: usize,
 }
 
 /// Bytes of far memory that a server need not keep.
@@ -64,6 +71,7 @@ pub(super) enum Ended {
 /// A write-back in its frame's place, with the link to the next.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
+    from: usize,
     page: u32,
     bytes: u32,
     next: u32,
@@ -186,7 +194,7 @@ impl Places {
 
     fn queue(&mut self, server: usize, job: WriteBack) {
         let place = if job.frame.wide { self.small_frames + job.frame.index } else { job.frame.index };
-        self.frames[place as usize] = Waiting { page: job.page.0, bytes: job.bytes, next: 0 };
+        self.frames[place as usize] = Waiting { from: job.from, page: job.page.0, bytes: job.bytes, next: 0 };
         let frames = &mut self.frames;
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
     }
@@ -197,10 +205,10 @@ impl Places {
         while bytes < bytes_max && into.len() < WRITES_AT_ONCE {
             let frames = &self.frames;
             let Some(place) = self.writes[server].pop(|place| frames[place as usize].next) else { return };
-            let Waiting { page, bytes: length, .. } = self.frames[place as usize];
+            let Waiting { from, page, bytes: length, .. } = self.frames[place as usize];
             let wide = place >= self.small_frames;
             let index = if wide { place - self.small_frames } else { place };
-            into.push(WriteBack { page: PageId(page), frame: FrameId { wide, index }, bytes: length });
+            into.push(WriteBack { page: PageId(page), frame: FrameId { wide, index }, bytes: length, from });
             bytes += length as usize;
         }
     }
@@ -211,7 +219,10 @@ impl Places {
         let unit = job.page.0;
         let here = self.server_of(unit);
         let to = match (here == server, took) {
-            (true, true) => return Ended::Held,
+            (true, true) => {
+                self.mark_held(unit, self.count_of(job.bytes));
+                return Ended::Held;
+            }
             // The stretch moved on, for another part of it was refused: this part has to follow.
             (false, _) => Some(here),
             (true, false) => self.move_away(unit, server, vain),
@@ -225,7 +236,7 @@ impl Places {
     }
 
     /// These units' bytes are on their server from now on, and the write-back that brought them there has ended.
-    pub(super) fn mark_held(&mut self, unit: u32, count: u32) {
+    fn mark_held(&mut self, unit: u32, count: u32) {
         let server = self.server_of(unit);
         for slot in self.slots(unit, count) {
             self.slots_of[server] += u64::from(!self.holds_of(slot));

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
+use hanare_sys::clock::now_ns;
 use hanare_sys::futex;
 use hanare_wire::payload::NO_QUOTA;
 
 use super::{Remote, STRETCH_BYTES};
-use crate::clock::now_ns;
 
 impl Remote {
     /// The server says how much more it could hold. A stretch that is placed keeps its room until it is filled.
@@ -20,18 +20,18 @@ impl Remote {
     }
 
     /// What all servers can hold for this process, and the part of it that is placed, in bytes.
-    pub(crate) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
+    pub(super) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
         let (capacity, used) = self.places.lock().placement.capacity_and_used();
         (capacity.saturating_mul(STRETCH_BYTES as u64), used.saturating_mul(STRETCH_BYTES as u64))
     }
 
     /// When the server that has been quiet for longest told of its room.
-    pub(crate) fn room_known_ns(&self) -> u64 {
+    pub(super) fn room_known_ns(&self) -> u64 {
         self.servers.iter().map(|server| server.room_known_ns.load(Relaxed)).min().unwrap_or(0)
     }
 
     /// Asks all servers for their room, and waits for the answers; for no longer than it takes to call a server silent.
-    pub(crate) fn ask_for_room(&self) {
+    pub(super) fn ask_for_room(&self) {
         let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
         (0..self.servers.len()).for_each(|server| self.ring(server));
         let end = now_ns() + self.silent.as_nanos() as u64;
@@ -47,19 +47,10 @@ impl Remote {
         }
     }
 
-    /// Which server has how much room, in the words of a message.
-    pub(crate) fn room_in_words(&self) -> RoomInWords<'_> {
-        RoomInWords(self)
-    }
-}
-
-/// See [`Remote::room_in_words`].
-pub(crate) struct RoomInWords<'a>(&'a Remote);
-
-impl fmt::Display for RoomInWords<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, server) in self.0.servers.iter().enumerate() {
-            let room = self.0.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
+    /// Which server has how much room, and what to do about it.
+    pub(super) fn tell_no_room(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        for (index, server) in self.servers.iter().enumerate() {
+            let room = self.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
             let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
             // A quota counts only where it is what binds.
             if quota != NO_QUOTA && room.saturating_add(STRETCH_BYTES as u64) > quota {
@@ -68,6 +59,8 @@ impl fmt::Display for RoomInWords<'_> {
                 write!(out, "{comma}{name} has no room beyond {room} bytes")?;
             }
         }
-        Ok(())
+        out.write_str(
+            "; name a further --server, or give one more --memory, a --spill directory or a larger --client-quota",
+        )
     }
 }

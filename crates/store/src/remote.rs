@@ -1,24 +1,24 @@
 //! The store on memory servers: ranged reads in flight on one connection, write-backs and discards on another.
 //!
-//! Whoever waits for a page receives what arrives, for everybody ([`Remote::pump`]); nobody needs to be woken to be
+//! Whoever waits for a page receives what arrives, for everybody ([`Turn::Receive`]); nobody needs to be woken to be
 //! served. Replies come in the order of the requests, which is checked: a server that answers anything else has lied.
 //! Write-backs and discards wait in [`Places`], where there is room for all of them, and are sent by a thread a server
-//! ([`Remote::run_writer`]), adjacent pages in one frame.
+//! ([`Remote::send`]), adjacent pages in one frame.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-use hanare_paging::{Event, FrameId, PageId, Placement};
+use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::ready;
-use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, Writer};
+use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait};
 
-use super::Client;
-use crate::clock::now_ns;
-use crate::fatal::{self, EXIT_FULL, EXIT_LOST};
+use crate::placement::Placement;
+use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
 mod bits;
 mod places;
@@ -27,8 +27,9 @@ mod room;
 mod tests;
 mod writer;
 
-pub(crate) use places::Shape;
+pub use places::Shape;
 use places::{Places, WriteBack};
+pub use writer::Sender;
 
 /// Reads in flight on one link.
 const READS_MAX: usize = 1024;
@@ -37,18 +38,7 @@ const WRITES_AT_ONCE: usize = 256;
 /// Longest time between two looks after the links of a process that runs.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// Stretch of far memory that lies on one server as a whole.
-pub(crate) const STRETCH_BYTES: usize = 2 << 20;
-
-/// What a read brings, and to where.
-#[derive(Clone, Copy)]
-pub(crate) struct Read {
-    pub(crate) page: PageId,
-    pub(crate) count: u32,
-    pub(crate) bytes: u32,
-    pub(crate) frame: Option<FrameId>,
-    /// Pages of it that come into view writable, from the first on.
-    pub(crate) writable: u32,
-}
+pub const STRETCH_BYTES: usize = 2 << 20;
 
 /// What came of an attempt to receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +78,8 @@ struct Replies {
     bounce: usize,
 }
 
-pub(crate) struct Remote {
+/// The store on memory servers.
+pub struct Remote {
     servers: Vec<Server>,
     places: LockCell<Places>,
     unit_bytes: usize,
@@ -100,17 +91,22 @@ pub(crate) struct Remote {
 }
 
 /// A named server's session, with the room it is used for.
-pub(crate) struct Opened {
-    pub(crate) name: String,
-    pub(crate) session: Session,
-    pub(crate) options: SessionOptions,
-    pub(crate) capacity_bytes: u64,
+#[derive(Debug)]
+pub struct Opened {
+    /// What messages call it.
+    pub name: String,
+    /// The session.
+    pub session: Session,
+    /// How it was opened.
+    pub options: SessionOptions,
+    /// Bytes it could hold for this session.
+    pub capacity_bytes: u64,
     /// The most it is to be used for, where the user set a bound.
-    pub(crate) limit_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
 }
 
 impl Server {
-    fn new(name: String, options: SessionOptions, session: Session, bounce: usize) -> (Self, Writer) {
+    fn new(name: String, options: SessionOptions, session: Session, bounce: usize) -> (Self, hanare_wire::Writer) {
         let (link, replies, writer, info) = session.split();
         let server = Server {
             name,
@@ -132,13 +128,17 @@ impl Server {
 }
 
 impl Remote {
-    /// Takes over opened sessions; the writers come back to be run in threads of their own.
-    pub(crate) fn new(
+    /// Takes over opened sessions; the senders come back, each to be given to [`Self::send`] by a thread of its own.
+    /// Reads are of `bounce_bytes` at most. Who owes an answer for longer than `silent` counts as lost.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn new(
         opened: Vec<Opened>,
         shape: Shape,
         bounce_bytes: usize,
         silent: Duration,
-    ) -> Result<(Self, Vec<Writer>), MapError> {
+    ) -> Result<(Self, Vec<Sender>), MapError> {
         let capacities: Vec<u64> = opened.iter().map(|o| (o.capacity_bytes / STRETCH_BYTES as u64).max(1)).collect();
         let mut placement = Placement::new(&capacities);
         for (index, opened) in opened.iter().enumerate() {
@@ -146,18 +146,18 @@ impl Remote {
                 placement.limit(index, (bytes / STRETCH_BYTES as u64).max(1));
             }
         }
-        let mut writers = Vec::new();
+        let mut senders = Vec::new();
         let servers = opened.into_iter().map(|opened| {
             let bounce = Mapping::anonymous(bounce_bytes)?.leak();
             let (server, writer) = Server::new(opened.name, opened.options, opened.session, bounce);
-            writers.push(writer);
+            senders.push(Sender::new(senders.len(), writer));
             Ok(server)
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
         let places = Places::new(shape, placement, servers.len());
         let places = LockCell::new(places);
         let (watched_ns, woke_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
-        Ok((Self { servers, places, unit_bytes: shape.unit_bytes, silent, watched_ns, woke_ns }, writers))
+        Ok((Self { servers, places, unit_bytes: shape.unit_bytes, silent, watched_ns, woke_ns }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -176,59 +176,32 @@ impl Remote {
         self.servers.iter().map(|server| Session::open_clone(&server.info, &server.options)).collect()
     }
 
-    /// In the child: the same places on the child's own sessions, with the writers to be run.
-    pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Writer>) {
-        let mut writers = Vec::new();
+    /// In the child: the same places on the child's own sessions, with the senders to be run.
+    pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Sender>) {
+        let mut senders = Vec::new();
         let servers = self.servers.into_iter().zip(sessions).map(|(server, session)| {
             let bounce = server.replies.into_inner().bounce;
             let (server, writer) = Server::new(server.name, server.options, session, bounce);
-            writers.push(writer);
+            senders.push(Sender::new(senders.len(), writer));
             server
         });
         let servers = servers.collect();
         // Unlocked, whatever a writer of the parent was looking at just then: nothing waited to be sent.
         let places = LockCell::new(self.places.into_inner());
-        (Self { servers, places, ..self }, writers)
+        (Self { servers, places, ..self }, senders)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// Asks for a held range; it arrives through [`Self::pump`]. While too much is under way already, the caller receives, and is
-    /// told what came: it carries on from there itself, so that nobody comes back here from within.
-    pub(crate) fn fetch(&self, client: &impl Client, read: Read, tell: &mut dyn FnMut(Event)) {
-        let index = self.places.lock().server_of(read.page.0);
-        let server = &self.servers[index];
-        let offset = u64::from(read.page.0) * self.unit_bytes as u64;
-        loop {
-            let mut requests = server.requests.lock();
-            if requests.expected.len() < READS_MAX {
-                server.reads_in_flight.fetch_add(1, AcqRel);
-                requests.expected.push_back(read);
-                let tag = u64::from(read.page.0);
-                if let Err(error) = requests.link.request(tag, offset, read.bytes) {
-                    self.lost(index, &error);
-                }
-                // The server owes nothing before it was asked, however long the sending took.
-                if requests.expected.len() == 1 {
-                    server.last_reply_ns.store(now_ns(), Relaxed);
-                }
-                return;
-            }
-            drop(requests);
-            if self.receive_telling(client, index, Wait::Spin { iterations: 1000 }, tell) == Received::Busy {
-                std::thread::yield_now();
-            }
-        }
-    }
-
     /// Receives what has arrived for anyone. With one server the wait is spent in its link; several are looked at in turn,
-    /// and then waited for together. False when another thread is at it.
-    pub(crate) fn pump(&self, client: &impl Client, wait: Wait) -> bool {
-        let (mut any, mut came) = (false, false);
+    /// and then waited for together.
+    fn receive_all(&self, wait: Wait, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
+        let (mut idle, mut any, mut came) = (true, false, false);
         for index in 0..self.servers.len() {
             if self.servers[index].reads_in_flight.load(Acquire) > 0 {
                 let wait = if self.servers.len() == 1 { wait } else { Wait::Now };
-                let received = self.receive(client, index, wait);
+                let received = self.receive(index, wait, take)?;
+                idle = false;
                 any |= received != Received::Busy;
                 came |= received == Received::Page;
             }
@@ -236,7 +209,11 @@ impl Remote {
         if any && !came && self.servers.len() > 1 {
             self.wait_for_any(wait);
         }
-        any
+        Ok(match (idle, any) {
+            (true, _) => Polled::Idle,
+            (_, true) => Polled::Received,
+            (_, false) => Polled::Busy,
+        })
     }
 
     /// Lets time pass until one of the links on which a page is expected has something. A waiting thread that only looked
@@ -269,56 +246,41 @@ impl Remote {
     }
 
     /// One reply from one server.
-    fn receive(&self, client: &impl Client, index: usize, wait: Wait) -> Received {
-        self.receive_telling(client, index, wait, &mut |event| client.ended(event))
-    }
-
-    fn receive_telling(&self, client: &impl Client, index: usize, wait: Wait, tell: &mut dyn FnMut(Event)) -> Received {
+    fn receive(&self, index: usize, wait: Wait, take: &mut dyn Take) -> Result<Received, StoreError<'_>> {
         let server = &self.servers[index];
-        let Some(mut replies) = server.replies.try_lock() else { return Received::Busy };
+        let lost = |source| self.lost(index, source);
+        let Some(mut replies) = server.replies.try_lock() else { return Ok(Received::Busy) };
         let Replies { link, bounce } = &mut *replies;
         let looked_ns = now_ns();
-        let header = match link.try_header(wait) {
-            Ok(Some(header)) => header,
-            Ok(None) => {
-                self.check_reads(index, looked_ns);
-                return Received::Nothing;
-            }
-            Err(error) => self.lost(index, &error),
+        let Some(header) = link.try_header(wait).map_err(lost)? else {
+            self.check_reads(index, looked_ns)?;
+            return Ok(Received::Nothing);
         };
         let expected = server.requests.lock().expected.pop_front();
-        let read = match expected {
-            Some(read) if header.tag == u64::from(read.page.0) && header.len == read.bytes => read,
-            _ => self.lost(index, &LinkError::Garbage { what: "a page that was not asked for" }),
+        let Some(read) = expected.filter(|read| header.tag == u64::from(read.page.0) && header.len == read.bytes)
+        else {
+            return Err(lost(LinkError::Garbage { what: "a page that was not asked for" }));
         };
-        let event = client.receive(read, *bounce as *mut u8, |to| {
-            // SAFETY: `to` is a frame in transit, the place of a page out of view, or the buffer that goes with the
-            // lock held here: so many bytes, and nobody else's.
-            let into = unsafe { std::slice::from_raw_parts_mut(to, read.bytes as usize) };
-            if let Err(error) = link.receive_payload(into) {
-                self.lost(index, &error);
-            }
-        });
+        let len = read.bytes as usize;
+        let place = take.place(&read);
+        let to = place.unwrap_or(*bounce as *mut u8);
+        // SAFETY: `to` is a place of the taker's that nobody else touches, or the buffer that goes with the lock held here:
+        // so many bytes.
+        let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
+        link.receive_payload(into).map_err(lost)?;
+        match place {
+            Some(_) => take.placed(&read),
+            // SAFETY: the bytes were received just now into the buffer that goes with the lock held here.
+            None => unsafe { take.part(&read, 0, to, len) },
+        }
         server.last_reply_ns.store(now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
         drop(replies);
-        tell(event);
-        if read.frame.is_none() {
-            client.notify(read.page, read.count);
-        }
-        Received::Page
+        take.arrived(&read);
+        Ok(Received::Page)
     }
 
     // ---- writing ----------------------------------------------------------------------------------------------------
-
-    /// Queues a write-back; its end is told by an event.
-    pub(crate) fn write_back(&self, page: PageId, frame: FrameId, bytes: u32) {
-        let server = self.places.lock().write_back(WriteBack { page, frame, bytes });
-        match server {
-            Some(server) => self.ring(server),
-            None => self.full(),
-        }
-    }
 
     /// Tells a writer that something waits for it.
     fn ring(&self, server: usize) {
@@ -327,30 +289,12 @@ impl Remote {
         futex::wake_one(&server.bell);
     }
 
-    /// These units are no longer needed. Called with the pager locked, so that discards keep their place among writes; waits
-    /// for nothing.
-    pub(crate) fn release(&self, unit: u32, count: u32) {
-        let stretch_units = (STRETCH_BYTES / self.unit_bytes) as u32;
-        for (unit, count) in Places::by_stretch(unit, count, stretch_units) {
-            let server = self.places.lock().release(unit, count);
-            if let Some(server) = server {
-                self.ring(server);
-            }
-        }
-    }
-
-    /// These units' bytes are on their server from now on. Called with the pager locked.
-    pub(crate) fn mark_held(&self, unit: u32, count: u32) {
-        self.places.lock().mark_held(unit, count);
-    }
-
     /// How long a server may be silent.
     pub(crate) fn silent(&self) -> Duration {
         self.silent
     }
 
-    /// Where each link stands, in words.
-    pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+    fn tell_stand(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         for (index, server) in self.servers.iter().enumerate() {
             let reads = server.reads_in_flight.load(Relaxed);
             let writes = server.writes_in_flight.load(Relaxed);
@@ -366,28 +310,27 @@ impl Remote {
 
     // ---- watching ---------------------------------------------------------------------------------------------------
 
-    /// Looks after every link: closed ones and silent ones end the program.
-    pub(crate) fn watch(&self, client: &impl Client) {
+    /// Looks after every link: to find closed ones and silent ones.
+    fn watch(&self, take: &mut dyn Take) -> Result<(), StoreError<'_>> {
         let now = now_ns();
         if now.saturating_sub(self.watched_ns.swap(now, AcqRel)) > PAUSE_NS {
             self.woke_ns.store(now, Release);
         }
         for index in 0..self.servers.len() {
-            while self.receive(client, index, Wait::Now) == Received::Page {}
+            while self.receive(index, Wait::Now, take)? == Received::Page {}
         }
+        Ok(())
     }
 
     /// Called by the holder of the receiving end, which looked for a reply in vain after `looked_ns`. A request that is
     /// just being sent counts for nothing.
-    fn check_reads(&self, index: usize, looked_ns: u64) {
+    fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
         let server = &self.servers[index];
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
         let is_asked =
             || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
         // First without the lock: taken at each look, it would be in the way of who asks for pages.
-        if is_silent() && is_asked() {
-            self.lost_in_silence(index);
-        }
+        if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
     /// Whether a server that has owed an answer since `last_ns` is silent. Only who looked for the answer in vain after
@@ -400,22 +343,86 @@ impl Remote {
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 
-    fn lost_in_silence(&self, index: usize) -> ! {
-        self.lost(index, &LinkError::Silent { seconds: self.silent.as_secs() as u32 })
+    fn lost_in_silence(&self, index: usize) -> StoreError<'_> {
+        self.lost(index, LinkError::Silent { seconds: self.silent.as_secs() as u32 })
     }
 
-    fn lost(&self, index: usize, error: &LinkError) -> ! {
-        fatal::die(EXIT_LOST, format_args!("{}: {error}", self.servers[index].name))
+    fn full(&self) -> StoreError<'_> {
+        StoreError::Full(Telling(self, Words::NoRoom))
     }
 
-    fn full(&self) -> ! {
-        fatal::die(
-            EXIT_FULL,
-            format_args!(
-                "all memory servers are full: {}; name a further --server, or give one more --memory, a --spill directory \
-                 or a larger --client-quota",
-                self.room_in_words()
-            ),
-        )
+    fn lost(&self, index: usize, source: LinkError) -> StoreError<'_> {
+        StoreError::Lost { server: &self.servers[index].name, source }
+    }
+}
+
+impl Store for Remote {
+    fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+        let index = self.places.lock().server_of(read.page.0);
+        let server = &self.servers[index];
+        let offset = u64::from(read.page.0) * self.unit_bytes as u64;
+        let mut requests = server.requests.lock();
+        if requests.expected.len() >= READS_MAX {
+            return Ok(Begun::Full);
+        }
+        server.reads_in_flight.fetch_add(1, AcqRel);
+        requests.expected.push_back(*read);
+        let tag = u64::from(read.page.0);
+        requests.link.request(tag, offset, read.bytes).map_err(|source| self.lost(index, source))?;
+        // The server owes nothing before it was asked, however long the sending took.
+        if requests.expected.len() == 1 {
+            server.last_reply_ns.store(now_ns(), Relaxed);
+        }
+        Ok(Begun::Later)
+    }
+
+    /// Queues a page in a frame; a sender tells of its end.
+    unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
+        let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
+            debug_assert!(false, "a page that goes to a server waits in a frame");
+            return Err(self.full());
+        };
+        let job = WriteBack { page, frame, bytes, from: from as usize };
+        let server = self.places.lock().write_back(job).ok_or_else(|| self.full())?;
+        self.ring(server);
+        Ok(Saved::Later)
+    }
+
+    fn release(&self, unit: u32, count: u32) {
+        let stretch_units = (STRETCH_BYTES / self.unit_bytes) as u32;
+        for (unit, count) in Places::by_stretch(unit, count, stretch_units) {
+            let server = self.places.lock().release(unit, count);
+            if let Some(server) = server {
+                self.ring(server);
+            }
+        }
+    }
+
+    fn room(&self, ask: Ask) -> Room {
+        if ask == Ask::Servers {
+            self.ask_for_room();
+        }
+        let (capacity_bytes, placed_bytes) = self.capacity_and_placed_bytes();
+        Room { capacity_bytes, placed_bytes: Some(placed_bytes), known_ns: self.room_known_ns() }
+    }
+
+    fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
+        match turn {
+            Turn::Receive(wait) => self.receive_all(wait, take),
+            Turn::Upkeep => self.watch(take).map(|()| Polled::Idle),
+        }
+    }
+
+    fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result {
+        match what {
+            Words::Stand => self.tell_stand(out),
+            Words::NoRoom => self.tell_no_room(out),
+        }
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_list().entries(self.servers.iter().map(|server| &server.name)).finish()
     }
 }

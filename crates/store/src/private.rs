@@ -8,17 +8,15 @@
 //! the *tree*: told that the program has ended ([`ENDED`]), the server ends when the last of them and the last session
 //! have. If that is not at once it says [`STAYS`], and is left to itself.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-
-use hanare_settings::Settings;
 
 /// Beginning of the name of the directories that hold private servers' sockets.
 pub const DIR_PREFIX: &str = "hanare-";
@@ -28,7 +26,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 const STOP_POLL: Duration = Duration::from_millis(2);
 /// The longest line it may say.
-const LINE_LEN_MAX: u64 = 4096;
+const LINE_LEN_MAX: usize = 4096;
 /// The longest path whose AF_UNIX address still fits the kernel's 108 bytes with the socket's name behind it.
 const DIR_LEN_MAX: usize = 80;
 
@@ -58,6 +56,7 @@ pub enum PrivateError {
 }
 
 /// What the private server may use.
+#[derive(Debug)]
 pub struct PrivateOptions<'a> {
     /// The `hanare` command.
     pub command: &'a Path,
@@ -67,7 +66,7 @@ pub struct PrivateOptions<'a> {
     pub spill: Option<&'a Path>,
     /// The reading end of the pipe whose other end the program and its children hold.
     pub tree: Option<BorrowedFd<'a>>,
-    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults ([`crate::polling`]).
+    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults.
     pub warm: Option<BorrowedFd<'a>>,
 }
 
@@ -77,9 +76,10 @@ pub const ENDED: &[u8] = b"ended\n";
 pub const STAYS: &str = "stays";
 
 /// A running private server and the directory of its socket.
+#[derive(Debug)]
 pub struct Private {
     child: Child,
-    lines: mpsc::Receiver<String>,
+    lines: Lines,
     /// Made by the server, which outlives a starter that is killed and removes it.
     dir: PathBuf,
 }
@@ -98,8 +98,10 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // What is meant for the program, of this run or of one around it, must not reach the server: it would page itself.
-        for name in Settings::VARIABLES.iter().chain(&["LD_PRELOAD"]) {
+        // What is meant for the program, of this run or of one around it, must not reach the server: it would page itself, or
+        // be a rank.
+        let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
+        for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);
         }
         if let Some(tree) = options.tree {
@@ -108,23 +110,24 @@ impl Private {
         if let Some(counters) = options.warm {
             serve.arg("--warm").arg(format!("{}:{}", std::process::id(), counters.as_raw_fd()));
         }
-        serve.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let failed = |source| PrivateError::Spawn { command: command.to_owned(), source };
-        let mut child = serve.spawn().map_err(failed)?;
-        let lines = lines(child.stdout.take());
-        let mut server = Private { child, lines: mpsc::sync_channel(0).1, dir };
-        server.lines = lines.map_err(failed)?;
-        match server.lines.recv_timeout(READY_TIMEOUT) {
-            Ok(line) if line == "ready" => Ok(server),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
+        let (stream, output) = UnixStream::pair().map_err(failed)?;
+        serve.stdin(Stdio::piped()).stdout(OwnedFd::from(output)).process_group(0);
+        let child = serve.spawn().map_err(failed)?;
+        // The server's end is the server's alone, so that its end is heard.
+        drop(serve);
+        let mut server = Private { child, lines: Lines { stream, said: Vec::new() }, dir };
+        match server.lines.next(READY_TIMEOUT) {
+            Said::Line(line) if line == "ready" => Ok(server),
+            Said::End => {
                 let what = match server.ended_within(STOP_TIMEOUT) {
                     Some(status) => format!("ended at once ({status})"),
                     None => "closed its output".to_owned(),
                 };
                 Err(PrivateError::NotReady { what })
             }
-            Ok(line) => Err(PrivateError::Failed(line.strip_prefix("failed: ").unwrap_or(&line).to_owned())),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
+            Said::Line(line) => Err(PrivateError::Failed(line.strip_prefix("failed: ").unwrap_or(&line).to_owned())),
+            Said::Nothing => {
                 Err(PrivateError::NotReady { what: format!("was not ready in {} s", READY_TIMEOUT.as_secs()) })
             }
         }
@@ -141,7 +144,7 @@ impl Private {
     pub fn program_ended(mut self) {
         let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
         // A server that ends says nothing more.
-        if told && self.lines.recv_timeout(STOP_TIMEOUT).is_ok_and(|line| line == STAYS) {
+        if told && matches!(self.lines.next(STOP_TIMEOUT), Said::Line(line) if line == STAYS) {
             // Its end of the pipe closes with this process.
             std::mem::forget(self);
         }
@@ -167,11 +170,12 @@ impl Drop for Private {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         if self.ended_within(STOP_TIMEOUT).is_none() {
-            // Killing fails only if it has ended, and then the wait returns at once.
+            // Ignored: killing fails only if it has ended, and then the wait returns at once.
             let _ = self.child.kill();
+            // Ignored: what it ended with is of no use to anybody.
             let _ = self.child.wait();
         }
-        // A server that ended in good order was first; one that was killed left it.
+        // Ignored: a server that ended in good order was first; one that was killed left it.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
@@ -186,38 +190,60 @@ fn socket_dir() -> std::io::Result<PathBuf> {
     Ok(base.join(format!("{DIR_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
 
-/// The lines that `output` says, as long as there are any. They are read by a thread, which ends with the output.
-fn lines(output: Option<ChildStdout>) -> std::io::Result<mpsc::Receiver<String>> {
-    let (sender, receiver) = mpsc::sync_channel(2);
-    // A program of one thread is still alone with it.
-    let own = crate::far::OwnThread::new();
-    hanare_sys::thread::find_counted();
-    std::thread::Builder::new().spawn(move || {
-        let (_own, _running) = (own, crate::far::Running::new());
-        let Some(output) = output else { return };
-        let mut output = BufReader::new(output);
-        loop {
-            let mut line = String::new();
-            match output.by_ref().take(LINE_LEN_MAX).read_line(&mut line) {
-                Ok(1..) if sender.send(line.trim_end().to_owned()).is_ok() => {}
-                // The end; or nobody listens any more.
-                _ => return,
-            }
-        }
-    })?;
-    Ok(receiver)
+/// What a server said.
+enum Said {
+    Line(String),
+    /// Nothing in time.
+    Nothing,
+    /// The end of its output.
+    End,
 }
 
-/// Starts a private server for this very process, with half of the memory that is available; it ends with the process.
-/// The command is `HANARE_BIN`, or `hanare` from PATH. The server keeps idle CPUs awake for a process that attaches to
-/// these counters.
+/// The lines that a server says.
+#[derive(Debug)]
+struct Lines {
+    stream: UnixStream,
+    /// What was received of lines to come.
+    said: Vec<u8>,
+}
+
+impl Lines {
+    fn next(&mut self, timeout: Duration) -> Said {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(at) = self.said.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.said.drain(..=at).collect();
+                return Said::Line(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Said::Nothing;
+            }
+            let mut bytes = [0; 256];
+            // Only a time of zero is refused.
+            let received = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut bytes));
+            match received {
+                Ok(0) => return Said::End,
+                Ok(count) if self.said.len() < LINE_LEN_MAX => self.said.extend_from_slice(&bytes[..count]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                // A line without an end, or a broken link.
+                Ok(_) | Err(_) => return Said::End,
+            }
+        }
+    }
+}
+
+/// Starts a private server for this very process, with half of the memory that is available or, where it is one of several
+/// processes, its part of that; it ends with the process. The command is `HANARE_BIN`, or `hanare` from PATH. The server
+/// keeps idle CPUs awake for a process that attaches to these counters.
 ///
 /// # Errors
 /// See [`PrivateError`].
-pub fn spawn(counters: BorrowedFd<'_>) -> Result<PathBuf, PrivateError> {
+pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Result<PathBuf, PrivateError> {
     let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
-    let memory = hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2);
-    let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: Some(counters) };
+    let memory =
+        hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2) / processes.max(1);
+    let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: counters };
     let server = Private::start(&options)?;
     let socket = server.socket();
     // Kept to the end of the process, which is what ends the server.

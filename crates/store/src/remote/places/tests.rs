@@ -100,7 +100,12 @@ impl World {
         unit.version += 1;
         unit.writing = true;
         let index = self.frames.pop().expect("a frame");
-        let job = WriteBack { page: PageId(number), frame: FrameId { wide: false, index }, bytes: UNIT_BYTES as u32 };
+        let job = WriteBack {
+            page: PageId(number),
+            frame: FrameId { wide: false, index },
+            bytes: UNIT_BYTES as u32,
+            from: 0,
+        };
         self.is_full = self.places.write_back(job).is_none();
     }
 
@@ -139,7 +144,6 @@ impl World {
         match self.places.ended(job, index, took, &mut server.vain) {
             Ended::Held => {
                 let number = job.page.0;
-                self.places.mark_held(number, 1);
                 self.frames.push(job.frame.index);
                 let unit = &mut self.units[number as usize];
                 (unit.held, unit.writing) = (true, false);
@@ -259,6 +263,7 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
         page: PageId(index * 7 % FRAMES),
         frame: FrameId { wide: false, index: index * 3 % FRAMES },
         bytes: 4096,
+        from: 0x1000 * index as usize,
     });
     let jobs: Vec<WriteBack> = jobs.collect();
     jobs.iter().for_each(|&job| assert_eq!(places.write_back(job), Some(0)));
@@ -277,7 +282,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, small_frames: 1, wide_frames: 0 };
     let mut places = Places::new(shape, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096 };
+        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some());
         places.take_writes(0, 4096, &mut Vec::new());
         places.mark_held(page, 1);
@@ -307,7 +312,7 @@ fn every_server_that_may_be_named_has_a_number() {
     };
     let mut places = Places::new(shape, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
-        let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096 };
+        let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096, from: 0 };
         let server = places.write_back(job).expect("room for one each");
         places.mark_held(index * 512, 1);
         assert_eq!((server, places.server_of(index * 512)), (index as usize, index as usize));

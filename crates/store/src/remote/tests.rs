@@ -1,0 +1,112 @@
+//! The store against a server in this process.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use hanare_paging::{FrameId, PageId};
+use hanare_server::{Server as MemoryServer, ServerConfig};
+
+use super::*;
+
+const PAGE: usize = 4096;
+const SILENT: Duration = Duration::from_millis(500);
+const SOON: Duration = Duration::from_secs(30);
+
+/// A taker whose thread stands still for a while in the middle of a read, as one does that waits for a CPU.
+#[derive(Default)]
+struct Starved {
+    holds: AtomicBool,
+    read: AtomicU32,
+}
+
+impl Take for &Starved {
+    fn place(&mut self, _: &Read) -> Option<*mut u8> {
+        if !self.holds.swap(true, AcqRel) {
+            std::thread::sleep(3 * SILENT);
+        }
+        None
+    }
+
+    fn placed(&mut self, _: &Read) {}
+
+    unsafe fn part(&mut self, _: &Read, _: usize, from: *const u8, len: usize) {
+        // SAFETY: so many bytes lie there as long as this call takes.
+        let bytes = unsafe { std::slice::from_raw_parts(from, len) };
+        assert!(len == PAGE && bytes.iter().all(|&byte| byte == 7), "the page that was written");
+    }
+
+    fn arrived(&mut self, _: &Read) {
+        self.read.fetch_add(1, AcqRel);
+    }
+
+    fn spare(&mut self) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+}
+
+#[test]
+fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silence() {
+    let server = MemoryServer::bind(ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20));
+    let server = server.expect("a server");
+    let endpoint = server.local_addrs()[0].clone();
+    let stop = server.stop_handle();
+    let serving = std::thread::spawn(move || server.run());
+
+    let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
+    let session = Session::open(&endpoint, &options).expect("a session");
+    let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
+    let shape = Shape { units: 1024, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: 4, wide_frames: 0 };
+    let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
+    let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
+    // SAFETY: the mapping has a page, and nobody else knows of it yet.
+    unsafe { page.write_bytes(7, PAGE) };
+    let (remote, taker): (&'static Remote, &'static Starved) = (Box::leak(remote.into()), Box::leak(Box::default()));
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
+    for mut sender in senders {
+        // It has no end but the process'.
+        std::thread::spawn(move || {
+            loop {
+                let mut ended = |_, _| _ = WRITTEN.fetch_add(1, AcqRel);
+                remote.send(&mut sender, &mut ended).map_err(|error| error.to_string()).expect("a server");
+            }
+        });
+    }
+    let until = |done: &dyn Fn() -> bool| {
+        let end = Instant::now() + SOON;
+        while !done() {
+            assert!(Instant::now() < end, "it does not come");
+            // As the keeper does. The server must not be blamed.
+            remote.poll(Turn::Upkeep, &mut &*taker).expect("a server that answers");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+
+    for index in 0..2 {
+        let frame = Some(FrameId { wide: false, index });
+        let (page, at) = (PageId(index), Some(page.cast_const()));
+        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare: std::ptr::null_mut() };
+        // SAFETY: the page is never changed again.
+        let saved = unsafe { remote.write(&write, &mut |_| {}) }.expect("room");
+        assert_eq!(saved, Saved::Later);
+    }
+    until(&|| WRITTEN.load(Acquire) == 2);
+    for page in 0..2 {
+        let read = Read { page: PageId(page), count: 1, bytes: PAGE as u32, frame: None, writable: 0 };
+        assert_eq!(remote.read(&read, &mut &*taker).expect("a request"), Begun::Later);
+    }
+    let reading = std::thread::spawn(|| {
+        while taker.read.load(Acquire) < 2 {
+            remote.poll(Turn::Receive(Wait::Spin { iterations: 100 }), &mut &*taker).expect("a server that answers");
+        }
+    });
+    // The reader holds the receiving end first, then the watching begins.
+    let end = Instant::now() + SOON;
+    while !taker.holds.load(Acquire) {
+        assert!(Instant::now() < end, "nothing arrives");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    until(&|| taker.read.load(Acquire) == 2);
+    reading.join().expect("a reader");
+    stop.stop();
+    serving.join().expect("a server").expect("a good end");
+}

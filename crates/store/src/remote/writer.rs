@@ -1,0 +1,271 @@
+//! The life of a writer thread: what waits for a server goes there, and what the server answers is told.
+//!
+//! Discards go first: they make room for what is written. All of them go before the next write-back, and they are no more
+//! than there are slots, each of which was written back before, so that write-backs are not kept waiting without end.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use hanare_paging::{FrameId, PageId};
+use hanare_sys::clock::now_ns;
+use hanare_sys::futex;
+use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
+use hanare_wire::{Ack, AckStatus, LinkError, Wait, Writer};
+
+use super::places::{Discard, Ended, WriteBack};
+use super::{Remote, STRETCH_BYTES};
+use crate::StoreError;
+
+/// Bytes a writer has sent and not seen acknowledged.
+const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
+/// Frames it has sent and not seen acknowledged: their answers fit into the buffers between, so that the server never
+/// stands still with an answer that nobody takes.
+const UNACKNOWLEDGED_MAX: usize = 1024;
+/// Discards sent at once.
+const DISCARDS_AT_ONCE: usize = 256;
+
+/// What a frame was that a server has not answered yet.
+#[derive(Debug)]
+enum Sent {
+    WriteBacks(Vec<WriteBack>),
+    Discard,
+    /// A sign of life was asked for, which tells of the server's room: the asking with this number.
+    Asking(u32),
+}
+
+/// Sends what waits for one server.
+#[derive(Debug)]
+pub struct Sender {
+    index: usize,
+    writer: Writer,
+    unacknowledged: VecDeque<Sent>,
+    /// Since when the server owes the next answer.
+    last_ack_ns: u64,
+    bytes_out: usize,
+    /// The number of the next frame.
+    tag: u64,
+    asked: u32,
+    /// What the server keeps in vain: to be discarded before anything else is sent.
+    vain: Vec<Discard>,
+}
+
+impl Sender {
+    pub(super) fn new(index: usize, writer: Writer) -> Self {
+        Sender {
+            index,
+            writer,
+            unacknowledged: VecDeque::new(),
+            last_ack_ns: 0,
+            bytes_out: 0,
+            tag: 0,
+            asked: 0,
+            vain: Vec::new(),
+        }
+    }
+}
+
+impl Remote {
+    /// Sends what waits for a sender's server, takes the answers that have come, and tells the end of each write; sleeps
+    /// when there is neither. To be called again and again by a thread of its own. Returns how many frames it sent.
+    ///
+    /// # Errors
+    /// The server is lost, silent, or lied; or no server has room.
+    pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
+        let before = sender.tag;
+        Turn { remote: self, sender, ended }.go_on()?;
+        Ok(sender.tag - before)
+    }
+}
+
+/// A sender at work.
+struct Turn<'a, 'b> {
+    remote: &'a Remote,
+    sender: &'b mut Sender,
+    ended: &'b mut dyn FnMut(PageId, FrameId),
+}
+
+impl<'a> Turn<'a, '_> {
+    /// Sends what waits and takes the answers that have come; sleeps when there is neither.
+    fn go_on(&mut self) -> Result<(), StoreError<'a>> {
+        let bell = self.server().bell.load(Acquire);
+        // Before anything is taken from the queue: who finds that empty finds this set.
+        self.server().writes_in_flight.store(1, Release);
+        // Who asks for the room has given back before what it wants to see counted.
+        let asked = self.server().asked.load(Acquire);
+        if self.send_discards()? {
+            self.send_writes()?;
+            self.ask(asked)?;
+        }
+        if self.sender.unacknowledged.is_empty() {
+            self.server().writes_in_flight.store(0, Release);
+            futex::wait(&self.server().bell, bell, Some(Duration::from_millis(200)));
+            return Ok(());
+        }
+        let may_send =
+            self.sender.bytes_out < UNACKNOWLEDGED_BYTES_MAX && self.sender.unacknowledged.len() < UNACKNOWLEDGED_MAX;
+        let mut wait = match may_send && self.remote.places.lock().waits_for(self.sender.index) {
+            true => Wait::Now,
+            false => Wait::Block { timeout: Duration::from_millis(20) },
+        };
+        // What a server keeps in vain goes out before the next answer is looked at.
+        while self.sender.vain.is_empty() && self.take_answer(wait)? {
+            wait = Wait::Now;
+        }
+        Ok(())
+    }
+
+    fn server(&self) -> &'a super::Server {
+        &self.remote.servers[self.sender.index]
+    }
+
+    fn lost(&self, source: LinkError) -> StoreError<'a> {
+        self.remote.lost(self.sender.index, source)
+    }
+
+    // ---- sending ------------------------------------------------------------------------------------------------------
+
+    /// Sends the discards that wait; whether that were all.
+    fn send_discards(&mut self) -> Result<bool, StoreError<'a>> {
+        let mut discards = std::mem::take(&mut self.sender.vain);
+        let room = UNACKNOWLEDGED_MAX.saturating_sub(self.sender.unacknowledged.len()).min(DISCARDS_AT_ONCE);
+        let mut places = self.remote.places.lock();
+        places.take_discards(self.sender.index, room, &mut discards);
+        let all = !places.discards_wait_for(self.sender.index);
+        drop(places);
+        if discards.is_empty() {
+            return Ok(all);
+        }
+        let ranges: Vec<(u64, u64, u32)> =
+            discards.iter().zip(self.sender.tag..).map(|(discard, tag)| (tag, discard.offset, discard.bytes)).collect();
+        self.sender.writer.discard_many(&ranges).map_err(|source| self.lost(source))?;
+        for _ in &discards {
+            self.sent(Sent::Discard);
+        }
+        Ok(all)
+    }
+
+    fn send_writes(&mut self) -> Result<(), StoreError<'a>> {
+        if self.sender.bytes_out >= UNACKNOWLEDGED_BYTES_MAX || self.sender.unacknowledged.len() >= UNACKNOWLEDGED_MAX {
+            return Ok(());
+        }
+        let mut jobs = Vec::new();
+        self.remote.places.lock().take_writes(self.sender.index, RANGE_MAX as usize, &mut jobs);
+        // They may change places among each other, for no page is twice among them.
+        jobs.sort_by_key(|job| job.page.0);
+        let mut rest = jobs.as_slice();
+        while !rest.is_empty() {
+            let (group, after) = rest.split_at(group_len(rest, self.remote.unit_bytes));
+            self.send_group(group)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Sends write-backs of adjacent pages in one frame.
+    fn send_group(&mut self, group: &[WriteBack]) -> Result<(), StoreError<'a>> {
+        let parts: Vec<IoSlice<'_>> = group
+            .iter()
+            .map(|job| {
+                // SAFETY: nobody disturbs the bytes of a write until its end is told, as its caller has promised.
+                IoSlice::new(unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) })
+            })
+            .collect();
+        let offset = start(&group[0], self.remote.unit_bytes);
+        self.sender.writer.write(self.sender.tag, offset, &parts).map_err(|source| self.lost(source))?;
+        self.sender.bytes_out += group_bytes(group);
+        self.sent(Sent::WriteBacks(group.to_vec()));
+        Ok(())
+    }
+
+    /// Asks for the server's room, if that is wished for.
+    fn ask(&mut self, number: u32) -> Result<(), StoreError<'a>> {
+        if std::mem::replace(&mut self.sender.asked, number) != number {
+            self.sender.writer.ping(self.sender.tag).map_err(|source| self.lost(source))?;
+            self.sent(Sent::Asking(number));
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, frame: Sent) {
+        self.sender.tag += 1;
+        if self.sender.unacknowledged.is_empty() {
+            self.sender.last_ack_ns = now_ns();
+        }
+        self.sender.unacknowledged.push_back(frame);
+    }
+
+    // ---- answers ------------------------------------------------------------------------------------------------------
+
+    /// Takes one answer; false when none came within `wait`, or none is due.
+    fn take_answer(&mut self, wait: Wait) -> Result<bool, StoreError<'a>> {
+        let due = self.sender.tag - self.sender.unacknowledged.len() as u64;
+        if due == self.sender.tag {
+            return Ok(false);
+        }
+        let looked_ns = now_ns();
+        let ack = match self.sender.writer.try_ack(wait).map_err(|source| self.lost(source))? {
+            None if self.remote.is_silent(self.sender.last_ack_ns, looked_ns) => {
+                return Err(self.remote.lost_in_silence(self.sender.index));
+            }
+            None => return Ok(false),
+            Some(ack) if ack.tag == due => ack,
+            Some(_) => return Err(self.lost(LinkError::Garbage { what: "an acknowledgement of nothing" })),
+        };
+        self.sender.last_ack_ns = now_ns();
+        if ack.status != AckStatus::Done {
+            self.remote.places.lock().placement.close(self.sender.index);
+        }
+        let asking = match self.sender.unacknowledged.pop_front() {
+            Some(Sent::WriteBacks(group)) => {
+                self.sender.bytes_out -= group_bytes(&group);
+                self.written(&group, &ack)?;
+                None
+            }
+            Some(Sent::Asking(number)) => Some(number),
+            Some(Sent::Discard) | None => None,
+        };
+        // Only now, for what was just written counts as held.
+        if ack.status == AckStatus::Done {
+            self.remote.heard(self.sender.index, ack.capacity_bytes);
+        }
+        if let Some(number) = asking {
+            self.server().answered.store(number, Release);
+            futex::wake_all(&self.server().answered);
+        }
+        Ok(true)
+    }
+
+    fn written(&mut self, group: &[WriteBack], ack: &Ack) -> Result<(), StoreError<'a>> {
+        for &job in group {
+            let took = ack.status == AckStatus::Done;
+            let ended = self.remote.places.lock().ended(job, self.sender.index, took, &mut self.sender.vain);
+            match ended {
+                Ended::Held => (self.ended)(job.page, job.frame),
+                Ended::GoesTo(other) => self.remote.ring(other),
+                Ended::Nowhere => return Err(self.remote.full()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many of these write-backs, in the order of their pages, go in one frame: adjacent ones, within its bounds and one
+/// stretch.
+fn group_len(jobs: &[WriteBack], unit_bytes: usize) -> usize {
+    let joined = jobs.windows(2).take_while(|pair| {
+        let next = start(&pair[1], unit_bytes);
+        start(&pair[0], unit_bytes) + u64::from(pair[0].bytes) == next && !next.is_multiple_of(STRETCH_BYTES as u64)
+    });
+    1 + joined.take(PARTS_MAX - 1).count()
+}
+
+fn group_bytes(group: &[WriteBack]) -> usize {
+    group.iter().map(|job| job.bytes as usize).sum()
+}
+
+/// Offset of a write-back's first byte in far memory.
+fn start(job: &WriteBack, unit_bytes: usize) -> u64 {
+    u64::from(job.page.0) * unit_bytes as u64
+}
