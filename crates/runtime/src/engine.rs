@@ -213,7 +213,7 @@ impl Engine {
                 true => Wait::Spin { iterations: 20 },
                 false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // Where another thread receives, or the page comes from elsewhere, the bell tells.
+            // Another thread may receive, or the page may come from elsewhere: then it rings the bell.
             if self.receive(wait) != Polled::Received {
                 self.sleep_on(bell, heard, if rounds < SPINS { 50 } else { 1000 });
             }

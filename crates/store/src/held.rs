@@ -1,4 +1,4 @@
-//! Which units are held, of how many stretches.
+//! The set of held units, counted by stretch.
 
 /// Which units are held, and how many of each stretch. A stretch whose last unit is released is free as a whole.
 pub(crate) struct Held {

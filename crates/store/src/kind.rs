@@ -48,7 +48,7 @@ impl fmt::Debug for Links {
 }
 
 impl Kind {
-    /// Whether a page in a frame is written later, by a sender, and its end told then.
+    /// Whether a sender writes the pages that wait in frames, so that their writes end later.
     #[must_use]
     pub fn writes_later(&self) -> bool {
         matches!(self, Kind::Remote(_))
@@ -93,8 +93,8 @@ impl Kind {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Links for a child that is about to be forked, which hold what these hold; nothing may be under way. What is held is
-    /// read only from then on, here and there.
+    /// Links for a child that is about to be forked, with the same pages behind them; nothing may be under way. Both
+    /// processes only read these pages' slots from then on, and write to new ones.
     ///
     /// # Errors
     /// A server does not share.

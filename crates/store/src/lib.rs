@@ -1,13 +1,13 @@
 //! Where pages are while they are away: in slots that this process copies itself ([`Slots`]), or on memory servers behind
 //! links ([`Remote`]).
 //!
-//! The store moves bytes, and keeps track of what is held where; it decides nothing about pages and knows nothing of who
-//! uses it. It calls nobody by itself: a thread that asks ([`Store::poll`]) is given what has come, and the end of a write
-//! is told to the thread that sends ([`Remote::send`]). Which server a page goes to, how much room there is, when a server
-//! counts as silent, and the private server of a run are known here and nowhere else.
+//! The store moves bytes and keeps a record of where each page is held. It decides nothing about pages and does not know its
+//! user. It calls nobody by itself: a thread polls it ([`Store::poll`]) and receives the pages that have arrived. A sender
+//! ([`Remote::send`]) returns the ends of writes. Placement over servers, room, silence and the private server of a run are
+//! this crate's alone.
 //!
-//! What is called on the fault path ([`Store::read`], [`Store::write`], [`Store::release`], [`Store::poll`] to receive)
-//! allocates nothing and takes no lock that the program could hold.
+//! [`Store::read`], [`Store::write`], [`Store::release`] and receiving by [`Store::poll`] are part of the fault path: they
+//! allocate nothing and take no lock that the program could hold.
 
 mod error;
 mod held;
@@ -30,7 +30,7 @@ pub use slots::{Slots, SlotsError};
 
 /// Where pages are while they are away.
 pub trait Store: Send + Sync {
-    /// Begins to read a held range. What is at hand is handed to `take` before this returns.
+    /// Begins to read a held range. `take` receives the bytes before this returns, or in a later poll ([`Begun`]).
     ///
     /// # Errors
     /// The store is lost, or lied.
@@ -59,14 +59,14 @@ pub trait Store: Send + Sync {
     /// The store is lost, silent, or lied.
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>>;
 
-    /// Says how things are, for a line to the user.
+    /// Writes words for a line to the user.
     ///
     /// # Errors
     /// Those of `out`.
     fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// What a read brings, and to where. Frame and `writable` are carried along for who takes it.
+/// A range of pages to be read. The store passes `frame` and `writable` on to [`Take`] and does not use them.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     /// First page.
@@ -83,7 +83,7 @@ pub struct Read {
 
 /// Takes what was read.
 pub trait Take {
-    /// A place for all bytes of a read that nobody else touches, if there is one.
+    /// Memory for all bytes of a read, which nobody else accesses; `None` when the taker wants them by [`Take::part`].
     fn place(&mut self, read: &Read) -> Option<*mut u8>;
 
     /// All bytes of the read are at that place.
@@ -92,7 +92,7 @@ pub trait Take {
     /// A part of a read that has no place, `at` bytes behind its beginning.
     ///
     /// # Safety
-    /// `len` bytes lie at `from`, and nobody changes them, as long as this call takes.
+    /// The memory at `from` holds `len` bytes, and nobody changes them during the call.
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize);
 
     /// The read is complete. Nothing of the store is locked now.
@@ -157,11 +157,11 @@ pub struct Room {
     pub capacity_bytes: u64,
     /// Bytes that are taken by what is held, where that is more than the pages' own.
     pub placed_bytes: Option<u64>,
-    /// When the server that has been quiet for longest told of its room, in nanoseconds on CLOCK_MONOTONIC.
+    /// Time of the oldest answer about room that this counts with, in nanoseconds on CLOCK_MONOTONIC.
     pub known_ns: u64,
 }
 
-/// What a poll is for.
+/// The purpose of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// To receive what was asked for, with this much patience.
@@ -170,7 +170,7 @@ pub enum Turn {
     Upkeep,
 }
 
-/// What came of a poll.
+/// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// Nothing is being read.
@@ -181,7 +181,7 @@ pub enum Polled {
     Received,
 }
 
-/// What [`Store::tell`] says.
+/// The subject of [`Store::tell`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Words {
     /// Where each link stands.
@@ -190,7 +190,7 @@ pub enum Words {
     NoRoom,
 }
 
-/// What a store says of itself, to be put into a line.
+/// A store's words about itself, as part of a line.
 #[derive(Clone, Copy)]
 pub struct Telling<'a>(pub &'a dyn Store, pub Words);
 

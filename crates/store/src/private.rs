@@ -98,8 +98,8 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // What is meant for the program, of this run or of one around it, must not reach the server: it would page itself, or
-        // be a rank.
+        // Variables for the program, of this run or of one around it, must not reach the server: it would page its own
+        // memory, or be a rank.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);
@@ -190,7 +190,7 @@ fn socket_dir() -> std::io::Result<PathBuf> {
     Ok(base.join(format!("{DIR_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
 
-/// What a server said.
+/// Output of a server.
 enum Said {
     Line(String),
     /// Nothing in time.
@@ -203,7 +203,7 @@ enum Said {
 #[derive(Debug)]
 struct Lines {
     stream: UnixStream,
-    /// What was received of lines to come.
+    /// Received bytes of lines that are not complete.
     said: Vec<u8>,
 }
 

@@ -93,7 +93,7 @@ pub struct Remote {
 /// A named server's session, with the room it is used for.
 #[derive(Debug)]
 pub struct Opened {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: String,
     /// The session.
     pub session: Session,
@@ -129,7 +129,7 @@ impl Server {
 
 impl Remote {
     /// Takes over opened sessions; the senders come back, each to be given to [`Self::send`] by a thread of its own.
-    /// Reads are of `bounce_bytes` at most. Who owes an answer for longer than `silent` counts as lost.
+    /// Reads are of `bounce_bytes` at most. A server that owes an answer for longer than `silent` counts as lost.
     ///
     /// # Errors
     /// There is no memory.
@@ -264,8 +264,8 @@ impl Remote {
         let len = read.bytes as usize;
         let place = take.place(&read);
         let to = place.unwrap_or(*bounce as *mut u8);
-        // SAFETY: `to` is a place of the taker's that nobody else touches, or the buffer that goes with the lock held here:
-        // so many bytes.
+        // SAFETY: `to` has `len` bytes: memory of the taker's that nobody else accesses, or the buffer that belongs to the
+        // lock held here.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         link.receive_payload(into).map_err(lost)?;
         match place {

@@ -155,12 +155,12 @@ impl Slots {
         self.table.lock().held.has(unit)
     }
 
-    /// Whether a held page's bytes are those at `here`. What is in the spill file is not looked at.
+    /// Whether a held page's bytes equal those at `here`; false for a page in the spill file.
     ///
     /// # Safety
     /// A page's bytes lie at `here`, and nobody changes them meanwhile.
     unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
-        // SAFETY: both have so many bytes; the slot is the page's, and nobody writes to it.
+        // SAFETY: both have `len` bytes; the slot is the page's, and nobody writes to it.
         let is_same = |there| unsafe { copy::equal(here, there, len) };
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
@@ -294,7 +294,7 @@ impl Slots {
 
     /// The link to the server, which has nothing to say by itself but its end.
     pub fn link(&self) -> BorrowedFd<'_> {
-        // SAFETY: the link is open as long as this is.
+        // SAFETY: the link stays open until this store is dropped.
         unsafe { BorrowedFd::borrow_raw(self.link_fd) }
     }
 

@@ -41,7 +41,7 @@ pub(super) enum AwayError {
     /// The private server.
     #[error("{what}")]
     Private {
-        /// What is wrong with it.
+        /// The reason.
         what: String,
         /// The exit code for it.
         code: i32,

@@ -1,4 +1,4 @@
-//! In: what the store has of pages, brought to where they are accessed.
+//! In: pages brought from the store, or filled from this process' own memory.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -16,13 +16,12 @@ use crate::span::Span;
 /// Attempts to receive before a read that found too much under way is asked for again.
 const FULL_SPINS: u32 = 1000;
 
-/// Takes what the store brings, of one read after the other.
+/// Takes the pages of one read after the other.
 struct In<'a> {
     engine: &'a Engine,
-    /// The work of the thread that asked for something itself: what came is told to the pager, and what follows from it is
-    /// left to be done there.
+    /// The work of a thread that reads: arrivals add their actions to it, and the thread carries them out later.
     work: Option<&'a mut Work>,
-    /// Whether the pages at hand came protected, as far as they were to be.
+    /// Whether all pages of this read that were to be protected are.
     certain: bool,
 }
 
@@ -36,7 +35,7 @@ impl<'a> In<'a> {
         Span { offset: self.engine.bytes(read.page.0), len: read.bytes as usize }
     }
 
-    /// What to tell the pager of a read that is complete.
+    /// The pager's event for a complete read.
     fn event(&self, read: &Read) -> Event {
         if read.frame.is_some() {
             return Event::Fetched { page: read.page, ok: true };
@@ -89,18 +88,18 @@ impl Take for In<'_> {
     }
 
     fn spare(&mut self) -> *mut u8 {
-        // Only who reads is asked for it, and has its work at hand.
+        // The store asks for it during a read only, and then there is work.
         self.work.as_ref().map_or(std::ptr::null_mut(), |work| work.bounce as *mut u8)
     }
 }
 
-/// Ends a run whose pages are lost, or have nowhere to go.
+/// Ends a run whose store cannot go on.
 pub(super) fn end(error: &StoreError<'_>) -> ! {
     fatal::die(error.exit_code(), format_args!("{error}"))
 }
 
 impl Engine {
-    /// Receives what has come, for whomever, where pages are on their way.
+    /// Receives pages that have arrived, for any thread that waits.
     pub(crate) fn receive(&self, wait: Wait) -> Polled {
         if !self.store.is_reading() {
             return Polled::Idle;

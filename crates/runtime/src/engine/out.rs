@@ -150,7 +150,7 @@ impl Engine {
                 continue;
             }
             let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.frozen(span)) };
-            // SAFETY: both have so many bytes, and nobody writes to either.
+            // SAFETY: both have `span.len` bytes, and nobody writes to either.
             let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
             if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
                 *bytes = Bytes::Clean;

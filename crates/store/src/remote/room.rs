@@ -47,7 +47,7 @@ impl Remote {
         }
     }
 
-    /// Which server has how much room, and what to do about it.
+    /// Writes each server's room, and how to get more.
     pub(super) fn tell_no_room(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         for (index, server) in self.servers.iter().enumerate() {
             let room = self.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);

@@ -26,7 +26,7 @@ const UNACKNOWLEDGED_MAX: usize = 1024;
 /// Discards sent at once.
 const DISCARDS_AT_ONCE: usize = 256;
 
-/// What a frame was that a server has not answered yet.
+/// A frame that the server has not acknowledged yet.
 #[derive(Debug)]
 enum Sent {
     WriteBacks(Vec<WriteBack>),

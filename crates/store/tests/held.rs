@@ -1,0 +1,275 @@
+//! Both stores against a plain model, on servers in this process: random writes, reads and releases, and every byte that is
+//! held comes back. `HANARE_SEED` repeats a run.
+
+use std::cell::RefCell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::time::{Duration, Instant};
+
+use hanare_paging::{FrameId, PageId};
+use hanare_server::{Server, ServerConfig};
+use hanare_store::{
+    Ask, Begun, Opened, Polled, Read, Remote, Saved, Shape, Slots, Store, Take, Telling, Turn, Words, Write,
+};
+use hanare_wire::{Attachment, Endpoint, Session, SessionOptions, Wait};
+
+const PAGE: usize = 4096;
+const UNITS: u32 = 2048;
+const FRAMES: u32 = 24;
+const TURNS: u32 = 12_000;
+/// Most pages of one read.
+const RUN: u32 = 8;
+const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a test on servers of its own with this much memory each: their TCP and AF_UNIX addresses.
+fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBuf)])) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut addresses = Vec::new();
+    let mut running = Vec::new();
+    for (index, &bytes) in memory.iter().enumerate() {
+        let path = dir.path().join(index.to_string());
+        let listen = vec!["127.0.0.1:0".parse().expect("an address"), Endpoint::Unix(path.clone())];
+        let mut config = ServerConfig::new(listen, bytes);
+        config.spill = Some(dir.path().to_owned());
+        config.spill_margin = 0;
+        let server = Server::bind(config).expect("a server");
+        addresses.push((server.local_addrs()[0].clone(), path));
+        running.push((server.stop_handle(), std::thread::spawn(move || server.run())));
+    }
+    test(&addresses);
+    for (stop, thread) in running {
+        stop.stop();
+        thread.join().expect("no panic").expect("a good end");
+    }
+}
+
+/// A generator of numbers that a seed repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % u64::from(bound)) as u32
+    }
+}
+
+/// What a page holds, by its number and how often it was written.
+fn byte_of(unit: u32, version: u32) -> u8 {
+    (unit.wrapping_mul(31).wrapping_add(version.wrapping_mul(101)) % 251) as u8 + 1
+}
+
+/// A page of the model.
+#[derive(Clone, Copy, Default)]
+struct Unit {
+    version: u32,
+    held: bool,
+    writing: bool,
+}
+
+/// Takes reads into a buffer, at once or part by part, and compares what has arrived with the model.
+struct Checking<'a> {
+    units: &'a RefCell<Vec<Unit>>,
+    bytes: Vec<u8>,
+    spare: Vec<u8>,
+    in_parts: bool,
+    arrived: u32,
+}
+
+impl Checking<'_> {
+    fn check(&mut self, read: &Read) {
+        let units = self.units.borrow();
+        for (unit, page) in (read.page.0..).zip(self.bytes[..read.bytes as usize].chunks(PAGE)) {
+            let wanted = byte_of(unit, units[unit as usize].version);
+            assert!(page.iter().all(|&byte| byte == wanted), "unit {unit} holds {} and not {wanted}", page[0]);
+        }
+        self.bytes.fill(0);
+        self.arrived += 1;
+    }
+}
+
+impl Take for Checking<'_> {
+    fn place(&mut self, _: &Read) -> Option<*mut u8> {
+        self.in_parts = !self.in_parts;
+        if self.in_parts { None } else { Some(self.bytes.as_mut_ptr()) }
+    }
+
+    fn placed(&mut self, _: &Read) {}
+
+    unsafe fn part(&mut self, _: &Read, at: usize, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        self.bytes[at..at + len].copy_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
+    }
+
+    fn arrived(&mut self, read: &Read) {
+        self.check(read);
+    }
+
+    fn spare(&mut self) -> *mut u8 {
+        self.spare.as_mut_ptr()
+    }
+}
+
+/// Frames of the test's own, in which pages wait for their sender.
+struct Frames(Vec<Box<[u8; PAGE]>>);
+
+/// Random work on a store; `ended` has the pages and frames whose writes have ended.
+fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(PageId, FrameId)>>) {
+    let mut random = Random(seed);
+    let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
+    let bytes = vec![0; RUN as usize * PAGE];
+    let mut take = Checking { units: &units, spare: vec![0; 64 << 10], bytes, in_parts: false, arrived: 0 };
+    let mut frames = Frames((0..FRAMES).map(|_| Box::new([0; PAGE])).collect());
+    let mut free: Vec<u32> = (0..FRAMES).collect();
+    let mut spare = vec![0_u8; 64 << 10];
+    let mut same = 0;
+    let mut begun = 0;
+    for turn in 0..TURNS {
+        for (page, frame) in ended.lock().expect("no panic").drain(..) {
+            let unit = &mut units.borrow_mut()[page.0 as usize];
+            assert!(std::mem::replace(&mut unit.writing, false), "unit {} ended twice", page.0);
+            unit.held = true;
+            free.push(frame.index);
+        }
+        let first = random.below(UNITS);
+        match random.below(20) {
+            0 => {
+                let count = (1 + random.below(200)).min(UNITS - first);
+                let mut at = first;
+                // Those whose write is under way may not be released.
+                for unit in first..first + count {
+                    if units.borrow()[unit as usize].writing {
+                        store.release(at, unit - at);
+                        at = unit + 1;
+                    } else {
+                        units.borrow_mut()[unit as usize].held = false;
+                    }
+                }
+                store.release(at, first + count - at);
+            }
+            1..12 => {
+                let mut unit = units.borrow()[first as usize];
+                if unit.writing {
+                    continue;
+                }
+                let Some(index) = free.pop() else {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                // The bytes held already, now and then.
+                let may_be_same = !frames_wanted && unit.held && random.below(2) == 0;
+                let changed = !may_be_same || random.below(2) == 0;
+                unit.version += u32::from(changed);
+                let frame = &mut frames.0[index as usize];
+                frame.fill(byte_of(first, unit.version));
+                let from = frame.as_ptr();
+                let write = Write {
+                    page: PageId(first),
+                    bytes: PAGE as u32,
+                    frame: frames_wanted.then_some(FrameId { wide: false, index }),
+                    at: Some(from),
+                    may_be_same,
+                    spare: spare.as_mut_ptr(),
+                };
+                // SAFETY: `from` is a frame that nobody changes until the write has ended, and `to` has room for a page.
+                let saved = unsafe { store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
+                match saved.expect("room") {
+                    Saved::Later => unit.writing = true,
+                    Saved::Done => unit.held = true,
+                    Saved::Same => {
+                        assert!(!changed, "a page was taken for what it was not, at turn {turn}");
+                        same += 1;
+                    }
+                }
+                if !unit.writing {
+                    free.push(index);
+                }
+                units.borrow_mut()[first as usize] = unit;
+            }
+            _ => {
+                let is_held = |&unit: &u32| {
+                    let Unit { held, writing, .. } = units.borrow()[unit as usize];
+                    held && !writing && unit / 512 == first / 512
+                };
+                let count = (first..UNITS.min(first + RUN)).take_while(is_held).count() as u32;
+                if count == 0 {
+                    continue;
+                }
+                let read = Read { page: PageId(first), count, bytes: count * PAGE as u32, frame: None, writable: 0 };
+                match store.read(&read, &mut take).expect("a held range") {
+                    Begun::Done => take.check(&read),
+                    Begun::Later => {}
+                    Begun::Full => panic!("one read is under way at a time"),
+                }
+                begun += 1;
+                let end = Instant::now() + SOON;
+                while take.arrived < begun {
+                    assert!(Instant::now() < end, "unit {first} does not arrive");
+                    let turn = Turn::Receive(Wait::Block { timeout: Duration::from_millis(20) });
+                    assert_eq!(store.poll(turn, &mut take).expect("a server that answers"), Polled::Received);
+                }
+            }
+        }
+        if turn % 500 == 0 {
+            store.poll(Turn::Upkeep, &mut take).expect("a server that is there");
+            let room = store.room(Ask::Servers);
+            let held = units.borrow().iter().filter(|unit| unit.held).count() as u64 * PAGE as u64;
+            assert!(room.capacity_bytes >= held, "{room:?} with {held} bytes held");
+            assert!(!Telling(store, Words::NoRoom).to_string().is_empty());
+        }
+    }
+    assert!(begun > 100, "only {begun} reads");
+    assert!(frames_wanted || same > 20, "only {same} pages were seen to be the same");
+    let end = Instant::now() + SOON;
+    while free.len() + ended.lock().expect("no panic").len() < FRAMES as usize {
+        assert!(Instant::now() < end, "writes do not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("HANARE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    println!("HANARE_SEED={seed}");
+    seed
+}
+
+#[test]
+fn slots_give_back_what_they_hold_also_from_the_spill_file() {
+    static BELL: AtomicU32 = AtomicU32::new(0);
+    with_servers(&[4 << 20], |servers| {
+        let attachment = Attachment::open(&servers[0].1, 64 << 10).expect("a link");
+        let slots = Slots::new(attachment, UNITS, PAGE, &BELL).expect("slots");
+        check(&slots, seed(), false, &Mutex::new(Vec::new()));
+    });
+}
+
+#[test]
+fn servers_give_back_what_they_hold() {
+    with_servers(&[8 << 20, 6 << 20], |servers| {
+        let opened = servers.iter().map(|(endpoint, _)| {
+            let options = SessionOptions::for_endpoint(endpoint, 16 << 10);
+            let session = Session::open(endpoint, &options).expect("a session");
+            let capacity_bytes = session.info().capacity_bytes;
+            Opened { name: endpoint.to_string(), session, options, capacity_bytes, limit_bytes: None }
+        });
+        let shape =
+            Shape { units: UNITS, unit_bytes: PAGE, slot_bytes: 16 << 10, small_frames: FRAMES, wide_frames: 0 };
+        let bounce = RUN as usize * PAGE;
+        let (remote, senders) = Remote::new(opened.collect(), shape, bounce, Duration::from_secs(10)).expect("a store");
+        let (ended, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for mut sender in senders {
+                let (remote, ended, over) = (&remote, &ended, &over);
+                scope.spawn(move || {
+                    while !over.load(Acquire) {
+                        let mut tell = |page, frame| ended.lock().expect("no panic").push((page, frame));
+                        remote.send(&mut sender, &mut tell).expect("a server that answers");
+                    }
+                });
+            }
+            let checked =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&remote, seed(), true, &ended)));
+            over.store(true, Release);
+            checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    });
+}
