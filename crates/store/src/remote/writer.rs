@@ -74,19 +74,19 @@ impl Remote {
     /// The server is lost, silent, or lied; or no server has room.
     pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
-        Turn { remote: self, sender, ended }.go_on()?;
+        Sending { remote: self, sender, ended }.go_on()?;
         Ok(sender.tag - before)
     }
 }
 
 /// A sender at work.
-struct Turn<'a, 'b> {
+struct Sending<'a, 'b> {
     remote: &'a Remote,
     sender: &'b mut Sender,
     ended: &'b mut dyn FnMut(PageId, FrameId),
 }
 
-impl<'a> Turn<'a, '_> {
+impl<'a> Sending<'a, '_> {
     /// Sends what waits and takes the answers that have come; sleeps when there is neither.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
         let bell = self.server().bell.load(Acquire);
