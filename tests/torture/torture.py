@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -522,9 +523,17 @@ def allowed(case, disturbance, outcome):
         codes |= {1}  # what it says of a child that ended so
     if what == "scarce servers" and "bad_alloc" in text:
         codes |= {128 + signal.SIGABRT}
+    if hoarded(text):
+        codes |= {KERNEL}
     if "budget" in text:  # too small for the page size or the link, said at the start
         codes |= {NO_START}
     return codes
+
+
+def hoarded(text):
+    """Whether a run ended because registered buffers left next to nothing of the local budget."""
+    stand = re.search(r"(\d+) of \d+ units local,.* (\d+) pages held by transfers", text)
+    return bool(stand) and int(stand[2]) * 4 > int(stand[1]) * 3
 
 
 def left_in(folder, disturbance):
