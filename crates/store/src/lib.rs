@@ -24,7 +24,6 @@ use hanare_wire::Wait;
 
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use kind::{Kind, Links};
-pub use placement::Placement;
 pub use remote::{Opened, Remote, STRETCH_BYTES, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 

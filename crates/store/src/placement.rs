@@ -3,7 +3,7 @@
 /// Spreads blocks over servers in proportion to their room, filling all of them evenly. What a server says of its room
 /// later on counts from then on: others use it too.
 #[derive(Debug)]
-pub struct Placement {
+pub(crate) struct Placement {
     servers: Vec<Server>,
 }
 
@@ -19,19 +19,19 @@ struct Server {
 impl Placement {
     /// Servers with so many blocks of room each.
     #[must_use]
-    pub fn new(capacities: &[u64]) -> Self {
+    pub(crate) fn new(capacities: &[u64]) -> Self {
         Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0, limit: u64::MAX }).collect() }
     }
 
     /// Bounds what a server is used for, whatever room it has.
-    pub fn limit(&mut self, server: usize, blocks: u64) {
+    pub(crate) fn limit(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.limit = blocks;
         server.capacity = server.capacity.min(blocks);
     }
 
     /// The server for a new block: the one with the largest free share; none when all are full.
-    pub fn place(&mut self) -> Option<usize> {
+    pub(crate) fn place(&mut self) -> Option<usize> {
         let (index, _) = self.servers.iter().enumerate().filter(|(_, server)| server.used < server.capacity).max_by(
             |(a, x), (b, y)| {
                 // Shares compared by cross-multiplication: exact, and free of division.
@@ -45,32 +45,32 @@ impl Placement {
     }
 
     /// A block of this server is free again.
-    pub fn free(&mut self, server: usize) {
+    pub(crate) fn free(&mut self, server: usize) {
         let server = &mut self.servers[server];
         debug_assert!(server.used > 0);
         server.used = server.used.saturating_sub(1);
     }
 
     /// A server can hold so many blocks, those in use included.
-    pub fn set_capacity(&mut self, server: usize, blocks: u64) {
+    pub(crate) fn set_capacity(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.capacity = blocks.min(server.limit).max(server.used);
     }
 
     /// Blocks that all servers together can hold, and those of them in use.
     #[must_use]
-    pub fn capacity_and_used(&self) -> (u64, u64) {
+    pub(crate) fn capacity_and_used(&self) -> (u64, u64) {
         self.servers.iter().fold((0, 0), |(capacity, used), server| (capacity + server.capacity, used + server.used))
     }
 
     /// Blocks that a server can hold, those in use included.
     #[must_use]
-    pub fn capacity_of(&self, server: usize) -> u64 {
+    pub(crate) fn capacity_of(&self, server: usize) -> u64 {
         self.servers[server].capacity
     }
 
     /// Marks a server as having no more room than it uses now.
-    pub fn close(&mut self, server: usize) {
+    pub(crate) fn close(&mut self, server: usize) {
         let server = &mut self.servers[server];
         server.capacity = server.used;
     }

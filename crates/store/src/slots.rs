@@ -412,7 +412,7 @@ impl Store for Slots {
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
         if let Some(to) = take.place(read) {
-            // SAFETY: the place has all of the read's bytes, and nobody else touches it.
+            // SAFETY: the place has room for `len` bytes, and nobody else accesses it.
             unsafe { self.copy_to(unit, len, to)? };
             take.placed(read);
             return Ok(Begun::Done);

@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// What a page holds, by its number and how often it was written.
+/// The byte that fills a page, by its number and the number of its writes.
 fn byte_of(unit: u32, version: u32) -> u8 {
     (unit.wrapping_mul(31).wrapping_add(version.wrapping_mul(101)) % 251) as u8 + 1
 }

@@ -95,7 +95,9 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         assert_eq!(remote.read(&read, &mut &*taker).expect("a request"), Begun::Later);
     }
     let reading = std::thread::spawn(|| {
+        let end = Instant::now() + SOON;
         while taker.read.load(Acquire) < 2 {
+            assert!(Instant::now() < end, "a page does not come");
             remote.poll(Turn::Receive(Wait::Spin { iterations: 100 }), &mut &*taker).expect("a server that answers");
         }
     });

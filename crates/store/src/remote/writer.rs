@@ -1,4 +1,4 @@
-//! The life of a writer thread: what waits for a server goes there, and what the server answers is told.
+//! The life of a writer thread: it sends writes and discards, and tells the end of each write.
 //!
 //! Discards go first: they make room for what is written. All of them go before the next write-back, and they are no more
 //! than there are slots, each of which was written back before, so that write-backs are not kept waiting without end.
@@ -31,7 +31,7 @@ const DISCARDS_AT_ONCE: usize = 256;
 enum Sent {
     WriteBacks(Vec<WriteBack>),
     Discard,
-    /// A sign of life was asked for, which tells of the server's room: the asking with this number.
+    /// A ping, whose answer has the server's room: the request for room with this number.
     Asking(u32),
 }
 
@@ -47,7 +47,7 @@ pub struct Sender {
     /// The number of the next frame.
     tag: u64,
     asked: u32,
-    /// What the server keeps in vain: to be discarded before anything else is sent.
+    /// Pages that the server keeps although they moved to another: discarded before anything else is sent.
     vain: Vec<Discard>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Sending<'a, '_> {
         let bell = self.server().bell.load(Acquire);
         // Before anything is taken from the queue: who finds that empty finds this set.
         self.server().writes_in_flight.store(1, Release);
-        // Who asks for the room has given back before what it wants to see counted.
+        // Read before the discards are taken: a thread that asks for room wants its own discards counted.
         let asked = self.server().asked.load(Acquire);
         if self.send_discards()? {
             self.send_writes()?;
@@ -109,7 +109,7 @@ impl<'a> Sending<'a, '_> {
             true => Wait::Now,
             false => Wait::Block { timeout: Duration::from_millis(20) },
         };
-        // What a server keeps in vain goes out before the next answer is looked at.
+        // Discards of pages that moved on go out before the next answer is taken.
         while self.sender.vain.is_empty() && self.take_answer(wait)? {
             wait = Wait::Now;
         }
@@ -168,7 +168,7 @@ impl<'a> Sending<'a, '_> {
         let parts: Vec<IoSlice<'_>> = group
             .iter()
             .map(|job| {
-                // SAFETY: nobody disturbs the bytes of a write until its end is told, as its caller has promised.
+                // SAFETY: the bytes of a write do not change until its end is told, as the caller of `write` promised.
                 IoSlice::new(unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) })
             })
             .collect();
