@@ -5,6 +5,7 @@
 #   make check         format, lints, licences
 #   make test-programs  real programs in every trap mode, compared with themselves; installs them  (tests/programs; hours)
 #   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
+#   make worlds        the engine over a view and a store that fail, by ten thousand seeds
 #   make sanitize      tests under the address sanitizer, and those of locks under the thread sanitizer
 #   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
 #   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
@@ -74,6 +75,11 @@ torture: build
 	@$(MAKE) --no-print-directory PROFILE=$(PROFILE) workloads
 	tests/torture/torture.py --minutes $(MINUTES) --seed $(SEED) --hanare $(BIN)/hanare --workloads $(OUT) \
 	    --work $(TARGET)/torture $(TORTURE_FLAGS)
+
+# HANARE_SEED=n runs one seed.
+worlds:
+	@scripts/need cargo cc
+	$(CARGO) test --profile $(TEST_PROFILE) -p hanare --lib -- --ignored engine::world
 
 # The toolchain's own sanitizers. The standard library comes without them: the thread sanitizer sees no races within it, and
 # would name some that its channels rule out (scripts/tsan.supp). Left out is a test of mlock, which sanitizers make
@@ -176,5 +182,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test test-programs torture check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture worlds check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-shared bench-cluster workloads shared-workloads python install clean

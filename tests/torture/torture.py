@@ -478,7 +478,7 @@ def make_cgroup(case):
 
 def judge(case, disturbance, outcome):
     """What is wrong with how a run ended, or None."""
-    several = case.shared or case.name == "forks"
+    several = case.shared or case.name == "forks" or case.disturbance == "few files"
     if outcome.timed_out and several and case.refuse is not None and outcome.hanare_lines():
         return None  # one process ended by a line, and another waits for its word
     if outcome.timed_out:
@@ -514,6 +514,8 @@ def allowed(case, disturbance, outcome):
         codes |= {128 + signal.SIGTERM}
     if what in ("few files", "little address space", "small cgroup", "scarce servers"):
         codes |= {LOST, FULL, KERNEL, NO_START} | ({1} if any(refusal in text for refusal in REFUSALS) else set())
+    if what == "few files" and "Too many open files" in text:
+        codes |= {CANNOT_RUN}
     if what == "small cgroup" or case.refuse is not None:
         codes |= {128 + signal.SIGKILL} if what == "small cgroup" else {LOST, KERNEL, NO_START}
         codes |= {1} if any(refusal in text for refusal in REFUSALS) else set()
@@ -533,7 +535,11 @@ def allowed(case, disturbance, outcome):
 def hoarded(text):
     """Whether a run ended because registered buffers left next to nothing of the local budget."""
     stand = re.search(r"(\d+) of \d+ units local,.* (\d+) pages held by transfers", text)
-    return bool(stand) and int(stand[2]) * 4 > int(stand[1]) * 3
+    if not stand:
+        return False
+    local, held = int(stand[1]), int(stand[2])
+    # The last two pages of a fault stay, too.
+    return held * 4 > local * 3 or held + 2 >= local
 
 
 def left_in(folder, disturbance):

@@ -9,13 +9,14 @@
 mod bring;
 mod fork;
 mod out;
+#[cfg(test)]
+mod world;
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::{Action, Actions, Event, PageId, Pager, Progress, State, limits};
 use hanare_store::{Kind, Polled, Read, Store, Turn, Words};
-use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::stack::Stacks;
@@ -24,7 +25,7 @@ use hanare_wire::Wait;
 use crate::accounts::{self, Accounts};
 use crate::counters::Counters;
 use crate::span::Span;
-use crate::view::View;
+use crate::view::{LiveView, View};
 use crate::watchdog::Waits;
 use hanare_sys::clock::now_ns;
 
@@ -32,7 +33,7 @@ pub(crate) use fork::Kept;
 
 /// Threads that can be in the engine at once without waiting for each other's work space.
 pub(crate) const WORKS: usize = 32;
-const BELLS: usize = 256;
+const WAIT_QUEUES: usize = 256;
 /// Rounds of hiding in a row, each of [`limits::HIDES_MAX`] pages.
 const TICKS_MAX: u32 = 1 << 16;
 /// Rounds of polling, some 5 us each, before a waiting thread goes to sleep.
@@ -42,19 +43,18 @@ const ROUNDS_UNWATCHED: u32 = 200;
 /// Time beyond a server's silence after which waiting without progress is a hang, in milliseconds.
 const HANG_MARGIN_MS: u64 = 2_000;
 
-pub(crate) struct Engine {
-    view: View,
-    store: Kind,
+/// An engine over a view and a store: those of a live process, or a test's.
+pub(crate) struct Engine<V = LiveView, S = Kind> {
+    view: V,
+    store: S,
     core: LockCell<Core>,
     /// Handlers of signals run on these, for the program's alternate stacks may be too small, and so do threads whose own
     /// stack is far.
     stacks: Stacks,
     traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
-    /// Pages that leave together.
-    batch: LockCell<DontNeedBatch>,
-    /// One is rung when a page of its block arrived, for the threads that wait in their handlers.
-    bells: [AtomicU32; BELLS],
+    /// The threads that wait in their handlers for a page of a block. The count grows when one arrives.
+    wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
     small_moves: bool,
@@ -90,14 +90,13 @@ struct Todo {
 }
 
 /// What an engine is made of.
-pub(crate) struct Parts {
-    pub(crate) view: View,
-    pub(crate) store: Kind,
+pub(crate) struct Parts<V, S> {
+    pub(crate) view: V,
+    pub(crate) store: S,
     pub(crate) pager: Pager,
     pub(crate) small_moves: bool,
     pub(crate) unit_bytes: usize,
     pub(crate) block_units: u32,
-    pub(crate) process_madvise: bool,
     /// Local memory beside the pager's, in bytes.
     pub(crate) overhead_bytes: u64,
     /// Most units that may be in local memory, whatever the budget.
@@ -107,8 +106,8 @@ pub(crate) struct Parts {
     pub(crate) counters: &'static Counters,
 }
 
-impl Engine {
-    pub(crate) fn new(parts: Parts) -> Result<Self, MapError> {
+impl<V: View, S: Store> Engine<V, S> {
+    pub(crate) fn new(parts: Parts<V, S>) -> Result<Self, MapError> {
         let bounce_bytes = (parts.unit_bytes * parts.block_units as usize).max(limits::RUN_BYTES_MAX as usize);
         let mut works = Vec::with_capacity(WORKS);
         for index in 0..WORKS {
@@ -128,8 +127,7 @@ impl Engine {
             stacks: Stacks::new()?,
             traps_by_signal: parts.traps_by_signal,
             works: LockCell::new(works),
-            batch: LockCell::new(DontNeedBatch::new(parts.process_madvise)),
-            bells: [const { AtomicU32::new(0) }; BELLS],
+            wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: Waits::default(),
             small_moves: parts.small_moves,
@@ -150,11 +148,11 @@ impl Engine {
         self.stacks.run(work);
     }
 
-    pub(crate) fn view(&self) -> &View {
+    pub(crate) fn view(&self) -> &V {
         &self.view
     }
 
-    pub(crate) fn store(&self) -> &Kind {
+    pub(crate) fn store(&self) -> &S {
         &self.store
     }
 
@@ -166,10 +164,10 @@ impl Engine {
         let Some(unit) = self.unit_of(addr) else { return };
         // A machine that does not tell reads from writes still tells that a page in view was touched: then it was a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
-        let bell = self.bell(unit);
-        let heard = bell.load(Acquire);
+        let wait_queue = self.wait_queue(unit);
+        let seen = wait_queue.load(Acquire);
         let opened = self.submit_fault(unit, write);
-        self.wait_for(unit, write, heard);
+        self.wait_for(unit, write, seen);
         accounts::fault(self.counters, opened, now_ns() - started);
     }
 
@@ -196,12 +194,12 @@ impl Engine {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
 
-    fn wait_for(&self, unit: u32, write: bool, heard: u32) {
-        let bell = self.bell(unit);
+    fn wait_for(&self, unit: u32, write: bool, seen: u32) {
+        let wait_queue = self.wait_queue(unit);
         let mut rounds = 0u32;
         let mut watched = None;
         loop {
-            if self.is_accessible(unit, write) || bell.load(Acquire) != heard {
+            if self.is_accessible(unit, write) || wait_queue.load(Acquire) != seen {
                 drop(watched);
                 return;
             }
@@ -213,25 +211,21 @@ impl Engine {
                 true => Wait::Spin { iterations: 20 },
                 false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // Another thread may receive, or the page may come from elsewhere: then it rings the bell.
+            // Another thread may receive, or the page may come from elsewhere: then it notifies the wait queue.
             if self.receive(wait) != Polled::Received {
-                self.sleep_on(bell, heard, if rounds < SPINS { 50 } else { 1000 });
+                self.sleep_on(wait_queue, seen, if rounds < SPINS { 50 } else { 1000 });
             }
         }
     }
 
-    fn sleep_on(&self, bell: &AtomicU32, heard: u32, timeout_us: u64) {
+    fn sleep_on(&self, wait_queue: &AtomicU32, seen: u32, timeout_us: u64) {
         self.waiters.fetch_add(1, SeqCst);
-        futex::wait(bell, heard, Some(Duration::from_micros(timeout_us)));
+        futex::wait(wait_queue, seen, Some(Duration::from_micros(timeout_us)));
         self.waiters.fetch_sub(1, SeqCst);
     }
 
-    fn bell(&self, unit: u32) -> &AtomicU32 {
-        &self.bells[(unit / self.block_units) as usize % BELLS]
-    }
-
-    fn ring(&self, page: PageId) {
-        self.notify(page, 1);
+    fn wait_queue(&self, unit: u32) -> &AtomicU32 {
+        &self.wait_queues[(unit / self.block_units) as usize % WAIT_QUEUES]
     }
 
     fn unit_of(&self, addr: usize) -> Option<u32> {
@@ -255,8 +249,8 @@ impl Engine {
                     watched = watched.or_else(|| Some(self.waits.begin(now_ns())));
                     next = unit;
                     self.receive(Wait::Now);
-                    let bell = self.bell(unit);
-                    self.sleep_on(bell, bell.load(Acquire), 200);
+                    let wait_queue = self.wait_queue(unit);
+                    self.sleep_on(wait_queue, wait_queue.load(Acquire), 200);
                 }
             }
         }
@@ -290,8 +284,8 @@ impl Engine {
         let _watched = self.waits.begin(now_ns());
         while moving() {
             self.receive(Wait::Now);
-            let bell = self.bell(unit);
-            self.sleep_on(bell, bell.load(Acquire), 200);
+            let wait_queue = self.wait_queue(unit);
+            self.sleep_on(wait_queue, wait_queue.load(Acquire), 200);
         }
     }
 
@@ -382,7 +376,7 @@ impl Engine {
                     // SAFETY: the pager gave page and frame to this action.
                     let certain = unsafe { self.view.move_in(span, frame, writable) };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
-                    self.ring(page);
+                    self.notify(page, 1);
                 }
                 Action::Hide { .. } => self.hide(todo, work),
                 Action::Show { page, frame, writable } => {
@@ -393,12 +387,12 @@ impl Engine {
                         None => self.view.show(span, writable),
                     };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
-                    self.ring(page);
+                    self.notify(page, 1);
                 }
                 Action::Open { page } => {
                     self.view.open(self.span(page, units));
                     self.step(&[Event::Opened { page }], work);
-                    self.ring(page);
+                    self.notify(page, 1);
                 }
                 Action::TakeOut { .. } => self.take_out(todo, work),
                 Action::WriteBack { page, frame } => self.write_back(page, frame, units, work),
@@ -408,7 +402,7 @@ impl Engine {
                 }
                 Action::Wake { page } => {
                     self.wake(page, units, work);
-                    self.ring(page);
+                    self.notify(page, 1);
                 }
                 Action::Release { unit, count } => self.store.release(unit, count),
             }
@@ -421,8 +415,7 @@ impl Engine {
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
-        let is_shown = self.view.uffd().is_some()
-            || !core.pager.is_accessible(page.0, false)
+        let is_shown = !core.pager.is_accessible(page.0, false)
             || self.view.show_again(span, core.pager.is_accessible(page.0, true));
         drop(core);
         self.view.wake(span);
@@ -462,16 +455,18 @@ impl Engine {
         self.store.tell(Words::Stand, out)
     }
 
-    /// How long nothing may go on before that is a hang, in milliseconds.
-    pub(crate) fn hang_ms(&self) -> u64 {
-        self.store.silent().as_millis() as u64 + HANG_MARGIN_MS
-    }
-
     /// Adds what happened since the last time to the shared counters.
     pub(crate) fn publish(&self) {
         let mut core = self.core.lock();
         let Core { pager, accounts, .. } = &mut *core;
         accounts.publish(pager);
+    }
+}
+
+impl<V> Engine<V, Kind> {
+    /// How long nothing may go on before that is a hang, in milliseconds.
+    pub(crate) fn hang_ms(&self) -> u64 {
+        self.store.silent().as_millis() as u64 + HANG_MARGIN_MS
     }
 }
 

@@ -39,7 +39,7 @@ use crate::span::{OS_PAGE, Span};
 use crate::stats::{Stats, StatsError};
 use crate::tracing;
 use crate::tree::Seat;
-use crate::view::{Mechanism, Program, Sizes, Still, View, ViewError};
+use crate::view::{LiveView, Mechanism, Program, Sizes, Still, View, ViewError};
 use crate::windows::Windows;
 use hanare_settings::{Environment, FAR_LARGE, Local, Mode, Overcommit, PageSize, Settings, SettingsError};
 use hanare_sys::clock::now_ns;

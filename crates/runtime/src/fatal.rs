@@ -50,6 +50,8 @@ pub(crate) fn say(why: fmt::Arguments<'_>) {
 /// Says why on stderr and ends the process at once, without running anything of the program's. Several threads may find
 /// the same end; one says so.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
+    #[cfg(test)]
+    ended::unwind(code, why);
     while SAID.swap(true, AcqRel) {
         // SAFETY: sleeps; the thread that has the word ends the process, this one with it.
         unsafe { libc::usleep(1_000_000) };
@@ -59,4 +61,30 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     say(why);
     // SAFETY: ends the process; async-signal-safe.
     unsafe { libc::_exit(code) }
+}
+
+/// Ends that tests look at instead of ending with them.
+#[cfg(test)]
+pub(crate) mod ended {
+    use std::cell::Cell;
+    use std::fmt;
+
+    /// The end of a run: its exit code and its line.
+    #[derive(Debug)]
+    pub(crate) struct Ended(pub(crate) i32, pub(crate) String);
+
+    thread_local! {
+        static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// From now on an end on this thread unwinds with [`Ended`].
+    pub(crate) fn catch() {
+        IS_CAUGHT.set(true);
+    }
+
+    pub(super) fn unwind(code: i32, why: fmt::Arguments<'_>) {
+        if IS_CAUGHT.get() {
+            std::panic::resume_unwind(Box::new(Ended(code, why.to_string())));
+        }
+    }
 }

@@ -30,7 +30,7 @@ use crate::far::{self, Launch, StartError, State};
 use crate::fatal::{self, EXIT_LOST};
 use crate::span::Span;
 use crate::tree::Seat;
-use crate::view::View;
+use crate::view::Base;
 use crate::{gate, heap, tracing};
 use hanare_store::{Kind, Links};
 
@@ -69,7 +69,7 @@ static IS_PENDING: &Flag = &flags::FORKS;
 /// What a child needs to start its engine.
 struct Asleep {
     kept: Kept,
-    view: View,
+    view: Base,
     /// The parent's, to be taken over; none where nothing is away.
     store: Option<(Kind, Links)>,
     /// Opens a link to the private server, wherever this process goes meanwhile.
@@ -294,7 +294,17 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
         Some(links) => (Some((store, links)), None),
         None => (None, store.into_door()),
     };
-    Some(Asleep { kept, view, store, door, pagemap: None, extents: extents.into_inner(), idle, launch, seat })
+    Some(Asleep {
+        kept,
+        view: view.without_trap(),
+        store,
+        door,
+        pagemap: None,
+        extents: extents.into_inner(),
+        idle,
+        launch,
+        seat,
+    })
 }
 
 fn fall_asleep(seat: Option<Seat>) {
@@ -317,8 +327,7 @@ fn fall_asleep(seat: Option<Seat>) {
     // The program must not close these until the child starts its engine. Without the mark the child goes by paths.
     let door = asleep.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
-    // The parent's trap and links are closed here with the child's copies of them.
-    let asleep = Asleep { view: asleep.view.without_trap(), door, pagemap, ..asleep };
+    let asleep = Asleep { door, pagemap, ..asleep };
     ASLEEP.store(Box::into_raw(Box::new(asleep)), Release);
     far::is_latent(true);
 }
@@ -348,7 +357,7 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
         // Nothing is away: the links are new ones.
         None => far::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
-    let view = view.again(mechanism)?;
+    let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
     if was_asleep {
         // Failing to read one's own page table is failing to know what is there.

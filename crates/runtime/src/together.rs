@@ -8,7 +8,7 @@
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
-use crate::view::View;
+use crate::view::LiveView;
 
 /// Faults between two looks at a thread whose CPU is dear to learn.
 const LOOK_EVERY: u32 = 32;
@@ -35,7 +35,7 @@ impl Together {
 
     /// Comes to the CPU of a thread that waits for the answer to its fault. What is returned is to be dropped once it was
     /// answered, without waiting for anything.
-    pub(crate) fn on_fault(&mut self, tid: i32, view: &View, small: bool) -> Option<Confined> {
+    pub(crate) fn on_fault(&mut self, tid: i32, view: &LiveView, small: bool) -> Option<Confined> {
         if !small {
             // Moving a large page takes longer than any wake-up, and other threads must not wait for that.
             if self.first == Some(true) {

@@ -1,36 +1,144 @@
 //! The program's view of far memory, and the frames beside it: the only room that makes pages appear and vanish.
 //!
-//! Two mechanisms behind one face. *Userfaultfd*: private anonymous memory; pages are copied in or whole frames moved in
-//! and out, and protected against writes while clean. *Protection* (sigsegv mode): shared memory mapped twice; pages are
-//! filled through a second mapping that never traps. What traps is guards where the kernel has them ([`guards`]), else the
-//! protection of each page. Nothing here decides anything, allocates anything or knows what a server is.
+//! The engine knows a view by the trait [`View`] alone. Two mechanisms implement it on live memory. [`Userfaultfd`]: private
+//! anonymous memory; pages are copied in or whole frames moved in and out, and protected against writes while clean.
+//! [`Doubled`] (sigsegv mode): shared memory mapped twice; pages are filled through a second mapping that never traps. [`Base`]
+//! has what both need. Nothing here decides anything, allocates anything or knows what a server is.
 
 mod access;
-mod enter;
+mod base;
+mod doubled;
+#[cfg(test)]
+pub(crate) mod fake;
 mod fork;
 mod guards;
-mod leave;
 mod moving;
 #[cfg(test)]
 mod tests;
+mod userfaultfd;
 
-pub(crate) use leave::Moved;
-
-use guards::Guards;
-
-use std::sync::atomic::AtomicBool;
+use std::ops::Deref;
 
 use hanare_paging::FrameId;
-use hanare_sys::copy::OwnMemory;
-use hanare_sys::futex::LockCell;
-use hanare_sys::map::{self, Advice, MapError, Mapping, Prot};
+use hanare_sys::Errno;
+use hanare_sys::map::MapError;
 use hanare_sys::thread;
-use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
-use hanare_sys::{Errno, again};
+use hanare_sys::uffd::{Uffd, UffdError};
 
-use crate::restrictions::Restrictions;
 use crate::span::Span;
-use crate::windows::{WINDOWS_MAX, Windows};
+use crate::windows::WINDOWS_MAX;
+
+pub(crate) use base::{Base, Sizes};
+pub(crate) use doubled::{Doubled, Protection};
+pub(crate) use userfaultfd::Userfaultfd;
+
+/// A view, as the engine uses it. Spans are whole pages.
+///
+/// A page *in transit* belongs to whoever carries out the pager's action on it: no other call changes it meanwhile.
+pub(crate) trait View {
+    /// The offset of a far address; `None` for one that is not far.
+    fn offset_of(&self, addr: usize) -> Option<usize>;
+
+    // ---- memory beside the view -------------------------------------------------------------------------------------
+
+    /// Address of a frame's bytes.
+    fn frame(&self, frame: FrameId) -> *mut u8;
+
+    /// Gives a frame's memory back to the system.
+    fn empty_frame(&self, frame: FrameId);
+
+    /// How many units can be moved aside at once.
+    fn aside_units(&self) -> usize;
+
+    /// Where the page moved aside to the place of this number lies.
+    fn aside(&self, place: usize) -> *const u8;
+
+    /// Empties `count` places of pages that were moved aside, from `first` on.
+    fn drop_aside(&self, first: usize, count: usize);
+
+    /// A range of zeroes as long as the largest page. Nobody writes to it.
+    fn zeroes(&self) -> *const u8;
+
+    /// Where bytes for a page can be received straight into view, if the mechanism has such a place.
+    fn receive_place(&self, offset: usize) -> Option<*mut u8>;
+
+    // ---- into view --------------------------------------------------------------------------------------------------
+
+    /// Copies bytes into view at pages that are absent, and lets the threads that wait for them go on. Returns false when
+    /// a page was there already, which keeps its bytes, or could not be protected: then all of the span is open for writing.
+    ///
+    /// # Safety
+    /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
+    unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool;
+
+    /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that was to be protected is
+    /// open for writing instead.
+    ///
+    /// # Safety
+    /// The page is in transit and the frame filled, both this call's to handle.
+    unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool;
+
+    /// Shows pages that were filled through [`Self::receive_place`], or were write-protected. Returns false when pages that were to
+    /// be protected are open for writing instead.
+    #[must_use = "pages that are open for writing count as dirty"]
+    fn show(&self, span: Span, writable: bool) -> bool;
+
+    /// Shows pages again that trapped though they are in view, as far as it goes without opening for writing what is to be
+    /// protected: false where it does not.
+    #[must_use = "pages that are not shown go on trapping"]
+    fn show_again(&self, span: Span, writable: bool) -> bool;
+
+    /// Opens a protected page for writing and lets its writers go on.
+    fn open(&self, span: Span);
+
+    /// Lets threads that wait for a page look again.
+    fn wake(&self, span: Span);
+
+    // ---- out of view ------------------------------------------------------------------------------------------------
+
+    /// Moves a page out of view into an empty frame, in one step that no write can fall into. `clean` says that it is not
+    /// open for writing; the frame has its bytes all the same, and an access brings it back from there. Returns false when a
+    /// transfer holds it: then it is in view, unchanged.
+    ///
+    /// # Safety
+    /// The page is in transit and the frame empty, both this call's to handle.
+    #[must_use = "a page that stays is still in view"]
+    unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool;
+
+    /// Moves small dirty pages out of view, in one step that no write can fall into, to the places from this number on.
+    /// Cheaper than to write-protect and drop them: it is one change of the page table instead of two.
+    ///
+    /// # Safety
+    /// The pages are in transit, in view and open for writing, and the places empty, all this call's to handle.
+    unsafe fn move_aside(&self, span: Span, place: usize) -> Moved;
+
+    /// Stops writes to pages in view: later ones trap and wait.
+    fn write_protect(&self, span: Span);
+
+    /// Address of a write-protected page's bytes, where they can be read in place.
+    fn protected_bytes(&self, span: Span) -> Option<*const u8>;
+
+    /// Copies a write-protected page's bytes.
+    ///
+    /// # Safety
+    /// The page is write-protected and present; `to` has room for it and is the caller's.
+    unsafe fn read(&self, span: Span, to: *mut u8);
+
+    /// Takes write-protected or clean pages out of view, together. Their bytes are gone.
+    fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>);
+}
+
+/// The answer to a request to move a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a page that stays is still in view"]
+pub(crate) enum Moved {
+    /// It is out of view, its bytes where they were to go.
+    Gone,
+    /// A transfer holds it: it is in view, unchanged.
+    Stays,
+    /// It cannot be moved for what it is, and is in view, unchanged: it can be write-protected, copied and dropped.
+    Unmovable,
+}
 
 /// Why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -51,43 +159,6 @@ pub enum ViewError {
 
 fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
-}
-
-/// Bytes of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
-/// How memory of the program's is registered.
-const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
-
-/// How the view is made.
-pub(crate) enum Mechanism {
-    /// Userfaultfd, opened with the features the mode needs.
-    Uffd(Uffd),
-    /// A memfd mapped twice.
-    Protection(Protection),
-}
-
-/// What traps in a memfd that is mapped twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protection {
-    /// The protection of each page: up to two mappings for each in view.
-    Pages,
-    /// Guards.
-    Guards {
-        /// Mappings that may be spent on seeing writes to clean pages.
-        mappings: usize,
-    },
-}
-
-/// Sizes of the view, in bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Sizes {
-    pub(crate) reserve: usize,
-    pub(crate) unit: usize,
-    pub(crate) block: usize,
-    pub(crate) small_frames: usize,
-    pub(crate) wide_frames: usize,
-    /// Places for pages that are moved aside ([`View::move_aside`]), in units.
-    pub(crate) aside_units: usize,
 }
 
 /// What the view has to know of the program's threads.
@@ -123,115 +194,45 @@ impl Still {
     }
 }
 
-pub(crate) struct View {
-    base: usize,
-    sizes: Sizes,
-    /// Where each offset is: in the reservation, save for windows and holes.
-    windows: &'static Windows,
-    huge: bool,
-    uffd: Option<Uffd>,
-    /// Start of the second mapping in sigsegv mode, and the file beneath both.
-    io_base: usize,
-    file: Option<std::os::fd::OwnedFd>,
-    guards: Option<LockCell<Guards>>,
-    small_pool: usize,
-    wide_pool: usize,
-    aside_pool: usize,
-    zeroes: usize,
-    /// Reads pages that the program closed. Held open, for there may be no descriptor left when it is needed.
-    memory: Result<OwnMemory, Errno>,
-    /// Whether a child may share pages in view, so that MOVE refuses them for that.
-    has_forked: AtomicBool,
-    restrictions: Restrictions,
-    program: Program,
+/// How a view is made.
+pub(crate) enum Mechanism {
+    /// Userfaultfd, opened with the features the mode needs.
+    Uffd(Uffd),
+    /// A memfd mapped twice.
+    Protection(Protection),
 }
 
-impl View {
-    /// Reserves and registers far memory and its frames.
-    pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
-        let align = HUGE_PAGE;
-        let Trap { uffd, file, guards } = Trap::new(mechanism, &sizes)?;
-        let (base, io_base) = match &file {
-            Some(file) => (
-                Mapping::shared_aligned(file, sizes.reserve, align)?.leak(),
-                Mapping::shared_aligned(file, sizes.reserve, align)?.leak(),
-            ),
-            None => (Mapping::reserve(sizes.reserve, align)?.leak(), 0),
-        };
-        let view = Self {
-            base,
-            sizes,
-            windows: Box::leak(Box::new(Windows::new(base, sizes.reserve))),
-            huge,
-            uffd,
-            io_base,
-            file,
-            guards,
-            small_pool: pool(sizes.small_frames * sizes.unit, align)?,
-            wide_pool: pool(sizes.wide_frames * sizes.block, align)?,
-            aside_pool: pool(sizes.aside_units * sizes.unit, align)?,
-            zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
-            memory: Ok(OwnMemory::open().map_err(ViewError::OwnMemory)?),
-            has_forked: AtomicBool::new(false),
-            restrictions: Restrictions::new(sizes.reserve),
-            program,
-        };
-        if view.file.is_some() {
-            // SAFETY: the range was mapped just now and nothing points into it.
-            again(|| unsafe { map::protect(base, sizes.reserve, Prot::NONE) })
-                .map_err(|errno| refused(&view, errno))?;
+/// The view of a live process.
+pub(crate) enum LiveView {
+    /// Userfaultfd is the trap.
+    Userfaultfd(Userfaultfd),
+    /// The protection of pages, or guards, are the trap.
+    Doubled(Doubled),
+}
+
+/// Asks whichever view it is.
+macro_rules! ask {
+    ($view:expr, $of:ident => $answer:expr) => {
+        match $view {
+            LiveView::Userfaultfd($of) => $answer,
+            LiveView::Doubled($of) => $answer,
         }
-        view.advise_all()?;
-        view.register()?;
-        Ok(view)
-    }
+    };
+}
 
-    fn register(&self) -> Result<(), ViewError> {
-        let Some(uffd) = &self.uffd else { return Ok(()) };
-        uffd.register(self.base, self.sizes.reserve, TRAPPING)?;
-        self.register_frames()
-    }
-
-    fn register_frames(&self) -> Result<(), ViewError> {
-        let Some(uffd) = &self.uffd else { return Ok(()) };
-        // MOVE wants its destination registered; with write-protect mode alone the frames themselves never trap.
-        for (addr, len) in self.pools() {
-            uffd.register(addr, len, RegisterMode { missing: false, wp: true, minor: false })?;
-        }
-        Ok(())
-    }
-
-    fn pools(&self) -> impl Iterator<Item = (usize, usize)> {
-        let small = (self.small_pool, (self.sizes.small_frames * self.sizes.unit).next_multiple_of(HUGE_PAGE));
-        let wide = (self.wide_pool, self.sizes.wide_frames * self.sizes.block);
-        let aside = (self.aside_pool, (self.sizes.aside_units * self.sizes.unit).next_multiple_of(HUGE_PAGE));
-        [small, wide, aside].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
-    }
-
-    fn advise_all(&self) -> Result<(), ViewError> {
-        let ranges = [(self.base, self.sizes.reserve), (self.io_base, self.sizes.reserve)];
-        ranges
-            .into_iter()
-            .chain(self.pools())
-            .filter(|&(addr, _)| addr != 0)
-            .try_for_each(|(addr, len)| self.advise(addr, len))
-    }
-
-    /// Advises a whole range of the view's.
-    fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // A huge page would fill all frames and places in it with the first one that is written, and MOVE wants its
-        // destination empty.
-        let shares_huge =
-            (addr == self.small_pool || addr == self.aside_pool) && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
-        let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
-        for advice in [size, Advice::DontFork, Advice::DontDump] {
-            // SAFETY: the range is our own mapping; none of the three changes its contents.
-            let advised = again(|| unsafe { map::advise(addr, len, advice) });
-            // A kernel built without huge pages does not know the word, and has none.
-            let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
-            advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
-        }
-        Ok(())
+impl LiveView {
+    /// Reserves and registers far memory and its frames. `batches` says whether pages are dropped by `process_madvise`.
+    pub(crate) fn new(
+        mechanism: Mechanism,
+        sizes: Sizes,
+        huge: bool,
+        batches: bool,
+        program: Program,
+    ) -> Result<Self, ViewError> {
+        Ok(match mechanism {
+            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::new(uffd, sizes, huge, batches, program)?),
+            Mechanism::Protection(protection) => LiveView::Doubled(Doubled::new(protection, sizes, huge, program)?),
+        })
     }
 
     /// Shows `span`, so far untouched, at `addr` instead of in the reservation. Whatever is mapped at `addr` is replaced.
@@ -240,116 +241,141 @@ impl View {
     /// # Safety
     /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nobody touches it meanwhile.
     pub(crate) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
-        let guards = self.guards();
-        if !self.windows.add(addr, span) {
-            return Err(ViewError::Windows);
-        }
-        match &self.file {
-            Some(file) => {
-                // SAFETY: passed on from the caller.
-                again(|| unsafe { map::replace_with_shared(addr, span.len, file, span.offset as u64, Prot::NONE) })
-            }
-            // SAFETY: passed on from the caller.
-            None => again(|| unsafe { map::replace_with_anonymous(addr, span.len) }),
-        }
-        .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
-        self.advise(addr, span.len)?;
-        if let Some(guards) = guards {
-            self.match_window(&guards, span)
-                .map_err(|errno| ViewError::Map(MapError::Reserve { len: span.len, errno }))?;
-        }
-        match &self.uffd {
-            Some(uffd) => Ok(uffd.register(addr, span.len, TRAPPING)?),
-            None => Ok(()),
-        }
+        // SAFETY: passed on from the caller.
+        ask!(self, view => unsafe { view.add_window(addr, span) })
     }
 
     /// Makes `span` a hole for good. Nothing of it is in view; whoever maps something there does it afterwards.
     pub(crate) fn puncture(&self, span: Span) {
-        // Held so that nobody opens the stretch just now, whose guards would go to what is mapped there next.
-        let _guards = self.guards();
-        self.windows.puncture(span);
+        match self {
+            LiveView::Userfaultfd(view) => view.windows.puncture(span),
+            LiveView::Doubled(view) => view.puncture(span),
+        }
     }
 
-    pub(crate) fn base(&self) -> usize {
-        self.base
+    /// The trap, where it is userfaultfd.
+    pub(crate) fn uffd(&self) -> Option<&Uffd> {
+        match self {
+            LiveView::Userfaultfd(view) => Some(&view.uffd),
+            LiveView::Doubled(_) => None,
+        }
     }
+}
 
-    pub(crate) fn windows(&self) -> &'static Windows {
-        self.windows
+impl Deref for LiveView {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        ask!(self, view => &view.base)
     }
+}
 
-    /// The offset of a far address; `None` for one that is not far.
+impl View for LiveView {
     #[inline]
-    pub(crate) fn offset_of(&self, addr: usize) -> Option<usize> {
+    fn offset_of(&self, addr: usize) -> Option<usize> {
         self.windows.offset_of(addr)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.sizes.reserve
+    fn frame(&self, frame: FrameId) -> *mut u8 {
+        Base::frame(self, frame)
     }
 
-    pub(crate) fn uffd(&self) -> Option<&Uffd> {
-        self.uffd.as_ref()
+    fn empty_frame(&self, frame: FrameId) {
+        Base::empty_frame(self, frame);
     }
 
-    /// Whether the program has a single thread.
-    pub(crate) fn is_alone(&self) -> bool {
-        (self.program.is_alone)()
+    fn aside_units(&self) -> usize {
+        self.sizes.aside_units
     }
 
-    /// Whether MOVE can be used, and with it a page told that a transfer holds (is pinned).
-    pub(crate) fn sees_pins(&self) -> bool {
-        self.uffd.as_ref().is_some_and(|uffd| uffd.features() & feature::MOVE != 0)
+    fn aside(&self, place: usize) -> *const u8 {
+        Base::aside(self, place)
     }
 
-    /// Address of a frame's bytes.
-    pub(crate) fn frame(&self, frame: FrameId) -> *mut u8 {
-        let (pool, size) = match frame.wide {
-            true => (self.wide_pool, self.sizes.block),
-            false => (self.small_pool, self.sizes.unit),
-        };
-        (pool + frame.index as usize * size) as *mut u8
+    fn drop_aside(&self, first: usize, count: usize) {
+        base::drop_pages(Base::aside(self, first) as usize, count * self.sizes.unit);
     }
 
-    /// Where bytes for a page can be received straight into view, if the mechanism has such a place.
-    pub(crate) fn receive_place(&self, offset: usize) -> Option<*mut u8> {
-        (self.io_base != 0).then_some((self.io_base + offset) as *mut u8)
-    }
-
-    pub(crate) fn zeroes(&self) -> *const u8 {
+    fn zeroes(&self) -> *const u8 {
         self.zeroes as *const u8
     }
-}
 
-/// What a view traps by.
-struct Trap {
-    uffd: Option<Uffd>,
-    file: Option<std::os::fd::OwnedFd>,
-    guards: Option<LockCell<Guards>>,
-}
-
-impl Trap {
-    fn new(mechanism: Mechanism, sizes: &Sizes) -> Result<Self, ViewError> {
-        let protection = match mechanism {
-            Mechanism::Uffd(uffd) => return Ok(Self { uffd: Some(uffd), file: None, guards: None }),
-            Mechanism::Protection(protection) => protection,
-        };
-        let guards = match protection {
-            Protection::Pages => None,
-            Protection::Guards { mappings } => Some(Guards::new(sizes.reserve, sizes.unit, mappings)),
-        };
-        Ok(Self { uffd: None, file: Some(map::memfd("hanare-view", sizes.reserve as u64)?), guards })
+    fn receive_place(&self, offset: usize) -> Option<*mut u8> {
+        match self {
+            LiveView::Userfaultfd(_) => None,
+            LiveView::Doubled(view) => Some(view.behind(offset)),
+        }
     }
-}
 
-fn refused(view: &View, errno: hanare_sys::Errno) -> ViewError {
-    ViewError::Map(MapError::Reserve { len: view.sizes.reserve, errno })
-}
-
-fn pool(len: usize, align: usize) -> Result<usize, MapError> {
-    if len == 0 {
-        return Ok(0);
+    unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
+        // SAFETY: passed on from the caller.
+        ask!(self, view => unsafe { view.copy_in(span, from, writable) })
     }
-    Ok(Mapping::reserve(len.next_multiple_of(align), align)?.leak())
+
+    unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
+        // SAFETY: passed on from the caller.
+        ask!(self, view => unsafe { view.move_in(span, frame, writable) })
+    }
+
+    fn show(&self, span: Span, writable: bool) -> bool {
+        match self {
+            LiveView::Userfaultfd(view) => {
+                // A page in view can always be read here.
+                if writable {
+                    view.open(span);
+                }
+                true
+            }
+            LiveView::Doubled(view) => view.show(span, writable),
+        }
+    }
+
+    fn show_again(&self, span: Span, writable: bool) -> bool {
+        match self {
+            LiveView::Userfaultfd(_) => true,
+            LiveView::Doubled(view) => view.show_again(span, writable),
+        }
+    }
+
+    fn open(&self, span: Span) {
+        ask!(self, view => view.open(span));
+    }
+
+    fn wake(&self, span: Span) {
+        match self {
+            LiveView::Userfaultfd(view) => view.wake(span),
+            // The faulting thread itself waits, in its handler.
+            LiveView::Doubled(_) => {}
+        }
+    }
+
+    unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool {
+        // SAFETY: passed on from the caller.
+        ask!(self, view => unsafe { view.move_out(span, frame, clean) })
+    }
+
+    unsafe fn move_aside(&self, span: Span, place: usize) -> Moved {
+        match self {
+            // SAFETY: passed on from the caller.
+            LiveView::Userfaultfd(view) => unsafe { view.move_aside(span, place) },
+            LiveView::Doubled(_) => Moved::Unmovable,
+        }
+    }
+
+    fn write_protect(&self, span: Span) {
+        ask!(self, view => view.write_protect(span));
+    }
+
+    fn protected_bytes(&self, span: Span) -> Option<*const u8> {
+        ask!(self, view => view.protected_bytes(span))
+    }
+
+    unsafe fn read(&self, span: Span, to: *mut u8) {
+        // SAFETY: passed on from the caller.
+        ask!(self, view => unsafe { view.read(span, to) });
+    }
+
+    fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>) {
+        ask!(self, view => view.drop_together(spans));
+    }
 }

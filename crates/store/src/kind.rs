@@ -63,15 +63,6 @@ impl Kind {
         }
     }
 
-    /// Whether nothing is asked for, on its way or waiting to be sent.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        match self {
-            Kind::Slots(_) => true,
-            Kind::Remote(remote) => remote.is_idle(),
-        }
-    }
-
     /// Whether a read is under way.
     #[must_use]
     pub fn is_reading(&self) -> bool {

@@ -10,6 +10,8 @@
 //! allocate nothing and take no lock that the program could hold.
 
 mod error;
+#[cfg(feature = "faulty")]
+pub mod faulty;
 mod held;
 mod kind;
 mod placement;
@@ -167,14 +169,16 @@ pub enum Turn {
     Receive(Wait),
     /// To look after the links: to find those that have ended, and to have room ahead of need.
     Upkeep,
+    /// To hear whether anything is asked for, on its way or waiting to be sent: [`Polled::Idle`] if nothing is.
+    Rest,
 }
 
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// Nothing is being read.
+    /// Nothing is being read, or to be done.
     Idle,
-    /// Another thread receives.
+    /// Another thread receives, or something is under way.
     Busy,
     /// This thread did.
     Received,

@@ -163,7 +163,7 @@ impl Remote {
     // ---- fork -------------------------------------------------------------------------------------------------------
 
     /// Whether nothing is asked for, on its way or waiting to be sent.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
                 // In this order: a writer says that it is at work before it takes anything.
@@ -410,6 +410,7 @@ impl Store for Remote {
         match turn {
             Turn::Receive(wait) => self.receive_all(wait, take),
             Turn::Upkeep => self.watch(take).map(|()| Polled::Idle),
+            Turn::Rest => Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy }),
         }
     }
 

@@ -233,7 +233,11 @@ impl Pager {
                 self.note_run(true);
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
-            Event::Settle { first, end, leave } => progress = self.settle_range(first, end, leave, actions),
+            Event::Settle { first, end, leave } => {
+                // No time passes for a pager that comes to rest, and a fault that waits for room has to be served first.
+                self.look_again(self.held_back_ms);
+                progress = self.settle_range(first, end, leave, actions);
+            }
             Event::Budget { units } => {
                 self.set_budget(units);
             }

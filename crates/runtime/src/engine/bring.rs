@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use hanare_paging::{Event, PageId, Source};
-use hanare_store::{Begun, Polled, Read, Sender, Store, StoreError, Take, Turn};
+use hanare_store::{Begun, Kind, Polled, Read, Sender, Store, StoreError, Take, Turn};
 use hanare_sys::copy;
 use hanare_sys::futex;
 use hanare_wire::Wait;
@@ -12,22 +12,23 @@ use super::{Engine, Work, writable_bytes};
 use crate::counters::add;
 use crate::fatal;
 use crate::span::Span;
+use crate::view::View;
 
 /// Attempts to receive before a read that found too much under way is asked for again.
 const FULL_SPINS: u32 = 1000;
 
 /// Takes the pages of one read after the other.
-struct In<'a> {
-    engine: &'a Engine,
+struct In<'a, V, S> {
+    engine: &'a Engine<V, S>,
     /// The work of a thread that reads: arrivals add their actions to it, and the thread carries them out later.
     work: Option<&'a mut Work>,
     /// Whether all pages of this read that were to be protected are.
     certain: bool,
 }
 
-impl<'a> In<'a> {
+impl<'a, V: View, S: Store> In<'a, V, S> {
     /// For a thread that has no work at hand.
-    fn outside(engine: &'a Engine) -> Self {
+    fn outside(engine: &'a Engine<V, S>) -> Self {
         Self { engine, work: None, certain: true }
     }
 
@@ -47,7 +48,7 @@ impl<'a> In<'a> {
     }
 }
 
-impl Take for In<'_> {
+impl<V: View, S: Store> Take for In<'_, V, S> {
     fn place(&mut self, read: &Read) -> Option<*mut u8> {
         self.certain = true;
         match read.frame {
@@ -98,28 +99,27 @@ pub(super) fn end(error: &StoreError<'_>) -> ! {
     fatal::die(error.exit_code(), format_args!("{error}"))
 }
 
-impl Engine {
+impl<V: View> Engine<V, Kind> {
+    /// The life of a thread that sends pages to a memory server.
+    pub(crate) fn run_sender(&self, mut sender: Sender) {
+        let Kind::Remote(remote) = &self.store else { return };
+        loop {
+            let mut ended = |page, frame| self.submit(Event::WrittenBack { page, frame, ok: true });
+            let sent = remote.send(&mut sender, &mut ended).unwrap_or_else(|error| end(&error));
+            add(&self.counters.requests, sent);
+        }
+    }
+}
+
+impl<V: View, S: Store> Engine<V, S> {
     /// Receives pages that have arrived, for any thread that waits.
     pub(crate) fn receive(&self, wait: Wait) -> Polled {
-        if !self.store.is_reading() {
-            return Polled::Idle;
-        }
         self.poll(Turn::Receive(wait))
     }
 
     /// Gives the store a turn.
     pub(super) fn poll(&self, turn: Turn) -> Polled {
         self.store.poll(turn, &mut In::outside(self)).unwrap_or_else(|error| end(&error))
-    }
-
-    /// The life of a thread that sends pages to a memory server.
-    pub(crate) fn run_sender(&self, mut sender: Sender) {
-        let hanare_store::Kind::Remote(remote) = &self.store else { return };
-        loop {
-            let mut ended = |page, frame| self.submit(Event::WrittenBack { page, frame, ok: true });
-            let sent = remote.send(&mut sender, &mut ended).unwrap_or_else(|error| end(&error));
-            add(&self.counters.requests, sent);
-        }
     }
 
     pub(super) fn fetch(&self, read: Read, source: Source, work: &mut Work) {
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// Fills pages from this process' own memory.
-    fn fill(&self, read: &Read, source: Source, take: &mut In<'_>) {
+    fn fill(&self, read: &Read, source: Source, take: &mut In<'_, V, S>) {
         let len = read.bytes as usize;
         let from = match source {
             Source::Frame(from) => Some(self.view.frame(from)),
@@ -181,10 +181,10 @@ impl Engine {
     /// Tells the threads that wait for these pages in their handlers that they are there.
     pub(super) fn notify(&self, page: PageId, count: u32) {
         for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
-            let bell = self.bell(unit);
-            bell.fetch_add(1, SeqCst);
+            let wait_queue = self.wait_queue(unit);
+            wait_queue.fetch_add(1, SeqCst);
             if self.waiters.load(SeqCst) > 0 {
-                futex::wake_all(bell);
+                futex::wake_all(wait_queue);
             }
         }
     }

@@ -5,18 +5,17 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use hanare_paging::{Event, Pager, Progress};
-use hanare_store::{Kind, Polled};
-use hanare_sys::batch::DontNeedBatch;
+use hanare_store::{Polled, Store, Turn};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::stack::Stacks;
 use hanare_wire::Wait;
 
-use super::{BELLS, Core, Engine, Work};
+use super::{Core, Engine, WAIT_QUEUES, Work};
 use crate::accounts::Accounts;
 use crate::counters::Counters;
 use crate::span::Span;
 use crate::tree::Seat;
-use crate::view::View;
+use crate::view::{LiveView, View};
 use hanare_sys::clock::now_ns;
 
 /// After this long without a page leaving, what is left is held by transfers.
@@ -32,12 +31,26 @@ pub(crate) struct Kept {
     unit_bytes: usize,
     block_units: u32,
     units_max: u32,
-    process_madvise: bool,
     overhead_bytes: u64,
     counters: &'static Counters,
 }
 
-impl Engine {
+/// The wishes for an engine that comes to rest, and its progress.
+pub(super) struct Resting {
+    leave: bool,
+    local_max: u64,
+    /// The least local memory so far, in bytes, and since when.
+    least: u64,
+    since_ns: u64,
+}
+
+impl Resting {
+    pub(super) fn new(leave: bool, local_max: u64) -> Self {
+        Self { leave, local_max, least: u64::MAX, since_ns: now_ns() }
+    }
+}
+
+impl<V: View, S: Store> Engine<V, S> {
     /// Local memory in use, in bytes.
     pub(crate) fn local_bytes(&self) -> u64 {
         let core = self.core.lock();
@@ -53,7 +66,7 @@ impl Engine {
     /// Whether nothing is under way.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = self.core.lock().pager.is_settled();
-        settled && self.store.is_idle()
+        settled && self.poll(Turn::Rest) == Polled::Idle
     }
 
     /// Whether the server may hold bytes of any page.
@@ -72,21 +85,9 @@ impl Engine {
     /// hold stays, beyond `local_max` too. False when it takes longer than `limit`.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
-        let (mut least, mut since_ns) = (u64::MAX, now_ns());
+        let mut resting = Resting::new(leave, local_max);
         loop {
-            if self.local_bytes() > local_max {
-                let overhead_bytes = self.core.lock().accounts.overhead_bytes();
-                self.set_budget(local_max.saturating_sub(overhead_bytes));
-            }
-            let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-            // What could not be taken out has come back.
-            let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
-            let local = self.local_bytes();
-            if local < least {
-                (least, since_ns) = (local, now_ns());
-            }
-            let fits = local <= local_max || !leave && now_ns() - since_ns > HELD_NS;
-            if looked_through && self.is_settled() && !is_back() && fits {
+            if self.rest_turn(taken, &mut resting) {
                 return true;
             }
             self.lend_a_hand();
@@ -94,6 +95,24 @@ impl Engine {
                 return false;
             }
         }
+    }
+
+    /// One look on the way to rest; whether all is at rest.
+    pub(super) fn rest_turn(&self, taken: &[Span], resting: &mut Resting) -> bool {
+        let Resting { leave, local_max, .. } = *resting;
+        if self.local_bytes() > local_max {
+            let overhead_bytes = self.core.lock().accounts.overhead_bytes();
+            self.set_budget(local_max.saturating_sub(overhead_bytes));
+        }
+        let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
+        // Pages that could not be taken out have come back.
+        let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
+        let local = self.local_bytes();
+        if local < resting.least {
+            (resting.least, resting.since_ns) = (local, now_ns());
+        }
+        let fits = local <= local_max || !leave && now_ns() - resting.since_ns > HELD_NS;
+        looked_through && self.is_settled() && !is_back() && fits
     }
 
     fn has_in_view(&self, span: Span) -> bool {
@@ -125,7 +144,7 @@ impl Engine {
     }
 
     /// Takes the engine apart, in a child where no other thread exists.
-    pub(crate) fn apart(self) -> (Kept, View, Kind) {
+    pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
             pager,
@@ -136,7 +155,6 @@ impl Engine {
             unit_bytes: self.unit_bytes,
             block_units: self.block_units,
             units_max: self.units_max,
-            process_madvise: self.batch.into_inner().uses_process_madvise(),
             overhead_bytes: accounts.overhead_bytes(),
             counters: self.counters,
         };
@@ -144,7 +162,7 @@ impl Engine {
     }
 
     /// Goes on with what was kept.
-    pub(crate) fn again(kept: Kept, view: View, store: Kind) -> Self {
+    pub(crate) fn again(kept: Kept, view: V, store: S) -> Self {
         let accounts = Accounts::from_now_on(kept.counters, kept.unit_bytes, kept.overhead_bytes, &kept.pager);
         Self {
             view,
@@ -153,8 +171,7 @@ impl Engine {
             stacks: kept.stacks,
             traps_by_signal: kept.traps_by_signal,
             works: LockCell::new(kept.works),
-            batch: LockCell::new(DontNeedBatch::new(kept.process_madvise)),
-            bells: [const { AtomicU32::new(0) }; BELLS],
+            wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: crate::watchdog::Waits::default(),
             small_moves: kept.small_moves,
@@ -166,9 +183,23 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+impl Kept {
+    /// Whether enough work spaces are left after ends that unwound.
+    pub(super) fn has_works(&self) -> bool {
+        self.works.len() >= 8
+    }
+
+    /// The same work spaces for another run.
+    pub(super) fn with_pager(self, pager: Pager, small_moves: bool, geometry: hanare_paging::Geometry) -> Self {
+        let hanare_paging::Geometry { units, block_units, .. } = geometry;
+        Self { pager, small_moves, block_units, units_max: units, ..self }
+    }
+}
+
 impl Kept {
     /// Protects what is in view and clean: the operating system copies pages into a child without their protection.
-    pub(crate) fn protect_clean(&self, view: &View, taken: &[Span]) {
+    pub(crate) fn protect_clean(&self, view: &impl View, taken: &[Span]) {
         for span in taken {
             let end = ((span.offset + span.len) / self.unit_bytes) as u32;
             let mut next = (span.offset / self.unit_bytes) as u32;
@@ -183,20 +214,25 @@ impl Kept {
                     Some(run) if run.offset + run.len == here.offset => run.len += here.len,
                     _ => {
                         if let Some(run) = run.replace(here) {
-                            view.freeze(run);
+                            view.write_protect(run);
                         }
                     }
                 }
             }
             if let Some(run) = run {
-                view.freeze(run);
+                view.write_protect(run);
             }
         }
     }
 
     /// Takes over what came into view, or was written to, while nobody watched. Touches trap already, so nothing more
     /// comes meanwhile.
-    pub(crate) fn adopt_present(&mut self, view: &View, taken: &[Span], pagemap: &Pagemap) -> Result<(), PagemapError> {
+    pub(crate) fn adopt_present(
+        &mut self,
+        view: &LiveView,
+        taken: &[Span],
+        pagemap: &Pagemap,
+    ) -> Result<(), PagemapError> {
         let unit_bytes = self.unit_bytes;
         for span in taken {
             view.visit_present(pagemap, *span, |there| {

@@ -10,13 +10,13 @@ use hanare_sys::copy;
 use super::{Engine, Todo, Work, bring, page_of};
 use crate::counters::add;
 use crate::span::Span;
-use crate::view::Moved;
+use crate::view::{Moved, View};
 use hanare_sys::clock::now_ns;
 
 // What became of the pages of a batch is kept in a bit for each.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
-impl Engine {
+impl<V: View, S: Store> Engine<V, S> {
     /// Takes a page out of view, and with it all that leave by the same way, in one batch.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
@@ -26,7 +26,7 @@ impl Engine {
             let ok = unsafe { self.view.move_out(self.span(page, first.units), frame, bytes == Bytes::Clean) };
             add(&self.counters.evict_ns, now_ns() - started);
             self.step(&[Event::TakenOut { page, ok, changed: true }], work);
-            return self.ring(page);
+            return self.notify(page, 1);
         }
         work.leaving.clear();
         work.leaving.push(first);
@@ -52,15 +52,9 @@ impl Engine {
             let used = (u128::BITS - fates.aside.leading_zeros()) as usize;
             self.view.drop_aside(work.places, used);
         }
-        let mut batch = self.batch.lock();
-        for (index, todo) in leaving.iter().enumerate() {
-            if (fates.aside | fates.stay) >> index & 1 == 0 {
-                self.view.drop_later(self.span(PageId(page_of(todo.action)), todo.units), &mut batch);
-            }
-        }
-        if !batch.is_empty() {
-            self.view.flush(&mut batch);
-        }
+        let is_there = |&(index, _): &(usize, &Todo)| (fates.aside | fates.stay) >> index & 1 == 0;
+        let there = leaving.iter().enumerate().filter(is_there);
+        self.view.drop_together(&mut there.map(|(_, todo)| self.span(PageId(page_of(todo.action)), todo.units)));
         fates
     }
 
@@ -73,17 +67,17 @@ impl Engine {
             // SAFETY: the pager gave page and (empty) frame to this action.
             Some(frame) => unsafe { self.view.move_out(span, frame, is_clean) },
             None => {
-                self.view.freeze(span);
+                self.view.write_protect(span);
                 true
             }
         };
         add(&self.counters.clear_bit_ns, now_ns() - started);
         self.step(&[Event::Hidden { page, ok }], work);
-        self.ring(page);
+        self.notify(page, 1);
     }
 
     /// Sees to it that nothing is written to the dirty pages of a batch any more: they are moved aside to the places from
-    /// this number on, or frozen where the kernel does not move them.
+    /// this number on, or write-protected where the kernel does not move them.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;
@@ -94,7 +88,7 @@ impl Engine {
             let fits = units as usize == pages.len() && self.view.aside_units() > 0;
             let span = self.span(PageId(page_of(pages[0].action)), units);
             if !fits {
-                self.view.freeze(span);
+                self.view.write_protect(span);
                 continue;
             }
             // SAFETY: the pages are this batch's, and the places this thread's, emptied after their last use.
@@ -115,7 +109,7 @@ impl Engine {
         match unsafe { self.view.move_aside(span, places + index) } {
             Moved::Gone => fates.aside |= 1 << index,
             Moved::Stays => fates.stay |= 1 << index,
-            Moved::Unmovable => self.view.freeze(span),
+            Moved::Unmovable => self.view.write_protect(span),
         }
     }
 
@@ -149,7 +143,7 @@ impl Engine {
                 copy_to(self.view.frame(frame));
                 continue;
             }
-            let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.frozen(span)) };
+            let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.protected_bytes(span)) };
             // SAFETY: both have `span.len` bytes, and nobody writes to either.
             let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
             if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
@@ -186,7 +180,7 @@ impl Engine {
             self.step(&events[..part.len()], work);
         }
         if self.waiters.load(SeqCst) > 0 {
-            leaving.iter().for_each(|todo| self.ring(PageId(page_of(todo.action))));
+            leaving.iter().for_each(|todo| self.notify(PageId(page_of(todo.action)), 1));
         }
     }
 
@@ -198,7 +192,7 @@ impl Engine {
         let saved = unsafe { self.save(&write, &mut |to| copy::copy(from, to, len)) };
         if saved != Saved::Later {
             self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
-            self.ring(page);
+            self.notify(page, 1);
         }
     }
 }

@@ -90,7 +90,6 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
         small_moves: plan.config.small.moves,
         unit_bytes: geometry.unit_bytes as usize,
         block_units: geometry.block_units,
-        process_madvise: features.process_madvise,
         overhead_bytes: plan.overhead_bytes,
         units_max: plan.units_max,
         traps_by_signal: mode != Mode::Thread,
@@ -291,7 +290,7 @@ pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Re
     Ok(Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?))
 }
 
-fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, StartError> {
+fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<LiveView, StartError> {
     let mechanism = open_mechanism(plan, mode, features)?;
     let config = plan.config;
     let unit = config.geometry.unit_bytes as usize;
@@ -303,7 +302,7 @@ fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<View, Start
         wide_frames: config.wide.frames as usize,
         aside_units: plan.aside_units(mode, features),
     };
-    Ok(View::new(mechanism, sizes, plan.huge, Program { is_alone, still })?)
+    Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still })?)
 }
 
 /// Opens the links to the servers; the private server's through its door where the process has that from its parent.

@@ -2,15 +2,15 @@
 
 use hanare_sys::map::{self, Prot};
 
-use super::View;
+use super::{Base, LiveView};
 use crate::kernel::insist;
 use crate::span::Span;
 
 const USUAL: Prot = Prot::READ_WRITE;
 
-impl View {
+impl LiveView {
     /// The program changes the access of a range of its far memory. Where the protection of pages is the trap, they are out
-    /// of view until they are shown again ([`Self::show`]), each with what the program left.
+    /// of view until they are shown again ([`super::View::show_again`]), each with what the program left.
     ///
     /// # Errors
     /// The kernel's errno.
@@ -19,13 +19,18 @@ impl View {
         if !is_usual {
             self.restrictions.set(span, prot);
         }
-        if let Some(guards) = self.guards() {
-            if is_usual {
-                self.restrictions.set(span, USUAL.0);
+        let prot = match self {
+            LiveView::Userfaultfd(_) => Prot(prot),
+            LiveView::Doubled(view) => {
+                if let Some(guards) = view.guards() {
+                    if is_usual {
+                        self.restrictions.set(span, USUAL.0);
+                    }
+                    return view.reapply(&guards, span).map_err(|errno| errno.0);
+                }
+                Prot::NONE
             }
-            return self.reapply(&guards, span).map_err(|errno| errno.0);
-        }
-        let prot = if self.uffd.is_some() { Prot(prot) } else { Prot::NONE };
+        };
         let mut refused = None;
         self.windows.runs(span, |addr, part| {
             // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
@@ -46,16 +51,18 @@ impl View {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }
 
-    /// Taken bytes that the program has made inaccessible, or mapped something else over.
-    pub(crate) fn idle_bytes(&self) -> usize {
-        self.restrictions.closed_bytes() + self.windows.hole_bytes()
-    }
-
     /// Gives freed memory its usual access back.
     pub(crate) fn unrestrict(&self, span: Span) {
         if self.restrictions.touch(span) {
             self.set_access(span, USUAL);
         }
+    }
+}
+
+impl Base {
+    /// Taken bytes that the program has made inaccessible, or mapped something else over.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        self.restrictions.closed_bytes() + self.windows.hole_bytes()
     }
 
     /// Whether the program left itself the access that trapped.
@@ -72,22 +79,5 @@ impl View {
     /// The access the program left to a page of the operating system.
     pub(crate) fn access(&self, offset: usize) -> Prot {
         self.restrictions.at(offset)
-    }
-
-    pub(super) fn protect_own(&self, span: Span, prot: Prot) {
-        if prot == Prot::NONE {
-            return self.protect_run(span, prot);
-        }
-        self.restrictions.runs(span, |run, left| self.protect_run(run, Prot(prot.0 & left.0)));
-    }
-
-    fn protect_run(&self, span: Span, prot: Prot) {
-        self.windows.runs(span, |addr, part| {
-            // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
-            insist(
-                "change the access to a page (sigsegv mode; a larger --page-size needs fewer mappings)",
-                || unsafe { map::protect(addr, part.len, prot) },
-            );
-        });
     }
 }

@@ -9,7 +9,7 @@ use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::map::{self, Prot};
 
-use super::View;
+use super::Doubled;
 use crate::kernel::insist;
 use crate::span::Span;
 
@@ -48,12 +48,7 @@ impl Guards {
     }
 }
 
-impl View {
-    /// The state of the mappings, where guards are what traps.
-    pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
-        self.guards.as_ref().map(LockCell::lock)
-    }
-
+impl Doubled {
     /// Shows pages; false when they are open for writing though they were to be protected.
     pub(super) fn show_unguarded(&self, mut guards: LockCellGuard<'_, Guards>, span: Span, writable: bool) -> bool {
         self.open_stretches(&mut guards, span);
@@ -290,6 +285,7 @@ impl Bits {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{LiveView, View};
     use super::*;
 
     /// Against bits counted one by one.
@@ -332,7 +328,7 @@ mod tests {
     const PAGES: usize = 2048;
 
     /// A view in sigsegv mode with guards; none where the kernel has none.
-    fn view(mappings: usize) -> Option<View> {
+    fn view(mappings: usize) -> Option<LiveView> {
         use super::super::{Mechanism, Program, Protection, Sizes};
         use crate::span::OS_PAGE;
         use hanare_sys::features::{Disabled, Features};
@@ -349,7 +345,7 @@ mod tests {
         };
         let program = Program { is_alone: || false, still: || None };
         let mechanism = Mechanism::Protection(Protection::Guards { mappings });
-        Some(View::new(mechanism, sizes, false, program).expect("a view"))
+        Some(LiveView::new(mechanism, sizes, false, false, program).expect("a view"))
     }
 
     fn span(page: usize, pages: usize) -> Span {
@@ -357,24 +353,24 @@ mod tests {
     }
 
     /// Fills a page with this byte and shows it; whether it is protected as asked.
-    fn fill(view: &View, page: usize, byte: u8, writable: bool) -> bool {
+    fn fill(view: &LiveView, page: usize, byte: u8, writable: bool) -> bool {
         let bytes = [byte; 4096];
         // SAFETY: the page is absent and this test's.
         unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
     }
 
     /// What the kernel reads in a page, as it would for another process; `None` where it is refused.
-    fn seen(view: &View, page: usize) -> Option<u8> {
+    fn seen(view: &LiveView, page: usize) -> Option<u8> {
         let mut byte = 0_u8;
         transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
     }
 
     /// Writes to a page as the program would; whether that did not trap.
-    fn write(view: &View, page: usize, mut byte: u8) -> bool {
+    fn write(view: &LiveView, page: usize, mut byte: u8) -> bool {
         transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
     }
 
-    fn transfer(call: libc::c_long, view: &View, page: usize, byte: &mut u8) -> bool {
+    fn transfer(call: libc::c_long, view: &LiveView, page: usize, byte: &mut u8) -> bool {
         let here = [std::ptr::from_mut(byte) as usize, 1];
         let there = [view.base() + page * 4096, 1];
         let own = std::process::id() as usize;
@@ -385,7 +381,7 @@ mod tests {
     }
 
     /// Mappings that the view is in.
-    fn mappings(view: &View) -> usize {
+    fn mappings(view: &LiveView) -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
         let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
         let range = view.base()..view.base() + PAGES * 4096;
@@ -403,14 +399,13 @@ mod tests {
             assert_eq!((seen(&view, page), seen(&view, page - 1)), (Some(7), None));
         }
         assert!(write(&view, 5, 9));
-        view.freeze(span(5, 1));
+        view.write_protect(span(5, 1));
         assert_eq!((seen(&view, 5), write(&view, 5, 3)), (None, false));
-        // SAFETY: the second mapping's bytes of a frozen page.
-        assert_eq!(unsafe { view.frozen(span(5, 1)).expect("in place").read() }, 9, "no write was lost");
+        // SAFETY: the second mapping's bytes of a write-protected page.
+        assert_eq!(unsafe { view.protected_bytes(span(5, 1)).expect("in place").read() }, 9, "no write was lost");
         assert!(view.show(span(5, 1), true));
         assert_eq!(seen(&view, 5), Some(9));
-        let mut batch = hanare_sys::batch::DontNeedBatch::new(false);
-        view.drop_later(span(5, 1), &mut batch);
+        view.drop_together(&mut std::iter::once(span(5, 1)));
         assert_eq!(seen(&view, 5), None);
         assert!(fill(&view, 5, 0, true));
         assert_eq!(seen(&view, 5), Some(0), "its old bytes are gone");
@@ -426,9 +421,9 @@ mod tests {
         view.open(span(0, 1));
         assert!(write(&view, 0, 2));
         // Gone and back as it was: it is closed still, which costs nothing.
-        view.freeze(span(2, 1));
+        view.write_protect(span(2, 1));
         assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
-        view.freeze(span(2, 1));
+        view.write_protect(span(2, 1));
         assert!(view.show(span(2, 1), true) && write(&view, 2, 2));
     }
 
@@ -456,8 +451,9 @@ mod tests {
         for page in 0..8 {
             assert!(fill(&view, page, page as u8, false));
         }
-        let mut guards = view.guards().expect("guards");
-        view.let_write_around(&mut guards, span(4, 1));
+        let LiveView::Doubled(doubled) = &view else { panic!("a view in sigsegv mode") };
+        let mut guards = doubled.guards().expect("guards");
+        doubled.let_write_around(&mut guards, span(4, 1));
         drop(guards);
         assert!((0..8).all(|page| seen(&view, page).is_none() && !write(&view, page, 9)));
         assert!(!view.show_again(span(3, 1), false), "it would be open for writing");

@@ -4,7 +4,7 @@ use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{MoveMode, Uffd};
 use hanare_sys::{Errno, futex};
 
-use super::enter::wake;
+use super::userfaultfd::wake;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
 use crate::span::OS_PAGE;

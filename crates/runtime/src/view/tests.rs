@@ -1,6 +1,6 @@
 //! The view against the kernel: pages moved aside, held, shared and accessed meanwhile.
 
-use super::{Mechanism, Moved, Program, Sizes, View};
+use super::{LiveView, Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 use hanare_paging::FrameId;
@@ -11,12 +11,12 @@ use hanare_sys::uffd::{Uffd, UffdAccess, feature};
 const PLACES: usize = 8;
 
 /// A view with these pages in it, page `n` filled with `n + 1`; none where this machine cannot move pages.
-fn view(pages: usize) -> Option<View> {
+fn view(pages: usize) -> Option<LiveView> {
     view_with(pages, 0, false)
 }
 
 /// The same with small frames, and with huge pages wished for.
-fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<View> {
+fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> {
     let features = Features::probe(&Disabled::default());
     if features.access == UffdAccess::None || !features.move_ {
         return None;
@@ -25,7 +25,7 @@ fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<View> {
     let sizes =
         Sizes { reserve: 4 << 20, unit: OS_PAGE, block: OS_PAGE, small_frames, wide_frames: 0, aside_units: PLACES };
     let program = Program { is_alone: || false, still: || None };
-    let view = View::new(Mechanism::Uffd(uffd), sizes, huge, program).expect("a view");
+    let view = LiveView::new(Mechanism::Uffd(uffd), sizes, huge, false, program).expect("a view");
     for page in 0..pages {
         let bytes = [page as u8 + 1; OS_PAGE];
         // SAFETY: the page is absent, and the bytes are this test's.
@@ -39,7 +39,7 @@ fn span(page: usize, pages: usize) -> Span {
 }
 
 /// Which of the first pages are in view. Nothing here may touch one that is not: nobody would answer.
-fn in_view(view: &View, pages: usize) -> Vec<bool> {
+fn in_view(view: &LiveView, pages: usize) -> Vec<bool> {
     (0..pages).map(|page| resident(view.base() + page * OS_PAGE, OS_PAGE) > 0).collect()
 }
 

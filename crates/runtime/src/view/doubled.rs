@@ -1,0 +1,227 @@
+//! The view in sigsegv mode: shared memory mapped twice. Pages are filled through the second mapping, which never traps.
+//!
+//! The first mapping is what the program sees. Its trap is [`guards`](super::guards) where the kernel has them, else the
+//! protection of each page.
+
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+
+use hanare_paging::FrameId;
+use hanare_sys::futex::{LockCell, LockCellGuard};
+use hanare_sys::map::{self, MapError, Mapping, Prot};
+use hanare_sys::{Errno, again, copy};
+
+use super::base::{Base, HUGE_PAGE, Sizes, drop_pages};
+use super::guards::Guards;
+use super::{Program, ViewError};
+use crate::kernel::insist;
+use crate::span::Span;
+
+/// The trap of a memfd that is mapped twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// The protection of each page: up to two mappings for each in view.
+    Pages,
+    /// Guards.
+    Guards {
+        /// Mappings that may be spent on seeing writes to clean pages.
+        mappings: usize,
+    },
+}
+
+/// A view over shared memory that is mapped twice.
+pub(crate) struct Doubled {
+    pub(super) base: Base,
+    /// Start of the second mapping, and the file beneath both.
+    behind: usize,
+    file: OwnedFd,
+    guards: Option<LockCell<Guards>>,
+}
+
+impl Deref for Doubled {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
+}
+
+impl Doubled {
+    pub(super) fn new(protection: Protection, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
+        let file = map::memfd("hanare-view", sizes.reserve as u64)?;
+        let seen = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
+        let behind = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
+        let base = Base::new(seen, sizes, huge, program)?;
+        // SAFETY: the range was mapped just now and nothing points into it.
+        again(|| unsafe { map::protect(seen, sizes.reserve, Prot::NONE) })
+            .map_err(|errno| no_room(sizes.reserve, errno))?;
+        base.advise(seen, sizes.reserve)?;
+        base.advise(behind, sizes.reserve)?;
+        base.advise_pools()?;
+        Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
+    }
+
+    /// The view in a forked child, over a file of its own. Nothing is in view.
+    pub(super) fn again(base: Base, protection: Protection) -> Result<Self, ViewError> {
+        let sizes = base.sizes;
+        let file = map::memfd("hanare-view", sizes.reserve as u64)?;
+        let behind = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
+        let mut answer = Ok(());
+        base.each_range(|addr, span| {
+            if answer.is_ok() {
+                // SAFETY: far memory; none of it is in view, and the child has no other thread.
+                let placed = again(|| unsafe {
+                    map::replace_with_shared(addr, span.len, &file, span.offset as u64, Prot::NONE)
+                });
+                let placed = placed.map_err(|errno| no_room(span.len, errno));
+                answer = placed.and_then(|()| base.advise(addr, span.len));
+            }
+        });
+        answer?;
+        base.advise_pools()?;
+        base.advise(behind, sizes.reserve)?;
+        Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
+    }
+
+    /// # Safety
+    /// As [`super::LiveView::add_window`].
+    pub(super) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
+        let guards = self.guards();
+        if !self.windows.add(addr, span) {
+            return Err(ViewError::Windows);
+        }
+        let replace = || {
+            // SAFETY: passed on from the caller.
+            unsafe { map::replace_with_shared(addr, span.len, &self.file, span.offset as u64, Prot::NONE) }
+        };
+        again(replace).map_err(|errno| no_room(span.len, errno))?;
+        self.advise(addr, span.len)?;
+        match guards {
+            Some(guards) => self.match_window(&guards, span).map_err(|errno| no_room(span.len, errno)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn puncture(&self, span: Span) {
+        // The lock keeps others from opening the range just now: its guards would go to what is mapped there next.
+        let _guards = self.guards();
+        self.windows.puncture(span);
+    }
+
+    /// The state of the mappings, where guards are what traps.
+    pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
+        self.guards.as_ref().map(LockCell::lock)
+    }
+
+    /// Where an offset's bytes are in the second mapping.
+    pub(super) fn behind(&self, offset: usize) -> *mut u8 {
+        (self.behind + offset) as *mut u8
+    }
+
+    // ---- into view --------------------------------------------------------------------------------------------------
+
+    /// # Safety
+    /// As [`super::View::copy_in`].
+    pub(super) unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
+        // SAFETY: the second mapping is ours alone, and the caller owns these pages.
+        unsafe { copy::copy(from, self.behind(span.offset), span.len) };
+        self.show(span, writable)
+    }
+
+    /// # Safety
+    /// As [`super::View::move_in`].
+    pub(super) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
+        // SAFETY: the frame has the span's bytes; passed on from the caller.
+        let certain = unsafe { self.copy_in(span, self.frame(frame), writable) };
+        self.empty_frame(frame);
+        certain
+    }
+
+    pub(super) fn show(&self, span: Span, writable: bool) -> bool {
+        if let Some(guards) = self.guards() {
+            return self.show_unguarded(guards, span, writable);
+        }
+        self.protect_own(span, if writable { Prot::READ_WRITE } else { Prot::READ });
+        true
+    }
+
+    pub(super) fn show_again(&self, span: Span, writable: bool) -> bool {
+        match self.guards() {
+            Some(guards) => self.show_again_unguarded(guards, span, writable),
+            None => self.show(span, writable),
+        }
+    }
+
+    pub(super) fn open(&self, span: Span) {
+        // The answer is about pages that were to be protected, and these are to be open.
+        let _ = self.show(span, true);
+    }
+
+    // ---- out of view ------------------------------------------------------------------------------------------------
+
+    /// # Safety
+    /// As [`super::View::move_out`].
+    pub(super) unsafe fn move_out(&self, span: Span, frame: FrameId, _clean: bool) -> bool {
+        self.write_protect(span);
+        // SAFETY: the page is write-protected, the frame is the caller's.
+        unsafe { self.read(span, self.frame(frame)) };
+        self.windows.runs(span, |addr, part| drop_pages(addr, part.len));
+        true
+    }
+
+    /// Takes pages out of the program's view; their bytes stay in the file beneath.
+    pub(super) fn write_protect(&self, span: Span) {
+        match &self.guards {
+            Some(_) => self.guard(span),
+            None => self.protect_own(span, Prot::NONE),
+        }
+    }
+
+    pub(super) fn protected_bytes(&self, span: Span) -> Option<*const u8> {
+        Some(self.behind(span.offset))
+    }
+
+    /// # Safety
+    /// As [`super::View::read`].
+    pub(super) unsafe fn read(&self, span: Span, to: *mut u8) {
+        // SAFETY: the second mapping has the page's bytes, and nothing writes to it.
+        unsafe { copy::copy(self.behind(span.offset), to, span.len) };
+    }
+
+    pub(super) fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>) {
+        for span in spans {
+            self.write_protect(span);
+            insist("free pages of the view", || map::punch_hole(&self.file, span.offset as u64, span.len as u64));
+        }
+    }
+
+    // ---- access -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn protect_own(&self, span: Span, prot: Prot) {
+        if prot == Prot::NONE {
+            return self.protect_run(span, prot);
+        }
+        self.restrictions.runs(span, |run, left| self.protect_run(run, Prot(prot.0 & left.0)));
+    }
+
+    fn protect_run(&self, span: Span, prot: Prot) {
+        self.windows.runs(span, |addr, part| {
+            // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+            insist(
+                "change the access to a page (sigsegv mode; a larger --page-size needs fewer mappings)",
+                || unsafe { map::protect(addr, part.len, prot) },
+            );
+        });
+    }
+}
+
+fn guards_of(protection: Protection, sizes: &Sizes) -> Option<LockCell<Guards>> {
+    match protection {
+        Protection::Pages => None,
+        Protection::Guards { mappings } => Some(Guards::new(sizes.reserve, sizes.unit, mappings)),
+    }
+}
+
+fn no_room(len: usize, errno: Errno) -> ViewError {
+    ViewError::Map(MapError::Reserve { len, errno })
+}

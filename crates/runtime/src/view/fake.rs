@@ -1,0 +1,392 @@
+//! A view without a kernel: the mapping of each unit as a plain value, over memory of the test's. A seed draws what kernels
+//! do: they refuse to move, leave pages open that were to be protected, and cannot read pages in place.
+//!
+//! It also watches its user: a page that is filled twice, dropped while it is open or held, or moved into a frame that is not
+//! empty is a finding, and panics.
+
+use std::cell::{Cell, RefCell};
+
+use hanare_paging::{FrameId, limits};
+
+use super::{Moved, View};
+use crate::span::{OS_PAGE, Span};
+
+/// The bytes of memory that was given back: whoever reads them reads this.
+const POISON: u8 = 0xDB;
+
+/// The shape of a fake view.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) units: usize,
+    pub(crate) block_units: usize,
+    pub(crate) small_frames: usize,
+    pub(crate) wide_frames: usize,
+    /// Small pages are moved; else their frames are buffers, which are never empty.
+    pub(crate) small_moves: bool,
+    /// Places for pages that are moved aside. Only those of two work spaces have memory.
+    pub(crate) aside_units: usize,
+    /// As in sigsegv mode: memory is mapped twice, and write-protected pages cannot be read by the program.
+    pub(crate) doubled: bool,
+    /// Pages can be moved, so that transfers may hold them.
+    pub(crate) moves: bool,
+    /// Refusals of a thousand.
+    pub(crate) refusals: u64,
+}
+
+/// Places that have memory.
+const PLACES: usize = 2 * limits::VICTIMS_MAX;
+
+/// How the program sees a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Absent,
+    /// Its bytes are there, but every access traps (sigsegv mode).
+    Closed,
+    ReadOnly,
+    Open,
+}
+
+/// Why an access of the program did not go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trapped;
+
+pub(crate) struct FakeView {
+    shape: Shape,
+    random: Cell<u64>,
+    units: RefCell<Vec<Seen>>,
+    /// Transfers that hold a unit.
+    held: RefCell<Vec<u32>>,
+    /// Units whose waiting threads look again.
+    woken: RefCell<Vec<usize>>,
+    filled: RefCell<Vec<bool>>,
+    /// Start of the program's memory, of frames, places and zeroes. The memory is never behind a reference.
+    memory: *mut u8,
+    frames: *mut u8,
+    places: *mut u8,
+    zeroes: *mut u8,
+}
+
+fn lend(bytes: usize) -> *mut u8 {
+    Box::leak(vec![POISON; bytes].into_boxed_slice()).as_mut_ptr()
+}
+
+/// # Safety
+/// `lend` gave `bytes` bytes at `start`, and nobody uses them any more.
+unsafe fn give_back(start: *mut u8, bytes: usize) {
+    // SAFETY: passed on from the caller.
+    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) });
+}
+
+impl Drop for FakeView {
+    fn drop(&mut self) {
+        // SAFETY: this memory was lent by `new` in these lengths, and goes with its only owner.
+        unsafe {
+            give_back(self.memory, self.shape.units * OS_PAGE);
+            give_back(self.frames, self.frame_units() * OS_PAGE);
+            give_back(self.places, PLACES * OS_PAGE);
+            give_back(self.zeroes, self.shape.block_units * OS_PAGE);
+        }
+    }
+}
+
+impl FakeView {
+    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
+        let frame_units = shape.small_frames + shape.wide_frames * shape.block_units;
+        let zeroes = lend(shape.block_units * OS_PAGE);
+        // SAFETY: lent just now, in this length.
+        unsafe { zeroes.write_bytes(0, shape.block_units * OS_PAGE) };
+        Self {
+            shape,
+            random: Cell::new(seed),
+            units: RefCell::new(vec![Seen::Absent; shape.units]),
+            held: RefCell::new(vec![0; shape.units]),
+            woken: RefCell::default(),
+            filled: RefCell::new(vec![false; shape.small_frames + shape.wide_frames]),
+            memory: lend(shape.units * OS_PAGE),
+            frames: lend(frame_units * OS_PAGE),
+            places: lend(PLACES * OS_PAGE),
+            zeroes,
+        }
+    }
+
+    fn frame_units(&self) -> usize {
+        self.shape.small_frames + self.shape.wide_frames * self.shape.block_units
+    }
+
+    fn refuses(&self) -> bool {
+        let next = self.random.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random.set(next);
+        (next >> 33) % 1000 < self.shape.refusals
+    }
+
+    fn at(&self, span: Span) -> *mut u8 {
+        assert!(span.len > 0 && span.offset + span.len <= self.shape.units * OS_PAGE, "{span:?} is not far");
+        self.memory.wrapping_add(span.offset)
+    }
+
+    fn set(&self, span: Span, seen: Seen) {
+        self.units.borrow_mut()[units_of(span)].fill(seen);
+    }
+
+    fn each(&self, span: Span, what: &str, is_right: impl Fn(Seen) -> bool) {
+        let units = self.units.borrow();
+        for unit in units_of(span) {
+            assert!(is_right(units[unit]), "unit {unit} is {:?}: {what}", units[unit]);
+        }
+    }
+
+    fn is_held(&self, span: Span) -> bool {
+        self.held.borrow()[units_of(span)].iter().any(|&count| count > 0)
+    }
+
+    /// Shows pages as they are to be, or open where the kernel refuses to protect them; whether they are as asked.
+    fn show_as(&self, span: Span, writable: bool) -> bool {
+        let certain = writable || !self.refuses();
+        self.set(span, if writable || !certain { Seen::Open } else { Seen::ReadOnly });
+        self.wake(span);
+        certain
+    }
+
+    /// Takes pages away, whose bytes mean nothing any more.
+    fn take_away(&self, span: Span) {
+        self.set(span, Seen::Absent);
+        // SAFETY: the span lies in the memory lent; nobody else accesses it during the call.
+        unsafe { self.at(span).write_bytes(POISON, span.len) };
+    }
+
+    fn frame_index(&self, frame: FrameId) -> usize {
+        frame.index as usize + if frame.wide { self.shape.small_frames } else { 0 }
+    }
+
+    fn frame_len(&self, frame: FrameId) -> usize {
+        if frame.wide { self.shape.block_units * OS_PAGE } else { OS_PAGE }
+    }
+
+    /// MOVE: refuses what transfers hold, and by chance what it cannot move.
+    fn move_away(&self, span: Span, to: *mut u8) -> Moved {
+        if !self.shape.moves {
+            return Moved::Unmovable;
+        }
+        if self.is_held(span) {
+            return Moved::Stays;
+        }
+        if self.refuses() {
+            return if self.refuses() { Moved::Stays } else { Moved::Unmovable };
+        }
+        // SAFETY: the place is the caller's and empty; the span lies in the memory lent.
+        unsafe { to.copy_from_nonoverlapping(self.at(span), span.len) };
+        self.take_away(span);
+        Moved::Gone
+    }
+
+    // ---- the program's side -----------------------------------------------------------------------------------------
+
+    fn word(&self, unit: usize, word: usize) -> *mut u64 {
+        self.at(Span { offset: unit * OS_PAGE + word * 8, len: 8 }).cast()
+    }
+
+    /// The program reads a word.
+    pub(crate) fn load(&self, unit: usize, word: usize) -> Result<u64, Trapped> {
+        match self.units.borrow()[unit] {
+            // SAFETY: a word of the memory lent, which nobody else accesses during the call.
+            Seen::ReadOnly | Seen::Open => Ok(unsafe { self.word(unit, word).read_unaligned() }),
+            Seen::Absent | Seen::Closed => Err(Trapped),
+        }
+    }
+
+    /// The program writes a word.
+    pub(crate) fn store(&self, unit: usize, word: usize, value: u64) -> Result<(), Trapped> {
+        if self.units.borrow()[unit] != Seen::Open {
+            return Err(Trapped);
+        }
+        // SAFETY: as above.
+        unsafe { self.word(unit, word).write_unaligned(value) };
+        Ok(())
+    }
+
+    /// A transfer begins that writes to a unit; false where it would trap.
+    pub(crate) fn pin(&self, unit: usize) -> bool {
+        let is_open = self.shape.moves && self.units.borrow()[unit] == Seen::Open;
+        self.held.borrow_mut()[unit] += u32::from(is_open);
+        is_open
+    }
+
+    /// The transfer ends; it has written this word, unless the program gave the unit away meanwhile.
+    pub(crate) fn unpin(&self, unit: usize, word: usize, value: Option<u64>) {
+        self.held.borrow_mut()[unit] -= 1;
+        if let Some(value) = value {
+            assert!(self.units.borrow()[unit] != Seen::Absent, "unit {unit} left while a transfer held it");
+            // SAFETY: as above.
+            unsafe { self.word(unit, word).write_unaligned(value) };
+        }
+    }
+
+    /// Units whose waiting threads look again since this was asked last.
+    pub(crate) fn take_woken(&self) -> Vec<usize> {
+        std::mem::take(&mut self.woken.borrow_mut())
+    }
+
+    /// Units of local memory that have bytes: in view, and in frames that are no buffers.
+    pub(crate) fn local_units(&self) -> usize {
+        self.units.borrow().iter().filter(|&&seen| seen != Seen::Absent).count() + self.framed_units()
+    }
+
+    fn framed_units(&self) -> usize {
+        let filled = self.filled.borrow();
+        let (small, wide) = filled.split_at(self.shape.small_frames);
+        let count = |frames: &[bool]| frames.iter().filter(|&&filled| filled).count();
+        let small = if self.shape.small_moves { count(small) } else { 0 };
+        small + count(wide) * self.shape.block_units
+    }
+
+    /// The view of a forked child: the operating system copies what is in view, open for writing. Frames stay behind.
+    pub(crate) fn forked(&self) -> Self {
+        let child = Self::new(self.shape, self.random.get());
+        // SAFETY: both are the memory lent for all units of one shape.
+        unsafe { child.memory.copy_from_nonoverlapping(self.memory, self.shape.units * OS_PAGE) };
+        for (child, seen) in child.units.borrow_mut().iter_mut().zip(&*self.units.borrow()) {
+            assert!(*seen == Seen::Absent || !self.shape.doubled, "shared memory is in view at a fork");
+            *child = if *seen == Seen::Absent { Seen::Absent } else { Seen::Open };
+        }
+        child
+    }
+}
+
+fn units_of(span: Span) -> std::ops::Range<usize> {
+    span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE)
+}
+
+impl View for FakeView {
+    /// Far memory is at 0.
+    fn offset_of(&self, addr: usize) -> Option<usize> {
+        (addr < self.shape.units * OS_PAGE).then_some(addr)
+    }
+
+    /// The engine asks for it to fill it, or to read what it filled.
+    fn frame(&self, frame: FrameId) -> *mut u8 {
+        self.filled.borrow_mut()[self.frame_index(frame)] = true;
+        let units = match frame.wide {
+            true => self.shape.small_frames + frame.index as usize * self.shape.block_units,
+            false => frame.index as usize,
+        };
+        self.frames.wrapping_add(units * OS_PAGE)
+    }
+
+    fn empty_frame(&self, frame: FrameId) {
+        let start = self.frame(frame);
+        // SAFETY: a frame's bytes, which nobody needs any more.
+        unsafe { start.write_bytes(POISON, self.frame_len(frame)) };
+        self.filled.borrow_mut()[self.frame_index(frame)] = false;
+    }
+
+    fn aside_units(&self) -> usize {
+        self.shape.aside_units
+    }
+
+    fn aside(&self, place: usize) -> *const u8 {
+        assert!(place < self.shape.aside_units, "place {place} is none");
+        self.places.wrapping_add(place % PLACES * OS_PAGE)
+    }
+
+    fn drop_aside(&self, first: usize, count: usize) {
+        for place in first..first + count {
+            // SAFETY: a place whose bytes nobody needs any more.
+            unsafe { self.aside(place).cast_mut().write_bytes(POISON, OS_PAGE) };
+        }
+    }
+
+    fn zeroes(&self) -> *const u8 {
+        self.zeroes
+    }
+
+    fn receive_place(&self, offset: usize) -> Option<*mut u8> {
+        self.shape.doubled.then(|| self.memory.wrapping_add(offset))
+    }
+
+    unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
+        self.each(span, "it is filled twice", |seen| seen == Seen::Absent);
+        // SAFETY: the caller's bytes, and memory that nobody else accesses during the call.
+        unsafe { self.at(span).copy_from_nonoverlapping(from, span.len) };
+        self.show_as(span, writable)
+    }
+
+    unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
+        assert!(self.filled.borrow()[self.frame_index(frame)], "{frame:?} is empty");
+        // SAFETY: the frame's bytes; passed on from the caller.
+        let certain = unsafe { self.copy_in(span, self.frame(frame), writable) };
+        self.empty_frame(frame);
+        certain
+    }
+
+    fn show(&self, span: Span, writable: bool) -> bool {
+        self.each(span, "it is shown", |seen| self.shape.doubled || seen != Seen::Absent);
+        self.show_as(span, writable)
+    }
+
+    fn show_again(&self, span: Span, writable: bool) -> bool {
+        if !self.shape.doubled {
+            return true;
+        }
+        if !writable && self.refuses() {
+            return false;
+        }
+        self.set(span, if writable { Seen::Open } else { Seen::ReadOnly });
+        true
+    }
+
+    fn open(&self, span: Span) {
+        self.each(span, "it is opened", |seen| seen != Seen::Absent);
+        self.set(span, Seen::Open);
+        self.wake(span);
+    }
+
+    fn wake(&self, span: Span) {
+        self.woken.borrow_mut().extend(units_of(span));
+    }
+
+    unsafe fn move_out(&self, span: Span, frame: FrameId, _clean: bool) -> bool {
+        self.each(span, "it is moved out", |seen| seen != Seen::Absent);
+        assert!(!self.filled.borrow()[self.frame_index(frame)], "{frame:?} is not empty");
+        if self.move_away(span, self.frame(frame)) == Moved::Stays {
+            self.empty_frame(frame);
+            return false;
+        }
+        if self.units.borrow()[units_of(span).start] != Seen::Absent {
+            // It was write-protected and copied.
+            assert!(!self.is_held(span), "{span:?} is copied while a transfer holds it");
+            // SAFETY: the frame is the caller's; the span lies in the memory lent.
+            unsafe { self.frame(frame).copy_from_nonoverlapping(self.at(span), span.len) };
+            self.take_away(span);
+        }
+        true
+    }
+
+    unsafe fn move_aside(&self, span: Span, place: usize) -> Moved {
+        self.each(span, "it is moved aside", |seen| seen == Seen::Open);
+        self.move_away(span, self.aside(place).cast_mut())
+    }
+
+    fn write_protect(&self, span: Span) {
+        self.each(span, "it is write-protected", |seen| seen != Seen::Absent);
+        self.set(span, if self.shape.doubled { Seen::Closed } else { Seen::ReadOnly });
+    }
+
+    fn protected_bytes(&self, span: Span) -> Option<*const u8> {
+        self.each(span, "it is read in place", |seen| matches!(seen, Seen::Closed | Seen::ReadOnly));
+        (self.shape.doubled || !self.refuses()).then(|| self.at(span).cast_const())
+    }
+
+    unsafe fn read(&self, span: Span, to: *mut u8) {
+        self.each(span, "it is read in place", |seen| matches!(seen, Seen::Closed | Seen::ReadOnly));
+        // SAFETY: passed on from the caller.
+        unsafe { to.copy_from_nonoverlapping(self.at(span), span.len) };
+    }
+
+    fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>) {
+        for span in spans {
+            self.each(span, "it is dropped", |seen| seen != Seen::Absent);
+            assert!(!self.is_held(span), "{span:?} is dropped while a transfer holds it");
+            self.take_away(span);
+        }
+    }
+}
