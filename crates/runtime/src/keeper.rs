@@ -76,7 +76,7 @@ fn end_hang(engine: &Engine, hang: Hang) -> ! {
     )
 }
 
-/// What is to be done now and then, by a thread of Hanare's own that is inside the gate.
+/// Does the upkeep of the engine. Called inside the gate, by a thread of Hanare's own.
 fn keep_up() {
     if let Some(state) = state() {
         state.engine.keep();
@@ -85,7 +85,7 @@ fn keep_up() {
     }
 }
 
-/// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still touch it.
+/// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still access it.
 pub fn shutdown() {
     if let Some(state) = state() {
         let _mask = SignalMask::block_all();

@@ -112,7 +112,7 @@ pub(crate) fn adopted_bytes() -> u64 {
     ADOPTED.load(Relaxed)
 }
 
-/// So many bytes of static arrays more became far.
+/// `len` more bytes of static arrays became far.
 pub(crate) fn adopted(len: usize) {
     ADOPTED.fetch_add(len as u64, Relaxed);
 }

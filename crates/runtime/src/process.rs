@@ -1,8 +1,9 @@
 //! The state of this process: the engine and what it was started from. One engine a process, never taken down, since the
 //! program may access far memory until its very end.
 //!
-//! What the program asks for goes through [`inside`]: signals are blocked while one of its threads is there, and a fork waits
-//! until everybody is out. This room starts nothing by itself. It is told by whom the engine is started (`dormant`).
+//! Calls of the program go through [`inside`]: signals are blocked while one of its threads is there, and a fork waits until
+//! everybody is out. This room knows no way to start an engine. `start` and `fork` leave a function here that does, for the
+//! first need (`dormant`).
 
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
@@ -29,7 +30,7 @@ pub use dormant::{active, ensure_started, is_dormant, is_due, threshold};
 pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) extents: LockCell<Extents>,
-    /// What of the space is taken, in bytes: a copy that can be read without the lock.
+    /// Bytes of the space that are taken: a copy that can be read without the lock.
     taken: AtomicU64,
     /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
     /// static array's last page.
@@ -39,11 +40,11 @@ pub(crate) struct State {
     pub(crate) launch: Launch,
     /// Its place among the processes of the run.
     pub(crate) seat: Seat,
-    /// What allocations are rounded to.
+    /// Bytes to which allocations are rounded.
     pub(crate) granularity: usize,
 }
 
-/// What an engine is started from, and a child's again.
+/// The choices that an engine is started from, and a child's again.
 pub(crate) struct Launch {
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,

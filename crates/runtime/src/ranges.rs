@@ -47,7 +47,8 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     })
 }
 
-/// Takes addresses of far memory again that were given back, as a fixed mapping there does. What is taken already stays so.
+/// Takes addresses of far memory again that were given back, as a fixed mapping there does. Ranges that are taken already
+/// stay so.
 ///
 /// # Errors
 /// `ENOMEM` when nobody has room for it.

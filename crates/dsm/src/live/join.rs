@@ -1,4 +1,4 @@
-//! What a rank says of itself when it meets another, and in what the two must agree.
+//! The introduction of a rank that meets another, and the settings in which the two must agree.
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 
@@ -11,7 +11,7 @@ const JOIN_BYTES: usize = 40;
 /// Bytes of an introduction, its header among them.
 pub(super) const HELLO_BYTES: usize = HEADER_BYTES + JOIN_BYTES;
 
-/// What a rank says of itself.
+/// The introduction of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Join {
     pub(super) rank: Rank,
@@ -22,7 +22,7 @@ pub(super) struct Join {
     /// Where its memory is: process number, and descriptor there.
     pub(super) process: u32,
     pub(super) memory: u32,
-    /// What tells jobs apart that could meet at one address.
+    /// A number of the job: several could meet at one address.
     pub(super) job: u64,
 }
 

@@ -199,7 +199,7 @@ impl Pager {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
-            // The page was rescued or discarded meanwhile: the frame is all that is left of this write.
+            // The page was taken back or discarded meanwhile: the frame is all that is left of this write.
             self.clear(page, WRITING);
             if self.state(page) == State::Fetching {
                 // It is being copied out of this very frame: the copy's completion frees it.

@@ -41,7 +41,7 @@ impl Pager {
     pub(super) fn wait_for(&mut self, page: PageId, write: bool) {
         self.counters.faults_waited += 1;
         self.set(page, WANTED);
-        // A page in flight into view was told whether to arrive writable: the wish is granted by opening it after.
+        // The fetch of a page in flight has said whether it arrives writable: a later wish is granted by opening it.
         if write {
             self.set(page, WRITE);
         }
@@ -110,14 +110,14 @@ impl Pager {
         }
         let write = write || self.has(page, GUESSED);
         if write {
-            // A page fetched straight into view arrives writable; one in a frame is told when it is installed.
+            // A page fetched straight into view arrives writable; one in a frame becomes so when it is installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
         self.set_frame(page, frame);
         actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
     }
 
-    /// A touch of a page whose bytes wait in a frame.
+    /// An access to a page whose bytes wait in a frame.
     pub(super) fn rescue(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.has(page, DISCARDED) || self.has(page, WRITING) && self.has(page, WANTED) {
             return self.wait_for(page, write);

@@ -94,7 +94,8 @@ pub struct Pager {
     /// Pages being copied out of frames whose write-back has ended.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
-    /// How often pages were written to, of [`u16::MAX`] times, that were before: by what [`page::WRITTEN_BEFORE`] says, less one.
+    /// How often pages were written to, of [`u16::MAX`] times, that were before: by what [`page::WRITTEN_BEFORE`] says, less
+    /// one.
     habits: [u16; 3],
     /// Pages that could not leave, and when they were looked at last, in milliseconds.
     held_back: Vec<PageId>,

@@ -1,4 +1,4 @@
-//! What the pager keeps of each page: its state, its flags, its frame, and the counts that go with them.
+//! The account of each page: its state, its flags, its frame, and the counts that go with them.
 
 use super::transitions;
 use super::{Pager, Pool};
@@ -28,7 +28,7 @@ pub(super) const GUESSED: u16 = 256;
 /// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write.
 pub(super) const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 pub(super) const WRITTEN_SHIFT: u32 = 9;
-/// It is out of sight, or going there, so that its next touch is seen.
+/// It is out of sight, or going there, so that its next access is seen.
 pub(super) const HIDDEN: u16 = 2048;
 /// A transfer held it when it was to leave. It is no victim until it is looked at again.
 pub(super) const HELD_BACK: u16 = 4096;

@@ -1,4 +1,4 @@
-//! What the machine does: carries out the pager's actions, one at a time and in any order, and tells how each ended.
+//! The machine: it carries out the pager's actions, one at a time and in any order, and tells how each ended.
 
 use hanare_paging::{Action, Bytes, Event, FrameId, PageId, Source};
 
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// What a fetch brings; `seen` is what it was to bring when it began.
+    /// The bytes that a fetch brings; `seen` are those it was to bring when it began.
     fn fetched_bytes(&self, page: PageId, count: u32, source: Source, seen: Option<Vec<u64>>) -> Vec<u64> {
         let units = self.span(page) * count;
         let bytes = match source {
@@ -79,7 +79,7 @@ impl World {
     ) {
         let (units, ok) = (bytes.len() as u32, !fails);
         let Some(frame) = frame else {
-            // What cannot be protected comes open.
+            // A page that cannot be protected comes open.
             let slips = ok && writable < count && self.random.chance(self.shape.failures_per_mille);
             if ok {
                 let open = if slips { units } else { writable * self.span(page) };
@@ -136,7 +136,7 @@ impl World {
 
     fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
-        // What was discarded is dropped wherever it is; a transfer into it writes to nobody's memory.
+        // A discarded page is dropped wherever it is; a transfer into it writes to nobody's memory.
         let dropped = frame.is_none() && known == Bytes::Clean;
         if fails || !dropped && self.is_pinned(page) {
             self.step(Event::TakenOut { page, ok: false, changed: false });

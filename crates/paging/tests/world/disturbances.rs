@@ -1,4 +1,4 @@
-//! What disturbs a program: another budget, the passing of time, transfers that hold pages.
+//! Disturbances of a program: another budget, the passing of time, transfers that hold pages.
 
 use hanare_paging::{Event, PageId, State};
 
@@ -52,7 +52,7 @@ impl World {
         self.model.insert(first, self.fresh);
     }
 
-    /// What the kernel refuses of a page that is to leave.
+    /// Whether the kernel refuses to let a page leave.
     pub(super) fn is_pinned(&self, page: PageId) -> bool {
         (page.0..page.0 + self.span(page)).any(|unit| self.pins.contains(&unit))
     }

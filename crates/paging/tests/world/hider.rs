@@ -1,10 +1,10 @@
-//! A policy that hides whatever it draws.
+//! A policy that has pages unmapped at random.
 
 use hanare_paging::{PageId, policy};
 
 use super::random::Random;
 
-/// Hides at random, and replaces at random.
+/// Hides and replaces at random.
 pub(super) struct Hider {
     pub(super) pages: Vec<PageId>,
     pub(super) random: Random,

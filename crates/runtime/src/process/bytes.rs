@@ -1,5 +1,5 @@
-//! What of far memory is taken, what of that the program can access, and who has to know: the counters, the program's limits,
-//! the budget, and the memory servers that are to have room for it.
+//! Bytes of far memory that are taken, and those of them that the program can access. The counters, the program's limits and
+//! the budget follow them, and the memory servers are asked for room.
 
 use std::sync::atomic::Ordering::*;
 
@@ -11,11 +11,11 @@ use super::{State, inside};
 use crate::places;
 use crate::promise::Refusal;
 
-/// What is promised to the heap at a time, in bytes.
+/// Bytes promised to the heap at a time.
 const HEAP_AHEAD: u64 = 256 << 10;
 
 impl State {
-    /// Whether so many more bytes can be promised.
+    /// Whether `more` bytes can be promised.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
         // More than can be addressed fails by itself, and is nothing to tell of the servers.
         if more > places::len() {
@@ -44,12 +44,12 @@ impl State {
         })
     }
 
-    /// So many bytes more of what is taken hold no page of the program's.
+    /// `bytes` more of what is taken hold no page of the program's.
     pub(crate) fn idles_more(&self, bytes: u64) {
         self.idle.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes less of what is taken hold no page of the program's.
+    /// `bytes` less of what is taken hold no page of the program's.
     pub(crate) fn idles_less(&self, bytes: u64) {
         self.idle.fetch_sub(bytes, Relaxed);
     }
@@ -77,15 +77,15 @@ impl State {
         }
     }
 
-    /// What of the far bytes the program's limits are to count. Static arrays lie in mappings that were the program's before.
-    /// What it closed is address space, and data neither for the kernel nor here.
+    /// Tells which far bytes the program's limits are to count. Static arrays lie in mappings that were the program's before.
+    /// A range that it closed is address space, and data neither for the kernel nor here.
     fn lend(&self, taken: u64, far: u64) {
         let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
         let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
         limits::lend(space, data);
     }
 
-    /// Far memory that the program can touch.
+    /// Bytes of far memory that the program can access.
     pub(crate) fn far_bytes(&self) -> u64 {
         self.far_bytes_of(self.taken.load(Relaxed))
     }
@@ -99,7 +99,7 @@ impl State {
         self.idle.load(Relaxed)
     }
 
-    /// This process' share of the budget is so many bytes now.
+    /// This process' share of the budget is `share` bytes now.
     pub(crate) fn budget_is(&self, share: u64) {
         if self.seat.whole().is_some() {
             self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));

@@ -100,7 +100,7 @@ fn bring_up() {
     let _mask = SignalMask::block_all();
     gate::close();
     if let Some(start) = STARTER.get() {
-        // What is allocated on the way is near.
+        // Allocations on the way are near.
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();

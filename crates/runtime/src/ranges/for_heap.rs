@@ -1,4 +1,4 @@
-//! What the heap asks for: address space that counts as far bytes only where it has blocks.
+//! Calls of the heap: it takes address space that counts as far bytes only where it has blocks.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};

@@ -1,4 +1,4 @@
-//! What is read from a userfaultfd.
+//! Events, as read from a userfaultfd.
 
 use std::os::fd::RawFd;
 
@@ -8,17 +8,17 @@ pub const EVENTS_PER_READ: usize = 16;
 /// One event read from a userfaultfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a page and sleeps until it is woken.
+    /// A thread accessed a page and sleeps until it is woken.
     Fault {
-        /// The touched address, rounded down to the page.
+        /// The accessed address, rounded down to the page.
         addr: usize,
-        /// The touch was a write.
+        /// The access was a write.
         write: bool,
         /// The page is there but write-protected.
         wp: bool,
         /// The page is cached but not mapped.
         minor: bool,
-        /// The thread that touched it; 0 without [`super::feature::THREAD_ID`].
+        /// The thread that accessed it; 0 without [`super::feature::THREAD_ID`].
         tid: i32,
     },
     /// The process forked; `fd` is the child's userfaultfd, which the reader now owns.
@@ -52,7 +52,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What an array of events is filled with before the first read.
+    /// Fills an array of events before the first read.
     pub const EMPTY: Self = Self::Remove { start: 0, end: 0 };
 
     /// Decodes a `struct uffd_msg`, 32 bytes as four words. `None` for a kind this crate never asks

@@ -13,7 +13,7 @@ pub const EVENT_REMOVE: u64 = 1 << 3;
 pub const EVENT_UNMAP: u64 = 1 << 6;
 /// Missing faults of shared memory can be trapped.
 pub const MISSING_SHMEM: u64 = 1 << 5;
-/// A fault raises SIGBUS in the faulting thread in place of an event; the kernel's own touches
+/// A fault raises SIGBUS in the faulting thread in place of an event; the kernel's own accesses
 /// fail with `EFAULT`.
 pub const SIGBUS: u64 = 1 << 7;
 /// Fault events carry the thread id.

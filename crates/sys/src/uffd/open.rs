@@ -10,7 +10,7 @@ const UFFD_USER_MODE_ONLY: usize = 1;
 const USERFAULTFD_IOC_NEW: u32 = 0xAA00;
 const UFFDIO_API: u32 = 0xC018_AA3F;
 
-/// What failed while a userfaultfd was set up.
+/// A failure while a userfaultfd was set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UffdError {
     /// No way to open one was allowed or left enabled.
@@ -67,7 +67,7 @@ pub enum UffdAccess {
     Syscall,
     /// Through `/dev/userfaultfd`, with full rights.
     Device,
-    /// `userfaultfd(2)` with `UFFD_USER_MODE_ONLY`: touches by the kernel (system calls) fail with
+    /// `userfaultfd(2)` with `UFFD_USER_MODE_ONLY`: accesses by the kernel (system calls) fail with
     /// `EFAULT`.
     UserModeOnly,
     /// Not at all.
