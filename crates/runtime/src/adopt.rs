@@ -6,9 +6,16 @@
 use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
 use hanare_sys::pagemap::Pagemap;
+use hanare_sys::signal::SignalMask;
 
-use crate::span::OS_PAGE;
+use crate::process::{active, ready};
+use crate::span::{OS_PAGE, Span};
 use crate::view::ViewError;
+use crate::windows::{MARK, WINDOWS_MAX};
+use crate::{gate, places};
+
+/// How often [`adopt`] works in a process.
+pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
 /// Why memory cannot be made far where it stands.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +42,48 @@ pub struct Piece {
     pub file: bool,
 }
 
+/// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
+///
+/// # Errors
+/// See [`AdoptError`]. After [`AdoptError::View`] what the memory held is lost, and the program must not run.
+///
+/// # Safety
+/// The caller owns the pieces, each (part of) one private mapping of the program's, readable and writable. No other thread
+/// accesses them meanwhile, neither does anything that a fault of this thread is resolved with, and the trap signal is not
+/// blocked.
+pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+    let (addr, len) = (first.addr, last.addr + last.len - first.addr);
+    let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
+    // Offset and address are alike up to the largest page, so that such pages can be moved whole.
+    let lead = addr % MARK;
+    let taken = (lead + len).next_multiple_of(MARK);
+    let mask = SignalMask::block_all();
+    let inside = gate::enter();
+    let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
+    // SAFETY: passed on from the caller.
+    let aside = match unsafe { Aside::take(pieces) } {
+        Ok(aside) => aside,
+        Err(error) => {
+            state.extents.lock().free(start);
+            return Err(error);
+        }
+    };
+    let span = Span { offset: start as usize + lead, len };
+    // SAFETY: nothing is mapped there: the pieces have just been moved away.
+    unsafe { state.engine.view().add_window(addr, span) }?;
+    places::look_up_in(state.engine.view().windows());
+    state.idles_more((taken - len) as u64);
+    places::adopted(len);
+    state.far_changed();
+    drop(inside);
+    drop(mask);
+    aside.refill();
+    Ok(())
+}
+
 /// Pieces moved out of the way, in address order without gaps.
-pub(crate) struct Aside {
+struct Aside {
     pieces: Vec<(Piece, Mapping)>,
 }
 
@@ -46,7 +93,7 @@ impl Aside {
     /// # Safety
     /// The caller owns the pieces, each (part of) one private mapping, and nobody touches them until they are back or
     /// replaced.
-    pub(crate) unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
+    unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
         let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
         // All places first, and each piece's own claimed as soon as it is empty: the kernel gives out what is free.
         let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
@@ -66,7 +113,7 @@ impl Aside {
     }
 
     /// Moves everything back to where it was.
-    pub(crate) fn put_back(self) {
+    fn put_back(self) {
         for (piece, place) in self.pieces {
             let from = place.leak();
             // SAFETY: both ranges are ours: one was moved from the other. A mapping that could be moved once can be moved
@@ -76,7 +123,7 @@ impl Aside {
     }
 
     /// Writes what the pieces held to the window that has taken their place, and gives up the pieces.
-    pub(crate) fn refill(self) {
+    fn refill(self) {
         for (piece, place) in self.pieces {
             let mut held = vec![true; piece.len / OS_PAGE];
             if !piece.file && Pagemap::open().and_then(|map| map.held(place.addr(), &mut held)).is_err() {

@@ -26,12 +26,13 @@ use hanare_wire::LinkError;
 use crate::counters::add;
 use crate::engine::{Engine, Kept};
 use crate::extents::Extents;
-use crate::far::{self, Launch, StartError, State};
 use crate::fatal::{self, EXIT_LOST};
+use crate::process::{self, Launch, State};
 use crate::span::Span;
+use crate::start::{self, StartError};
 use crate::tree::Seat;
 use crate::view::Base;
-use crate::{gate, heap, tracing};
+use crate::{gate, heap, places, threads, tracing};
 use hanare_store::{Kind, Links};
 
 /// Why a child cannot share far memory that another thread has just set up.
@@ -93,7 +94,7 @@ const CHILD_DESCRIPTORS: usize = 4;
 /// Whether a forked child could have the descriptors that it needs to page. One that could not would be kept apart from its
 /// parent's far memory; better the program is told that there can be no child now.
 pub fn can_fork() -> bool {
-    far::state().is_none() || room().is_some()
+    process::state().is_none() || room().is_some()
 }
 
 fn room() -> Option<descriptors::Room> {
@@ -102,7 +103,7 @@ fn room() -> Option<descriptors::Room> {
 
 /// Before a fork, in the thread that forks. [`in_parent`] or [`in_child`] has to follow.
 pub fn before() {
-    if !far::has_begun() && ASLEEP.load(Acquire).is_null() {
+    if !process::has_begun() && ASLEEP.load(Acquire).is_null() {
         return;
     }
     let mask = SignalMask::block_all().keep();
@@ -120,7 +121,7 @@ pub fn in_parent() {
         return;
     }
     let Some(Pending { plan, mask, .. }) = PENDING.lock().take() else { return };
-    if let Some(state) = far::state() {
+    if let Some(state) = process::state() {
         state.engine.view().end_fork();
     }
     // The child has its own copies of these links; the session ends with its last.
@@ -134,14 +135,14 @@ pub fn in_child() {
     if !was_pending() {
         // Another thread was just about to start the engine. It does not exist here: whoever needs it starts it.
         gate::reset_if_closed();
-        if far::state().is_some() {
+        if process::state().is_some() {
             keep_apart(TOO_NEW);
         }
         return;
     }
     let Some(Pending { plan, seat, mask }) = PENDING.lock().take() else { return };
     tracing::forked();
-    far::forked(|| go_on(plan, seat));
+    threads::forked(|| go_on(plan, seat));
     gate::reset();
     SignalMask::restore(mask);
 }
@@ -175,7 +176,7 @@ fn prepare() -> (Plan, Option<Seat>) {
     if let Some(promised) = promise_asleep() {
         return promised;
     }
-    let Some(state) = far::state() else { return (Plan::Nothing, None) };
+    let Some(state) = process::state() else { return (Plan::Nothing, None) };
     if !heap::can_be_forked() {
         return (Plan::Apart(TOO_NEW.to_owned()), None);
     }
@@ -286,7 +287,7 @@ fn spans(extents: &Extents) -> Vec<Span> {
 
 /// Takes the parent's engine apart, or what it kept asleep. The child has no other thread, so nobody uses it.
 fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
-    let state = far::take_state()?;
+    let state = process::take()?;
     let idle = state.idle();
     let State { engine, extents, launch, .. } = *state;
     let (kept, view, store) = engine.apart();
@@ -329,11 +330,11 @@ fn fall_asleep(seat: Option<Seat>) {
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     let asleep = Asleep { door, pagemap, ..asleep };
     ASLEEP.store(Box::into_raw(Box::new(asleep)), Release);
-    far::is_latent(true);
+    process::leave_to_first(wake_up_inside);
 }
 
 /// Wakes this process up if it is asleep. The gate is closed.
-pub(crate) fn wake_up_inside() {
+fn wake_up_inside() {
     let asleep = ASLEEP.swap(std::ptr::null_mut(), AcqRel);
     if asleep.is_null() {
         return;
@@ -349,13 +350,13 @@ pub(crate) fn wake_up_inside() {
 fn wake(asleep: Asleep) -> Result<(), StartError> {
     let Asleep { mut kept, view, store, door, pagemap, extents, idle, launch, seat } = asleep;
     let _room = room();
-    let mechanism = far::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
+    let mechanism = start::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
     let was_asleep = store.is_none();
     let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
     let (store, senders) = match on_links {
         Some(both) => both,
         // Nothing is away: the links are new ones.
-        None => far::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
+        None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
@@ -371,7 +372,7 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
     }
     let seat = match seat {
         Some(seat) => seat,
-        None => far::join(&launch)?,
+        None => start::join(&launch)?,
     };
     seat.begin(true);
     // Their numbers are the program's again.
@@ -379,17 +380,18 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
         descriptors::forget(fd.as_raw_fd());
     }
     drop((door, pagemap));
-    far::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, senders)?;
-    far::open_doors();
+    start::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, senders)?;
+    process::open();
     Ok(())
 }
 
 /// The child goes on without its parent's far memory: touching it ends the child with a line, and never reads wrong
 /// bytes.
 fn keep_apart(reason: &str) {
-    let _ = far::take_state().map(std::mem::forget);
+    let _ = process::take().map(std::mem::forget);
     reason.clone_into(&mut REASON.lock());
-    for (addr, len) in far::close_doors() {
+    process::close();
+    for (addr, len) in places::ranges() {
         // SAFETY: the range is the parent's far memory, which this process must not see.
         if unsafe { map::replace_with_none(addr, len) }.is_err() {
             on_touch_end(reason);
@@ -401,7 +403,7 @@ fn keep_apart(reason: &str) {
 }
 
 fn on_touch(info: FaultInfo) -> Verdict {
-    if !far::contains(info.addr) {
+    if !places::contains(info.addr) {
         return Verdict::NotOurs;
     }
     on_touch_end(&REASON.lock())

@@ -2,22 +2,21 @@
 //! and sigsegv mode). They only translate what the kernel says into faults of the engine.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::time::Duration;
 
 use hanare_store::Polled;
 use hanare_sys::signal::{FaultInfo, Verdict};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{self, Uffd};
-use hanare_sys::{Errno, futex, mark, signal::SignalMask};
+use hanare_sys::{Errno, mark, signal::SignalMask};
 use hanare_wire::Wait;
 
 use crate::engine::Engine;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::span::OS_PAGE;
 use crate::together::Together;
-use crate::watchdog::{Hang, Waiting, Watchdog};
-use crate::{accounts, far, gate, kernel};
+use crate::watchdog::Waiting;
+use crate::{accounts, gate, kernel, process, threads};
 use hanare_sys::clock::now_ns;
 
 /// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
@@ -38,7 +37,7 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
         return Verdict::NotOurs;
     }
     let _inside = gate::enter();
-    let Some((engine, offset)) = far::engine_at(info.addr) else { return Verdict::NotOurs };
+    let Some((engine, offset)) = process::engine_at(info.addr) else { return Verdict::NotOurs };
     // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
@@ -97,7 +96,7 @@ impl Handler {
         let _busy = (count > 0).then(|| self.engine.waits.begin(since_ns));
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            far::touched_by(tid);
+            threads::touched_by(tid);
             let small = self.engine.is_small(addr);
             // A server that must be waited for needs the CPU itself.
             if small && !self.engine.store().writes_later() {
@@ -178,60 +177,4 @@ impl Handler {
 pub(crate) fn lost_trap(errno: Errno) -> ! {
     let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
     fatal::die(EXIT_KERNEL, format_args!("userfaultfd is lost ({errno}): {advice}"))
-}
-
-/// Rung when the keeper has something to do at once.
-pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
-
-/// The life of the keeper: upkeep of the links, counters that are never older than a tenth of a second, and the watchdog.
-pub(crate) fn keep(engine: &'static Engine) {
-    let _mask = SignalMask::block_all();
-    let mut published_ns = 0;
-    let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
-    loop {
-        let heard = KEEPER_BELL.load(Acquire);
-        let busy = engine.store().is_reading();
-        futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
-        if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
-            end_hang(engine, hang);
-        }
-        // While a fork has the gate closed only the watchdog goes on.
-        let Some(_inside) = gate::try_enter() else { continue };
-        far::keep();
-        if now_ns() - published_ns > 100_000_000 {
-            if let Some(code) = far::left_alone() {
-                end_with(code);
-            }
-            if let Some(Err(errno)) = engine.view().uffd().map(Uffd::check) {
-                lost_trap(errno);
-            }
-            engine.publish();
-            published_ns = now_ns();
-        }
-    }
-}
-
-/// Ends a process that no thread of the program's is in any more.
-fn end_with(code: i32) -> ! {
-    far::shutdown();
-    // SAFETY: ends the process; nobody is left whose handlers were to run.
-    unsafe { libc::_exit(code) }
-}
-
-fn end_hang(engine: &Engine, hang: Hang) -> ! {
-    struct Stand<'a>(&'a Engine);
-    impl std::fmt::Display for Stand<'_> {
-        fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            self.0.write_stand(out)
-        }
-    }
-    let Hang { waits, seconds } = hang;
-    let what = Stand(engine);
-    fatal::die(
-        EXIT_KERNEL,
-        format_args!(
-            "nothing goes on: {waits} threads wait for pages, for {seconds} s: {what}; if transfers hold most of the \
-                      budget give a larger --local, else please report this line"
-        ),
-    )
 }

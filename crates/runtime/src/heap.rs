@@ -1,7 +1,7 @@
 //! The heap: far blocks of any size, given out and taken back without touching them.
 //!
 //! Blocks below [`DIRECT_MIN`] come from jemalloc, whose arenas lie in far memory and whose metadata does not (`arena`);
-//! larger ones are extents of their own (`far`), which start on a boundary of the largest page and are discarded as soon
+//! larger ones are extents of their own (`ranges`), which start on a boundary of the largest page and are discarded as soon
 //! as they are freed. What a pointer leads to is looked up in a near map (`blocks`), so that a bad one is told and not
 //! obeyed.
 //!
@@ -11,7 +11,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-use crate::{far, fatal, near};
+use crate::{fatal, near, places, process, ranges};
 
 mod arena;
 mod blocks;
@@ -76,7 +76,7 @@ pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     arena::open()
 }
 
-/// Before [`far::before_fork`], in a library whose handlers run before those of jemalloc: a thread that holds a lock of
+/// Before `fork::before`, in a library whose handlers run before those of jemalloc: a thread that holds a lock of
 /// jemalloc's may have to come into the engine before it frees it.
 pub(crate) fn lock_for_fork() {
     arena::lock_for_fork();
@@ -106,7 +106,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 /// The first block of a process in which far memory was left to be started by who needs it.
 #[cold]
 fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
-    far::ensure_started();
+    process::ensure_started();
     if heap().is_some() { alloc(size, align, zeroed) } else { std::ptr::null_mut() }
 }
 
@@ -142,11 +142,11 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
 unsafe fn is_retired(addr: usize) -> bool {
     // SAFETY: the caller's promise.
     let len = unsafe { arena::size_of_block(addr as *mut u8) };
-    let retired = far::meets_hole(addr, len);
+    let retired = places::meets_hole(addr, len);
     if retired {
         // SAFETY: as above.
-        unsafe { far::heap_discards(addr, len) };
-        far::empty_holes(addr, len);
+        unsafe { ranges::heap_discards(addr, len) };
+        places::empty_holes(addr, len);
     }
     retired
 }
@@ -175,7 +175,7 @@ pub fn usable_size(addr: usize) -> Option<usize> {
         Start::Small(class) => Some(SIZES[class] as usize),
         // SAFETY: a live large block starts here.
         Start::Large => Some(unsafe { arena::size_of_block(addr as *mut u8) }),
-        Start::Outside => far::allocation(addr),
+        Start::Outside => ranges::allocation(addr),
         Start::Nowhere => None,
     }
 }
@@ -212,7 +212,7 @@ unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
     let shrinks_little = size <= old && size > old / 2;
     match heap().map(|heap| (heap, heap.blocks.find(addr.wrapping_sub(heap.base)))) {
         Some((heap, Start::Large))
-            if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) && !far::meets_hole(addr, old) =>
+            if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) && !places::meets_hole(addr, old) =>
         {
             // SAFETY: the caller's promise.
             let now = unsafe { arena::resize_in_place(addr as *mut u8, size) };
@@ -220,7 +220,7 @@ unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
             now >= size && (size >= old || now < old)
         }
         // SAFETY: the caller's promise, for an allocation of its own.
-        Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => unsafe { far::resize(addr, size) },
+        Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => unsafe { ranges::resize(addr, size) },
         _ => shrinks_little,
     }
 }
@@ -238,7 +238,7 @@ pub unsafe fn move_bytes(from: *mut u8, to: *mut u8, len: usize) {
         unsafe { to.add(done).copy_from_nonoverlapping(from.add(done), piece) };
         if piece == MOVE_PIECE && whole {
             // SAFETY: these bytes are copied, and nobody reads the source afterwards.
-            unsafe { far::discard(from as usize + done, piece) };
+            unsafe { ranges::discard(from as usize + done, piece) };
         }
         done += piece;
     }
@@ -274,7 +274,7 @@ impl Heap {
                 Ok(())
             }
             // SAFETY: the caller gives up the block that starts here, if one does.
-            Start::Outside if unsafe { far::free(addr) } => Ok(()),
+            Start::Outside if unsafe { ranges::free(addr) } => Ok(()),
             Start::Small(_) | Start::Large => Err(BadPointer::Freed),
             Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
         }
@@ -283,7 +283,7 @@ impl Heap {
     /// Large blocks, and small ones of unusual alignment.
     fn alloc_other(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         if size >= DIRECT_MIN || align > PAGE {
-            return if size > isize::MAX as usize { std::ptr::null_mut() } else { far::alloc(size, align) };
+            return if size > isize::MAX as usize { std::ptr::null_mut() } else { ranges::alloc(size, align) };
         }
         let (size, align) = (size.max(GRAIN), align.max(GRAIN));
         let (usable, block) = (arena::size_for(size, align), arena::alloc_aligned(size, align));
@@ -295,7 +295,7 @@ impl Heap {
         }
         if zeroed && usable >= DISCARD_MIN {
             // SAFETY: a block that nobody else has yet.
-            unsafe { far::discard(block.addr().get(), usable) };
+            unsafe { ranges::discard(block.addr().get(), usable) };
         } else if zeroed {
             // SAFETY: a block of at least `size` bytes that nobody else has yet.
             unsafe { block.write_bytes(0, size) };

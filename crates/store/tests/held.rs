@@ -112,111 +112,153 @@ impl Take for Checking<'_> {
 /// Frames of the test's own, in which pages wait for their sender.
 struct Frames(Vec<Box<[u8; PAGE]>>);
 
-/// Random work on a store; `ended` has the pages and frames whose writes have ended.
-fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(PageId, FrameId)>>) {
-    let mut random = Random(seed);
-    let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
-    let bytes = vec![0; RUN as usize * PAGE];
-    let mut take = Checking { units: &units, spare: vec![0; 64 << 10], bytes, in_parts: false, arrived: 0 };
-    let mut frames = Frames((0..FRAMES).map(|_| Box::new([0; PAGE])).collect());
-    let mut free: Vec<u32> = (0..FRAMES).collect();
-    let mut spare = vec![0_u8; 64 << 10];
-    let mut same = 0;
-    let mut begun = 0;
-    for turn in 0..TURNS {
+/// Pages and frames whose writes have ended.
+type Ended = Mutex<Vec<(PageId, FrameId)>>;
+
+/// Random work on a store, and the model that it is compared with.
+struct Work<'a> {
+    store: &'a dyn Store,
+    random: Random,
+    units: &'a RefCell<Vec<Unit>>,
+    take: Checking<'a>,
+    frames: Frames,
+    /// Frames without a write.
+    free: Vec<u32>,
+    /// Whether the store writes from frames.
+    frames_wanted: bool,
+    spare: Vec<u8>,
+    /// Writes that were seen to be of the bytes held already.
+    same: u32,
+    /// Reads.
+    begun: u32,
+}
+
+impl Work<'_> {
+    fn end_writes(&mut self, ended: &Ended) {
         for (page, frame) in ended.lock().expect("no panic").drain(..) {
-            let unit = &mut units.borrow_mut()[page.0 as usize];
+            let unit = &mut self.units.borrow_mut()[page.0 as usize];
             assert!(std::mem::replace(&mut unit.writing, false), "unit {} ended twice", page.0);
             unit.held = true;
-            free.push(frame.index);
-        }
-        let first = random.below(UNITS);
-        match random.below(20) {
-            0 => {
-                let count = (1 + random.below(200)).min(UNITS - first);
-                let mut at = first;
-                // Those whose write is under way may not be released.
-                for unit in first..first + count {
-                    if units.borrow()[unit as usize].writing {
-                        store.release(at, unit - at);
-                        at = unit + 1;
-                    } else {
-                        units.borrow_mut()[unit as usize].held = false;
-                    }
-                }
-                store.release(at, first + count - at);
-            }
-            1..12 => {
-                let mut unit = units.borrow()[first as usize];
-                if unit.writing {
-                    continue;
-                }
-                let Some(index) = free.pop() else {
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                };
-                // The bytes held already, now and then.
-                let may_be_same = !frames_wanted && unit.held && random.below(2) == 0;
-                let changed = !may_be_same || random.below(2) == 0;
-                unit.version += u32::from(changed);
-                let frame = &mut frames.0[index as usize];
-                frame.fill(byte_of(first, unit.version));
-                let from = frame.as_ptr();
-                let write = Write {
-                    page: PageId(first),
-                    bytes: PAGE as u32,
-                    frame: frames_wanted.then_some(FrameId { wide: false, index }),
-                    at: Some(from),
-                    may_be_same,
-                    spare: spare.as_mut_ptr(),
-                };
-                // SAFETY: `from` is a frame that nobody changes until the write has ended, and `to` has room for a page.
-                let saved = unsafe { store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
-                match saved.expect("room") {
-                    Saved::Later => unit.writing = true,
-                    Saved::Done => unit.held = true,
-                    Saved::Same => {
-                        assert!(!changed, "a page was taken for what it was not, at turn {turn}");
-                        same += 1;
-                    }
-                }
-                if !unit.writing {
-                    free.push(index);
-                }
-                units.borrow_mut()[first as usize] = unit;
-            }
-            _ => {
-                let is_held = |&unit: &u32| {
-                    let Unit { held, writing, .. } = units.borrow()[unit as usize];
-                    held && !writing && unit / 512 == first / 512
-                };
-                let count = (first..UNITS.min(first + RUN)).take_while(is_held).count() as u32;
-                if count == 0 {
-                    continue;
-                }
-                let read = Read { page: PageId(first), count, bytes: count * PAGE as u32, frame: None, writable: 0 };
-                match store.read(&read, &mut take).expect("a held range") {
-                    Begun::Done => take.check(&read),
-                    Begun::Later => {}
-                    Begun::Full => panic!("one read is under way at a time"),
-                }
-                begun += 1;
-                let end = Instant::now() + SOON;
-                while take.arrived < begun {
-                    assert!(Instant::now() < end, "unit {first} does not arrive");
-                    let turn = Turn::Receive(Wait::Block { timeout: Duration::from_millis(20) });
-                    assert_eq!(store.poll(turn, &mut take).expect("a server that answers"), Polled::Received);
-                }
-            }
-        }
-        if turn % 500 == 0 {
-            store.poll(Turn::Upkeep, &mut take).expect("a server that is there");
-            let room = store.room(Ask::Servers);
-            let held = units.borrow().iter().filter(|unit| unit.held).count() as u64 * PAGE as u64;
-            assert!(room.capacity_bytes >= held, "{room:?} with {held} bytes held");
-            assert!(!Telling(store, Words::NoRoom).to_string().is_empty());
+            self.free.push(frame.index);
         }
     }
+
+    /// Releases pages, but those whose write is under way, which may not be released.
+    fn release(&mut self, first: u32) {
+        let count = (1 + self.random.below(200)).min(UNITS - first);
+        let mut at = first;
+        for unit in first..first + count {
+            if self.units.borrow()[unit as usize].writing {
+                self.store.release(at, unit - at);
+                at = unit + 1;
+            } else {
+                self.units.borrow_mut()[unit as usize].held = false;
+            }
+        }
+        self.store.release(at, first + count - at);
+    }
+
+    fn write(&mut self, first: u32, turn: u32) {
+        let mut unit = self.units.borrow()[first as usize];
+        if unit.writing {
+            return;
+        }
+        let Some(index) = self.free.pop() else {
+            return std::thread::sleep(Duration::from_millis(1));
+        };
+        // The bytes held already, now and then.
+        let may_be_same = !self.frames_wanted && unit.held && self.random.below(2) == 0;
+        let changed = !may_be_same || self.random.below(2) == 0;
+        unit.version += u32::from(changed);
+        let frame = &mut self.frames.0[index as usize];
+        frame.fill(byte_of(first, unit.version));
+        let from = frame.as_ptr();
+        let write = Write {
+            page: PageId(first),
+            bytes: PAGE as u32,
+            frame: self.frames_wanted.then_some(FrameId { wide: false, index }),
+            at: Some(from),
+            may_be_same,
+            spare: self.spare.as_mut_ptr(),
+        };
+        // SAFETY: `from` is a frame that nobody changes until the write has ended, and `to` has room for a page.
+        let saved = unsafe { self.store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
+        match saved.expect("room") {
+            Saved::Later => unit.writing = true,
+            Saved::Done => unit.held = true,
+            Saved::Same => {
+                assert!(!changed, "a page was taken for what it was not, at turn {turn}");
+                self.same += 1;
+            }
+        }
+        if !unit.writing {
+            self.free.push(index);
+        }
+        self.units.borrow_mut()[first as usize] = unit;
+    }
+
+    fn read(&mut self, first: u32) {
+        let is_held = |&unit: &u32| {
+            let Unit { held, writing, .. } = self.units.borrow()[unit as usize];
+            held && !writing && unit / 512 == first / 512
+        };
+        let count = (first..UNITS.min(first + RUN)).take_while(is_held).count() as u32;
+        if count == 0 {
+            return;
+        }
+        let read = Read { page: PageId(first), count, bytes: count * PAGE as u32, frame: None, writable: 0 };
+        match self.store.read(&read, &mut self.take).expect("a held range") {
+            Begun::Done => self.take.check(&read),
+            Begun::Later => {}
+            Begun::Full => panic!("one read is under way at a time"),
+        }
+        self.begun += 1;
+        let end = Instant::now() + SOON;
+        while self.take.arrived < self.begun {
+            assert!(Instant::now() < end, "unit {first} does not arrive");
+            let turn = Turn::Receive(Wait::Block { timeout: Duration::from_millis(20) });
+            assert_eq!(self.store.poll(turn, &mut self.take).expect("a server that answers"), Polled::Received);
+        }
+    }
+
+    fn keep_up(&mut self) {
+        self.store.poll(Turn::Upkeep, &mut self.take).expect("a server that is there");
+        let room = self.store.room(Ask::Servers);
+        let held = self.units.borrow().iter().filter(|unit| unit.held).count() as u64 * PAGE as u64;
+        assert!(room.capacity_bytes >= held, "{room:?} with {held} bytes held");
+        assert!(!Telling(self.store, Words::NoRoom).to_string().is_empty());
+    }
+}
+
+/// Random work on a store.
+fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Ended) {
+    let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
+    let bytes = vec![0; RUN as usize * PAGE];
+    let mut work = Work {
+        store,
+        random: Random(seed),
+        units: &units,
+        take: Checking { units: &units, spare: vec![0; 64 << 10], bytes, in_parts: false, arrived: 0 },
+        frames: Frames((0..FRAMES).map(|_| Box::new([0; PAGE])).collect()),
+        free: (0..FRAMES).collect(),
+        frames_wanted,
+        spare: vec![0; 64 << 10],
+        same: 0,
+        begun: 0,
+    };
+    for turn in 0..TURNS {
+        work.end_writes(ended);
+        let first = work.random.below(UNITS);
+        match work.random.below(20) {
+            0 => work.release(first),
+            1..12 => work.write(first, turn),
+            _ => work.read(first),
+        }
+        if turn % 500 == 0 {
+            work.keep_up();
+        }
+    }
+    let Work { free, same, begun, .. } = work;
     assert!(begun > 100, "only {begun} reads");
     assert!(frames_wanted || same > 20, "only {same} pages were seen to be the same");
     let end = Instant::now() + SOON;

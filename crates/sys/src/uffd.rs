@@ -16,50 +16,17 @@ use crate::descriptors;
 use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Feature bits of `UFFDIO_API`.
-pub mod feature {
-    /// Write-protect faults are reported (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
-    pub const WP: u64 = 1 << 0;
-    /// `fork` is reported and the child gets a descriptor of its own; needs `CAP_SYS_PTRACE`.
-    pub const EVENT_FORK: u64 = 1 << 1;
-    /// `mremap` is reported.
-    pub const EVENT_REMAP: u64 = 1 << 2;
-    /// `madvise(MADV_DONTNEED)` and `MADV_REMOVE` are reported; the caller of madvise sleeps until
-    /// the event is read.
-    pub const EVENT_REMOVE: u64 = 1 << 3;
-    /// `munmap` is reported; the caller of munmap sleeps until the event is read.
-    pub const EVENT_UNMAP: u64 = 1 << 6;
-    /// Missing faults of shared memory can be trapped.
-    pub const MISSING_SHMEM: u64 = 1 << 5;
-    /// A fault raises SIGBUS in the faulting thread in place of an event; the kernel's own touches
-    /// fail with `EFAULT`.
-    pub const SIGBUS: u64 = 1 << 7;
-    /// Fault events carry the thread id.
-    pub const THREAD_ID: u64 = 1 << 8;
-    /// Minor faults (page cached but not mapped) of shared memory can be trapped, and `CONTINUE`
-    /// resolves them.
-    pub const MINOR_SHMEM: u64 = 1 << 10;
-    /// Fault addresses are not rounded down to the page.
-    pub const EXACT_ADDRESS: u64 = 1 << 11;
-    /// Write protection works on shared memory and hugetlbfs.
-    pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-    /// Write-protecting a missing anonymous page leaves a marker.
-    pub const WP_UNPOPULATED: u64 = 1 << 13;
-    /// Pages can be poisoned (Linux 6.6).
-    pub const POISON: u64 = 1 << 14;
-    /// Write faults are resolved by the kernel and recorded for PAGEMAP_SCAN (Linux 6.7).
-    pub const WP_ASYNC: u64 = 1 << 15;
-    /// Pages can be moved (Linux 6.8).
-    pub const MOVE: u64 = 1 << 16;
-}
+mod event;
+pub mod feature;
+mod open;
 
-const UFFD_API: u64 = 0xAA;
-const UFFD_USER_MODE_ONLY: usize = 1;
-const USERFAULTFD_IOC_NEW: u32 = 0xAA00;
-const UFFDIO_API: u32 = 0xC018_AA3F;
+pub use event::{EVENTS_PER_READ, Event};
+pub use open::{UffdAccess, UffdError};
+use open::{api, create};
+
 const UFFDIO_REGISTER: u32 = 0xC020_AA00;
 const UFFDIO_UNREGISTER: u32 = 0x8010_AA01;
 const UFFDIO_WAKE: u32 = 0x8010_AA02;
@@ -91,81 +58,6 @@ struct Words4([u64; 4]);
 /// `struct uffdio_copy`, `uffdio_move`: destination, source, length, mode, result.
 #[repr(C)]
 struct Words5([u64; 5]);
-
-/// What failed while a userfaultfd was set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UffdError {
-    /// No way to open one was allowed or left enabled.
-    #[error("userfaultfd is not available to this process; run `hanare doctor` to see why")]
-    NoAccess,
-    /// The kernel refused to create the descriptor.
-    #[error("cannot open a userfaultfd by {access}: {errno}; run `hanare doctor` for how to allow it")]
-    Open {
-        /// The way that was tried.
-        access: UffdAccess,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-    /// `UFFDIO_API` failed although every feature is known.
-    #[error("the kernel refused the userfaultfd features {wanted:#x}: {errno}")]
-    Api {
-        /// The features asked for.
-        wanted: u64,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-    /// Some of the wanted features do not exist in this kernel.
-    #[error("this kernel's userfaultfd lacks the features {absent:#x}; use a newer kernel or another trap mode")]
-    Features {
-        /// The bits that are absent.
-        absent: u64,
-    },
-    /// A range could not be registered.
-    #[error("cannot register {len} bytes at {addr:#x} with userfaultfd: {errno}")]
-    Register {
-        /// First byte of the range.
-        addr: usize,
-        /// Length of the range in bytes.
-        len: usize,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-    /// A range could not be unregistered.
-    #[error("cannot unregister {len} bytes at {addr:#x} from userfaultfd: {errno}")]
-    Unregister {
-        /// First byte of the range.
-        addr: usize,
-        /// Length of the range in bytes.
-        len: usize,
-        /// The kernel's answer.
-        errno: Errno,
-    },
-}
-
-/// How a userfaultfd is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UffdAccess {
-    /// `userfaultfd(2)` with full rights (root, or `vm.unprivileged_userfaultfd=1`).
-    Syscall,
-    /// Through `/dev/userfaultfd`, with full rights.
-    Device,
-    /// `userfaultfd(2)` with `UFFD_USER_MODE_ONLY`: touches by the kernel (system calls) fail with
-    /// `EFAULT`.
-    UserModeOnly,
-    /// Not at all.
-    None,
-}
-
-impl std::fmt::Display for UffdAccess {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Syscall => "the system call",
-            Self::Device => "/dev/userfaultfd",
-            Self::UserModeOnly => "the system call, user mode only",
-            Self::None => "no way",
-        })
-    }
-}
 
 /// Which touches of a range trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -224,72 +116,6 @@ impl IoctlResult {
     }
 }
 
-/// One event read from a userfaultfd.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// A thread touched a page and sleeps until it is woken.
-    Fault {
-        /// The touched address, rounded down to the page.
-        addr: usize,
-        /// The touch was a write.
-        write: bool,
-        /// The page is there but write-protected.
-        wp: bool,
-        /// The page is cached but not mapped.
-        minor: bool,
-        /// The thread that touched it; 0 without [`feature::THREAD_ID`].
-        tid: i32,
-    },
-    /// The process forked; `fd` is the child's userfaultfd, which the reader now owns.
-    Fork {
-        /// The new descriptor. Close it, or take it over with `OwnedFd::from_raw_fd`.
-        fd: RawFd,
-    },
-    /// A range was moved by `mremap`.
-    Remap {
-        /// The old address.
-        from: usize,
-        /// The new address.
-        to: usize,
-        /// The length in bytes.
-        len: usize,
-    },
-    /// The pages of a range were dropped.
-    Remove {
-        /// First byte.
-        start: usize,
-        /// One past the last byte.
-        end: usize,
-    },
-    /// A range was unmapped.
-    Unmap {
-        /// First byte.
-        start: usize,
-        /// One past the last byte.
-        end: usize,
-    },
-}
-
-impl Event {
-    /// What an array of events is filled with before the first read.
-    pub const EMPTY: Self = Self::Remove { start: 0, end: 0 };
-
-    /// Decodes a `struct uffd_msg`, 32 bytes as four words. `None` for a kind this crate never asks
-    /// for.
-    fn decode(message: [u64; 4]) -> Option<Self> {
-        let [head, a, b, c] = message;
-        let (x, y, z) = (a as usize, b as usize, c as usize);
-        Some(match head & 0xff {
-            0x12 => Self::Fault { addr: y, write: a & 1 != 0, wp: a & 2 != 0, minor: a & 4 != 0, tid: c as u32 as i32 },
-            0x13 => Self::Fork { fd: a as u32 as RawFd },
-            0x14 => Self::Remap { from: x, to: y, len: z },
-            0x15 => Self::Remove { start: x, end: y },
-            0x16 => Self::Unmap { start: x, end: y },
-            _ => return None,
-        })
-    }
-}
-
 /// What ended a [`Uffd::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ready {
@@ -298,9 +124,6 @@ pub struct Ready {
     /// The other descriptor is readable or has failed.
     pub other: bool,
 }
-
-/// How many events one [`Uffd::read_events`] returns at most.
-pub const EVENTS_PER_READ: usize = 16;
 
 /// An open userfaultfd. All methods but the constructors are allocation-free and async-signal-safe.
 #[derive(Debug)]
@@ -565,43 +388,4 @@ impl AsFd for Uffd {
 
 fn flag(on: bool, bit: u64) -> u64 {
     if on { bit } else { 0 }
-}
-
-/// Creates the descriptor, without the UFFDIO_API handshake.
-fn create(access: UffdAccess) -> Result<OwnedFd, UffdError> {
-    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    let opened = match access {
-        UffdAccess::None => return Err(UffdError::NoAccess),
-        UffdAccess::Syscall => open_syscall(flags),
-        UffdAccess::UserModeOnly => open_syscall(flags | UFFD_USER_MODE_ONLY),
-        UffdAccess::Device => open_device(flags),
-    };
-    opened.map_err(|errno| UffdError::Open { access, errno })
-}
-
-fn open_syscall(flags: usize) -> Result<OwnedFd, Errno> {
-    // SAFETY: userfaultfd(2) takes one integer; a success is a new descriptor nobody else owns.
-    unsafe {
-        let fd = raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
-        Ok(OwnedFd::from_raw_fd(fd as RawFd))
-    }
-}
-
-fn open_device(flags: usize) -> Result<OwnedFd, Errno> {
-    use rustix::fs::{Mode, OFlags};
-    let device = rustix::fs::open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value; a success is a new descriptor nobody
-    // else owns.
-    unsafe {
-        let fd = raw::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, flags)?;
-        Ok(OwnedFd::from_raw_fd(fd as RawFd))
-    }
-}
-
-/// The UFFDIO_API handshake; answers the features this kernel knows.
-fn api(fd: RawFd, wanted: u64) -> Result<u64, Errno> {
-    let mut words = Words3([UFFD_API, wanted, 0]);
-    // SAFETY: `words` is a struct uffdio_api.
-    unsafe { raw::ioctl(fd, UFFDIO_API, &raw mut words as usize) }?;
-    Ok(words.0[1])
 }

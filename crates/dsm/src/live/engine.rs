@@ -17,9 +17,10 @@ use super::events::{Events, SERVERS, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::gates::Gates;
 use super::job::{Job, Meet};
+use super::join::Join;
 use super::limit::{Limit, Moved};
 use super::links::{Link, Posts};
-use super::meet::{Join, MeetError, has_hung_up, meet};
+use super::meet::{MeetError, has_hung_up, meet};
 use super::region::{PAGE, Region};
 use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 

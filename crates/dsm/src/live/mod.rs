@@ -13,6 +13,7 @@ mod fatal;
 mod folder;
 mod gates;
 mod job;
+mod join;
 mod limit;
 mod links;
 mod meet;

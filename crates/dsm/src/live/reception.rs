@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::sockopt;
 
-use super::meet::{HELLO_BYTES, Join};
+use super::join::{HELLO_BYTES, Join};
 
 /// Bytes that may follow an introduction: the port of a rank that comes by TCP.
 pub(super) const MORE_BYTES: usize = 2;

@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::job::Job;
-use super::meet::{HELLO_BYTES, Join, MeetError, Meeting, Met};
+use super::join::{HELLO_BYTES, Join};
+use super::meet::{MeetError, Meeting, Met};
 use super::reception::{MORE_BYTES, Reception, say};
 use crate::coherence::Rank;
 

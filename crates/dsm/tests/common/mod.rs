@@ -199,53 +199,7 @@ impl Cluster {
                 node.bring_in(page);
                 diff::apply(bodies[index as usize], &mut node.memory[page as usize]).expect("a diff");
             }
-            Action::Twin { page } => {
-                assert_eq!(node.access[page as usize], Access::Read, "a twin is made of what is shown for reading");
-                assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
-                node.access[page as usize] = Access::Write;
-            }
-            Action::Open { run } => {
-                run.pages().for_each(|page| node.bring_in(page));
-                node.set_access(run, Access::Write);
-            }
             Action::Read { .. } => unreachable!("done by who carries out the others"),
-            Action::Offer { page } => assert!(node.offered.insert(page), "page {page} was offered"),
-            Action::Withhold { page } => assert!(node.offered.remove(&page), "page {page} was not offered"),
-            Action::Watch { page } => {
-                assert_eq!(node.access[page as usize], Access::Write, "a page that is watched is written");
-                assert!(node.twins.insert(page, node.memory[page as usize]).is_none(), "page {page} had a twin");
-            }
-            Action::Unwatch { page } => assert!(node.twins.remove(&page).is_some(), "page {page} had no twin"),
-            // What is out of view stays there.
-            Action::Protect { run } => run.pages().for_each(|page| {
-                let access = &mut node.access[page as usize];
-                *access = if *access == Access::None { Access::None } else { Access::Read };
-            }),
-            Action::Invalidate { run } => {
-                node.set_access(run, Access::None);
-                // Nobody may read what was there: it is only garbage from now on.
-                run.pages().for_each(|page| node.memory[page as usize] = [0xee; PAGE]);
-            }
-            Action::Reopen { run } => run.pages().for_each(|page| {
-                let access = &mut node.access[page as usize];
-                assert_eq!(*access, Access::Read, "page {page} is shown for reading");
-                *access = Access::Write;
-            }),
-            Action::Adopted { page } => assert!(node.machine.is_home(page)),
-            Action::GivenAway { page } => {
-                assert_eq!(node.machine.state(page), State::Clean);
-                node.bring_in(page);
-                node.access[page as usize] = Access::Read;
-            }
-            Action::Discard { run } => {
-                node.set_access(run, Access::None);
-                for page in run.pages() {
-                    node.memory[page as usize] = [0; PAGE];
-                    node.twins.remove(&page);
-                    node.away.remove(&page);
-                    node.offered.remove(&page);
-                }
-            }
             Action::Wake { page } => {
                 node.show_own(page);
                 news.push(News::Wake(page));
@@ -253,6 +207,7 @@ impl Cluster {
             Action::WakeAll => news.push(News::WakeAll),
             Action::Finished { outcome } => news.push(News::Finished(outcome)),
             Action::Fail { failure } => news.push(News::Failed(failure)),
+            of_pages => node.change(of_pages),
         }
     }
 
@@ -393,6 +348,59 @@ fn decode(frame: &[u8]) -> Arrived {
 }
 
 impl Node {
+    /// Does what concerns this rank's own view of its pages.
+    fn change(&mut self, action: Action) {
+        match action {
+            Action::Twin { page } => {
+                assert_eq!(self.access[page as usize], Access::Read, "a twin is made of what is shown for reading");
+                assert!(self.twins.insert(page, self.memory[page as usize]).is_none(), "page {page} had a twin");
+                self.access[page as usize] = Access::Write;
+            }
+            Action::Open { run } => {
+                run.pages().for_each(|page| self.bring_in(page));
+                self.set_access(run, Access::Write);
+            }
+            Action::Offer { page } => assert!(self.offered.insert(page), "page {page} was offered"),
+            Action::Withhold { page } => assert!(self.offered.remove(&page), "page {page} was not offered"),
+            Action::Watch { page } => {
+                assert_eq!(self.access[page as usize], Access::Write, "a page that is watched is written");
+                assert!(self.twins.insert(page, self.memory[page as usize]).is_none(), "page {page} had a twin");
+            }
+            Action::Unwatch { page } => assert!(self.twins.remove(&page).is_some(), "page {page} had no twin"),
+            // A page out of view stays there.
+            Action::Protect { run } => run.pages().for_each(|page| {
+                let access = &mut self.access[page as usize];
+                *access = if *access == Access::None { Access::None } else { Access::Read };
+            }),
+            Action::Invalidate { run } => {
+                self.set_access(run, Access::None);
+                // Nobody may read what was there: it is only garbage from now on.
+                run.pages().for_each(|page| self.memory[page as usize] = [0xee; PAGE]);
+            }
+            Action::Reopen { run } => run.pages().for_each(|page| {
+                let access = &mut self.access[page as usize];
+                assert_eq!(*access, Access::Read, "page {page} is shown for reading");
+                *access = Access::Write;
+            }),
+            Action::Adopted { page } => assert!(self.machine.is_home(page)),
+            Action::GivenAway { page } => {
+                assert_eq!(self.machine.state(page), State::Clean);
+                self.bring_in(page);
+                self.access[page as usize] = Access::Read;
+            }
+            Action::Discard { run } => {
+                self.set_access(run, Access::None);
+                for page in run.pages() {
+                    self.memory[page as usize] = [0; PAGE];
+                    self.twins.remove(&page);
+                    self.away.remove(&page);
+                    self.offered.remove(&page);
+                }
+            }
+            other => unreachable!("{other:?} is done by the cluster"),
+        }
+    }
+
     fn set_access(&mut self, run: Run, access: Access) {
         run.pages().for_each(|page| self.access[page as usize] = access);
     }

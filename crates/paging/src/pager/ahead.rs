@@ -1,6 +1,7 @@
 //! Ahead: what is fetched before it is touched.
 
-use super::{DIRTY, GUESSED, PREFETCHED, Pager, WANTED, WRITE};
+use super::Pager;
+use super::page::{DIRTY, GUESSED, PREFETCHED, WANTED, WRITE};
 use crate::config::State;
 use crate::event::Actions;
 use crate::limits;

@@ -3,7 +3,8 @@
 //! At rest every page is untouched, resident or remote. What was resident in the process that forked is resident in the
 //! child, by the operating system's own copy-on-write; what was remote has to be shared by the servers.
 
-use super::{DIRTY, HIDDEN, Pager, WRITING};
+use super::Pager;
+use super::page::{DIRTY, HIDDEN, WRITING};
 use crate::config::{Progress, State};
 use crate::event::Actions;
 use crate::limits;

@@ -3,7 +3,8 @@
 //! A hidden page keeps its memory. Where pages move, its bytes wait in a frame; where they are protected instead, they stay
 //! in place. To the policy it is in view all the while, and it may be replaced like any other page in view.
 
-use super::{DIRTY, HIDDEN, Pager, WANTED, WRITE, WRITING};
+use super::Pager;
+use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions};
 use crate::limits;
@@ -108,7 +109,7 @@ impl Pager {
                 self.forget(page, actions);
             }
             None => {
-                self.set(page, super::DISCARDED);
+                self.set(page, DISCARDED);
                 self.leave(page, None, false, actions);
             }
         }

@@ -1,6 +1,7 @@
 //! Room: the budget, the watermarks, who waits for memory and who has to leave.
 
-use super::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, Pager, WANTED, WRITE, WRITING};
+use super::Pager;
+use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;

@@ -1,8 +1,7 @@
 //! Shape: pages the program gives up, and blocks that turn from small pages into a wide one and back.
 
-use super::{
-    DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, Pager, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE,
-};
+use super::Pager;
+use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
 use crate::config::{Progress, State};
 use crate::event::{Action, Actions};
 use crate::limits;

@@ -3,7 +3,8 @@
 //! Debug builds check every change and every completion against them. A completion that does not fit its page's state
 //! was told twice, or of a page that nothing is being done to.
 
-use super::{Pager, WRITING};
+use super::Pager;
+use super::page::WRITING;
 use crate::config::State::{self, *};
 use crate::event::Event;
 use crate::units::PageId;

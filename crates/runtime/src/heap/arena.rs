@@ -16,7 +16,7 @@ use tikv_jemalloc_sys as je;
 
 use super::blocks::CHUNK;
 use super::{HeapError, classes, with_heap};
-use crate::far;
+use crate::ranges;
 
 /// The most address space an arena takes at a time, in bytes.
 const GROW_MAX: usize = 16 << 20;
@@ -65,7 +65,7 @@ unsafe extern "C" fn take_chunk(
     // It asks for a place of its choice, or for memory in use at once, only after growing by a chunk failed.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
-    let Some(addr) = keeping_errno(|| far::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
+    let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
     with_heap(|heap| heap.blocks.add_chunks(addr - heap.base, whole));
     // SAFETY: as above.
     unsafe { zero.write(true) };
@@ -81,7 +81,7 @@ unsafe extern "C" fn commit(
     len: usize,
     _: c_uint,
 ) -> bool {
-    !keeping_errno(|| far::heap_uses(len))
+    !keeping_errno(|| ranges::heap_uses(len))
 }
 
 /// Discards the pages of a free extent. True is a refusal: a page of Hanare's that lies in it only partly would not read
@@ -97,7 +97,7 @@ unsafe extern "C" fn decommit(
     let addr = start as usize + offset;
     with_heap(|heap| heap.blocks.clear(addr - heap.base, len));
     // SAFETY: jemalloc has no block in a range that it decommits.
-    !keeping_errno(|| unsafe { far::heap_forgets(addr, len) })
+    !keeping_errno(|| unsafe { ranges::heap_forgets(addr, len) })
 }
 
 /// What is left when `decommit` refused: the whole pages inside.
@@ -110,7 +110,7 @@ unsafe extern "C" fn purge_inside(
     _: c_uint,
 ) -> bool {
     // SAFETY: jemalloc has no block in a range that it purges.
-    keeping_errno(|| unsafe { far::heap_discards(start as usize + offset, len) });
+    keeping_errno(|| unsafe { ranges::heap_discards(start as usize + offset, len) });
     false
 }
 

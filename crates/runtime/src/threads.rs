@@ -1,10 +1,16 @@
-//! Hanare's own threads in a program.
+//! The threads of a process: Hanare's own, which it starts and tells apart, and whether the program's run meanwhile.
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use std::time::{Duration, Instant};
 
-use super::*;
+use hanare_sys::flags::OWN;
+use hanare_sys::signal::SignalMask;
+use hanare_sys::thread;
+use hanare_sys::{futex, limits};
+
+use crate::view::Still;
 
 /// How long a new thread may take to run.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -14,6 +20,56 @@ const ARENA_BYTES: usize = 64 << 20;
 
 /// The most threads there were at once; what they cost stays reserved.
 static MOST: AtomicUsize = AtomicUsize::new(0);
+
+static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
+/// The thread whose access the handler thread served last.
+static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
+/// The process the engine is in, and so its first thread.
+static HOME: AtomicI32 = AtomicI32::new(0);
+static THREAD_MODE: AtomicBool = AtomicBool::new(false);
+
+/// The engine is in this process from now on; whether a thread reads its traps.
+pub(crate) fn are_home(thread_mode: bool) {
+    // Opens the count of threads now: later the program may have used up all descriptors.
+    let _ = thread::count();
+    THREAD_MODE.store(thread_mode, Relaxed);
+    HOME.store(thread::first(), Relaxed);
+}
+
+/// Whether this is another process than the one that the engine is in.
+pub(crate) fn are_elsewhere() -> bool {
+    HOME.load(Relaxed) != thread::first()
+}
+
+/// Whether this is one of Hanare's own threads, whose allocations stay near.
+pub fn is_own_thread() -> bool {
+    OWN.get()
+}
+
+/// An access of this thread's is about to be served.
+pub(crate) fn touched_by(tid: i32) {
+    LAST_TOUCHED.store(tid, Relaxed);
+}
+
+/// Whether a single thread of the program exists.
+pub fn is_alone() -> bool {
+    thread::count() <= OWN_THREADS.load(Relaxed) + 1
+}
+
+/// How the program can be seen not to run: its only thread is the first one, which is here or waits for the pager. None where
+/// others may run too. A child that shares its parent's memory until it executes something (vfork) has no thread here,
+/// but its accesses are seen, and it is another process.
+pub(crate) fn still() -> Option<Still> {
+    let home = HOME.load(Relaxed);
+    if !OWN.get() {
+        return (thread::gettid() == home && is_alone()).then_some(Still::Here);
+    }
+    let waits = !THREAD_MODE.load(Relaxed) || LAST_TOUCHED.load(Relaxed) == home;
+    if !waits || !is_alone() {
+        return None;
+    }
+    thread::run_ns(home).map(|ns| Still::Ran { tid: home, ns })
+}
 
 /// The calling thread is one of Hanare's while this lives: neither do programs wait for it before they end.
 struct Running {
@@ -37,8 +93,17 @@ impl Drop for Running {
     }
 }
 
+/// In a forked child, where none of Hanare's threads exist. `work` allocates near memory.
+pub(crate) fn forked(work: impl FnOnce()) {
+    OWN_THREADS.store(0, Relaxed);
+    forget_all();
+    let before = OWN.replace(true);
+    work();
+    OWN.set(before);
+}
+
 /// In a forked child, which has none of its parent's threads.
-pub(super) fn forget_all() {
+fn forget_all() {
     RUNNING.store(0, Relaxed);
     LEFT_WITH.store(-1, Relaxed);
 }
@@ -74,7 +139,7 @@ struct Birth<F> {
 ///
 /// It is not made by the standard library, whose threads register destructors of thread-locals: for that the C library
 /// takes the dynamic linker's lock, which whoever starts far memory may hold, in the constructor of a library being loaded.
-pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> Result<(), StartError> {
+pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> std::io::Result<()> {
     let threads = OWN_THREADS.fetch_add(1, Relaxed) + 1;
     if MOST.fetch_max(threads, Relaxed) < threads {
         limits::hold(STACK_BYTES, true);
@@ -88,12 +153,12 @@ pub(super) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
     if let Err(error) = spawn(live::<F>, birth.cast()) {
         // SAFETY: made above, and no thread was.
         drop(unsafe { Box::from_raw(birth) });
-        return Err(StartError::Thread(std::io::Error::from_raw_os_error(error)));
+        return Err(std::io::Error::from_raw_os_error(error));
     }
     let deadline = Instant::now() + START_MAX;
     while is_known.load(Acquire) == 0 {
         if Instant::now() > deadline {
-            return Err(StartError::Thread(std::io::ErrorKind::TimedOut.into()));
+            return Err(std::io::ErrorKind::TimedOut.into());
         }
         futex::wait(&is_known, 0, Some(START_MAX));
     }
@@ -132,4 +197,9 @@ extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     life();
     drop(running);
     std::ptr::null_mut()
+}
+
+/// The calling thread, one of Hanare's, ends before the process does.
+pub(crate) fn ends() {
+    OWN_THREADS.fetch_sub(1, Relaxed);
 }

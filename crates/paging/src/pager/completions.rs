@@ -1,0 +1,256 @@
+//! Completions: what becomes of a page when the action that moves it has ended.
+
+use super::Pager;
+use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING};
+use crate::config::State;
+use crate::event::{Action, Actions, Bytes};
+use crate::limits;
+use crate::units::{FrameId, PageId};
+
+impl Pager {
+    pub(super) fn fetched(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
+        self.copy_done(page);
+        if !ok {
+            return self.refetch(page, actions);
+        }
+        if self.has(page, WANTED) {
+            let write = self.has(page, WRITE);
+            return self.install(page, write, actions);
+        }
+        self.move_to(page, State::Staged);
+        self.ahead.push_back(page);
+    }
+
+    /// A fetch brought nothing: asked again while someone waits for it, given up otherwise.
+    pub(super) fn refetch(&mut self, page: PageId, actions: &mut Actions) {
+        let frame = self.its_frame(page);
+        let wanted = self.has(page, WANTED);
+        let write = self.has(page, WRITE) || frame.is_none() && self.has(page, DIRTY);
+        self.used -= self.span(page);
+        self.clear(page, WANTED | WRITE | DIRTY | PREFETCHED | GUESSED);
+        self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
+        if wanted {
+            self.launch(page, frame, write, true, actions);
+        } else if let Some(frame) = frame {
+            // Nobody knows how much of the frame was filled before the failure: its memory counts.
+            self.pool(frame.wide).frames.put_filled(frame.index);
+        }
+    }
+
+    pub(super) fn arrived(&mut self, page: PageId, certain: bool, ok: bool, actions: &mut Actions) {
+        let installing = self.state(page) == State::Installing;
+        let hidden = self.has(page, HIDDEN);
+        if !ok && installing {
+            let writable = self.has(page, DIRTY);
+            if hidden {
+                return actions.push(Action::Show { page, frame: self.hiding_frame(page), writable });
+            }
+            return actions.push(Action::Install { page, frame: self.frame_of(page), writable });
+        }
+        if !ok {
+            return self.refetch(page, actions);
+        }
+        self.copy_done(page);
+        if installing && let Some(frame) = self.its_frame(page) {
+            self.pool(frame.wide).frames.put_empty(frame.index);
+        }
+        self.move_to(page, State::Resident);
+        if !certain && !self.has(page, DIRTY) {
+            // Where it was copied it can be compared when it leaves.
+            let guess = self.direct && !self.pool_of(page).class.moves;
+            self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
+        }
+        self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
+        if hidden {
+            self.clear(page, HIDDEN);
+        } else {
+            self.policy.inserted(page, self.cause(page));
+        }
+        if self.has(page, WANTED) {
+            self.guarded = [page, self.guarded[0]];
+        }
+        let write = self.has(page, WRITE);
+        self.clear(page, WANTED | WRITE | PREFETCHED);
+        if write && !self.has(page, DIRTY) {
+            self.open(page, actions);
+        }
+    }
+
+    pub(super) fn opened(&mut self, page: PageId) {
+        self.move_to(page, State::Resident);
+        self.clear(page, WANTED | WRITE);
+    }
+
+    pub(super) fn taken_out(&mut self, page: PageId, ok: bool, changed: bool, actions: &mut Actions) {
+        let guessed = self.has(page, GUESSED);
+        let dirty = self.has(page, DIRTY) && (changed || !guessed);
+        if !ok {
+            return self.still_in_view(page, actions);
+        }
+        self.clear(page, HIDDEN);
+        let pool_frame = self.its_frame(page);
+        if self.has(page, DISCARDED) {
+            self.leave_done(page);
+            self.forget_frame(page, pool_frame);
+            self.used -= self.span(page);
+            return self.forget(page, actions);
+        }
+        match pool_frame {
+            Some(_) if self.pool_of(page).class.moves && self.has(page, WANTED) => {
+                self.leave_done(page);
+                self.counters.faults_rescued += 1;
+                let write = self.has(page, WRITE);
+                self.install(page, write, actions);
+            }
+            Some(frame) if dirty => {
+                if !self.pool_of(page).class.moves {
+                    self.leave_done(page);
+                    self.used -= self.span(page);
+                }
+                self.move_to(page, State::Staged);
+                self.write_back(page, frame, actions);
+                if self.has(page, WANTED) {
+                    let write = self.has(page, WRITE);
+                    self.clear(page, WANTED | WRITE);
+                    self.rescue(page, write, actions);
+                }
+            }
+            _ => self.gone(page, pool_frame, dirty, actions),
+        }
+    }
+
+    /// The page could not be taken out: it is as before, and at the end of its policy's order. One that was discarded is
+    /// dropped where it is, since nobody needs its bytes.
+    pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
+        if let Some(frame) = self.its_frame(page) {
+            self.pool(frame.wide).frames.put_empty(frame.index);
+            self.set_frame(page, None);
+        }
+        if self.has(page, DISCARDED) {
+            return actions.push(Action::TakeOut { page, frame: None, bytes: Bytes::Clean });
+        }
+        self.counters.held_back += 1;
+        if self.held_back.len() < limits::HELD_MAX {
+            self.set(page, HELD_BACK);
+            self.held_back.push(page);
+        }
+        self.leave_done(page);
+        self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
+        self.policy.inserted(page, self.cause(page));
+        if self.has(page, HIDDEN) {
+            return self.hiding_done(page, true, actions);
+        }
+        self.move_to(page, State::Resident);
+        let write = self.has(page, WRITE) && !self.has(page, DIRTY);
+        if self.has(page, WANTED) {
+            actions.push(Action::Wake { page });
+        }
+        self.clear(page, WANTED | WRITE);
+        if write {
+            self.open(page, actions);
+        }
+    }
+
+    /// Lets pages that could not leave be victims again: now and then, or at once where a fault waits for room.
+    pub(super) fn look_again(&mut self, now_ms: u64) {
+        let is_due = now_ms.saturating_sub(self.held_back_ms) >= limits::HELD_MS || !self.starved.is_empty();
+        if self.held_back.is_empty() || !is_due {
+            return;
+        }
+        self.held_back_ms = now_ms;
+        while let Some(page) = self.held_back.pop() {
+            self.clear(page, HELD_BACK);
+        }
+    }
+
+    /// The page is out of view and its bytes are nowhere but on the server.
+    pub(super) fn gone(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
+        self.leave_done(page);
+        self.forget_frame(page, frame);
+        self.used -= self.span(page);
+        self.remember(page, dirty);
+        if dirty {
+            self.set(page, HELD);
+            self.counters.written_back += u64::from(self.span(page));
+        } else {
+            self.counters.dropped_clean += u64::from(self.span(page));
+        }
+        self.clear(page, DIRTY | GUESSED);
+        self.settle(page, actions);
+    }
+
+    /// A page without local memory comes to rest, or goes back at once when a thread waits for it.
+    pub(super) fn settle(&mut self, page: PageId, actions: &mut Actions) {
+        self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
+        if self.has(page, WANTED) {
+            let write = self.has(page, WRITE);
+            self.clear(page, WANTED | WRITE);
+            self.demand(page, write, actions);
+        }
+    }
+
+    pub(super) fn write_back(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
+        self.set(page, WRITING);
+        self.writing += 1;
+        actions.push(Action::WriteBack { page, frame });
+    }
+
+    pub(super) fn written_back(&mut self, page: PageId, frame: FrameId, ok: bool, actions: &mut Actions) {
+        let moves = self.pool(frame.wide).class.moves;
+        self.writing -= 1;
+        if self.state(page) != State::Staged {
+            // The page was taken back or discarded meanwhile: the frame is all that is left of this write.
+            self.clear(page, WRITING);
+            if self.state(page) == State::Fetching {
+                // It is being copied out of this very frame: the copy's completion frees it.
+                self.copied_from.push((page, frame));
+            } else {
+                self.free_written(frame);
+            }
+            if self.has(page, STALE) {
+                actions.push(Action::Release { unit: page.0, count: self.span_of(frame.wide) });
+                self.clear(page, STALE);
+            } else if ok {
+                self.set(page, HELD);
+            }
+            return;
+        }
+        if !ok && !self.has(page, DISCARDED) {
+            return self.write_back(page, frame, actions);
+        }
+        self.clear(page, WRITING | DIRTY);
+        self.set(page, HELD);
+        if moves {
+            self.leave_done(page);
+        }
+        if self.has(page, DISCARDED) {
+            self.give_frame(frame, moves);
+            self.used -= self.span(page) * u32::from(moves);
+            return self.forget(page, actions);
+        }
+        self.counters.written_back += u64::from(self.span(page));
+        if moves && self.has(page, WANTED) {
+            self.counters.faults_rescued += 1;
+            let write = self.has(page, WRITE);
+            return self.install(page, write, actions);
+        }
+        self.give_frame(frame, moves);
+        self.used -= self.span(page) * u32::from(moves);
+        self.settle(page, actions);
+    }
+
+    /// Frees a frame whose page has gone on without it.
+    pub(super) fn free_written(&mut self, frame: FrameId) {
+        let moves = self.pool(frame.wide).class.moves;
+        self.give_frame(frame, moves);
+        self.used -= self.span_of(frame.wide) * u32::from(moves);
+    }
+
+    /// A copy out of a frame ended: the frame is free if its write-back ended before.
+    pub(super) fn copy_done(&mut self, page: PageId) {
+        if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {
+            let (_, frame) = self.copied_from.swap_remove(index);
+            self.free_written(frame);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Faults: an access to a page that is not in view, or not open for writing, and the way of its page there.
+
+use super::Pager;
+use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
+use crate::config::State;
+use crate::event::{Action, Actions, Source};
+use crate::limits;
+use crate::units::{FrameId, PageId};
+
+impl Pager {
+    pub(super) fn fault(&mut self, unit: u32, write: bool, actions: &mut Actions) {
+        let mut page = self.head(unit);
+        match self.state(page) {
+            State::Resident if write && !self.has(page, DIRTY) => {
+                self.counters.faults_first_write += 1;
+                self.policy.referenced(page, true);
+                self.open(page, actions);
+            }
+            State::Resident => actions.push(Action::Wake { page }),
+            State::Fetching | State::Installing | State::Opening | State::TakingOut | State::Hiding => {
+                self.wait_for(page, write);
+            }
+            State::Untouched | State::Remote if self.has(page, WANTED) => self.wait_for(page, write),
+            State::Staged if self.has(page, HIDDEN) => self.show(page, write, actions),
+            State::Staged => {
+                self.rescue(page, write, actions);
+                if self.pool_of(page).class.moves {
+                    self.read_ahead(page, None, actions);
+                }
+            }
+            State::Untouched | State::Remote => {
+                if self.geometry.block_units > 1 {
+                    self.choose_grain(unit);
+                    page = self.head(unit);
+                }
+                self.demand(page, write, actions);
+            }
+        }
+    }
+
+    pub(super) fn wait_for(&mut self, page: PageId, write: bool) {
+        self.counters.faults_waited += 1;
+        self.set(page, WANTED);
+        // The fetch of a page in flight has said whether it arrives writable: a later wish is granted by opening it.
+        if write {
+            self.set(page, WRITE);
+        }
+    }
+
+    pub(super) fn demand(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        match (self.state(page), write) {
+            (State::Untouched, _) => self.counters.faults_zero += 1,
+            (_, true) => self.counters.faults_write += 1,
+            (_, false) => self.counters.faults_read += 1,
+        }
+        self.policy.coming(page);
+        if self.span(page) > 1 {
+            self.grain.wide_fault();
+        }
+        let Some(frame) = self.admit(page, actions) else {
+            if self.geometry.block_units > 1 && self.span(page) == 1 {
+                self.grain.small_fault(self.geometry.block(page.0), 1);
+            }
+            return self.starve(page, write, actions);
+        };
+        let was_remote = self.state(page) == State::Remote;
+        let at = actions.as_slice().len();
+        self.launch(page, frame, write, true, actions);
+        let run = if was_remote { self.read_ahead(page, Some(at), actions) } else { 0 };
+        if self.geometry.block_units > 1 && self.span(page) == 1 {
+            self.grain.small_fault(self.geometry.block(page.0), 1 + run);
+        }
+    }
+
+    /// Queues a fault that has no room; it goes on as soon as there is some.
+    pub(super) fn starve(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        if self.starved.len() == limits::STARVED_MAX {
+            return actions.push(Action::Wake { page });
+        }
+        self.set(page, WANTED);
+        if write {
+            self.set(page, WRITE);
+        }
+        self.starved.push_back(page);
+    }
+
+    /// Starts bringing in a page for which room and frame were had.
+    pub(super) fn launch(
+        &mut self,
+        page: PageId,
+        frame: Option<FrameId>,
+        write: bool,
+        demand: bool,
+        actions: &mut Actions,
+    ) {
+        let source = if self.state(page) == State::Remote { Source::Server } else { Source::Zero };
+        if source == Source::Server {
+            self.counters.fetched += u64::from(self.span(page));
+        }
+        match self.span(page) {
+            1 => self.counters.pages_small += 1,
+            _ => self.counters.pages_wide += 1,
+        }
+        self.used += self.span(page);
+        self.move_to(page, State::Fetching);
+        self.clear(page, WANTED | WRITE | PREFETCHED | GUESSED);
+        self.set(page, if demand { WANTED } else { PREFETCHED });
+        if !write && frame.is_none() && source == Source::Server && self.will_be_written(page) {
+            self.set(page, GUESSED);
+        }
+        let write = write || self.has(page, GUESSED);
+        if write {
+            // A page fetched straight into view arrives writable; one in a frame becomes so when it is installed.
+            self.set(page, if frame.is_none() { DIRTY } else { WRITE });
+        }
+        self.set_frame(page, frame);
+        actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
+    }
+
+    /// An access to a page whose bytes wait in a frame.
+    pub(super) fn rescue(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        if self.has(page, DISCARDED) || self.has(page, WRITING) && self.has(page, WANTED) {
+            return self.wait_for(page, write);
+        }
+        if self.has(page, WRITING) {
+            // The frame is being read by the link. A second copy is made rather than waiting for it.
+            let Some(frame) = self.admit(page, actions) else {
+                return self.starve(page, write, actions);
+            };
+            self.counters.faults_rescued += 1;
+            let from = self.frame_of(page);
+            self.leave_done(page);
+            self.used += self.span(page);
+            self.move_to(page, State::Fetching);
+            self.set(page, WANTED | DIRTY | WRITE);
+            self.set_frame(page, frame);
+            let source = Source::Frame(from);
+            return actions.push(Action::Fetch { page, count: 1, source, frame, writable: 1, demand: true });
+        }
+        if self.has(page, PREFETCHED) {
+            self.counters.prefetch_used += u64::from(self.span(page));
+            self.ahead.retain(|&other| other != page);
+        }
+        self.counters.faults_rescued += 1;
+        self.clear(page, PREFETCHED);
+        self.install(page, write, actions);
+    }
+
+    pub(super) fn install(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+        let writable = write || self.has(page, DIRTY);
+        if writable {
+            self.set(page, DIRTY);
+        }
+        self.clear(page, WRITE);
+        self.move_to(page, State::Installing);
+        actions.push(Action::Install { page, frame: self.frame_of(page), writable });
+    }
+
+    pub(super) fn open(&mut self, page: PageId, actions: &mut Actions) {
+        self.set(page, DIRTY);
+        self.clean -= self.span(page);
+        self.move_to(page, State::Opening);
+        actions.push(Action::Open { page });
+    }
+}

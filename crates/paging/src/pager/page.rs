@@ -1,0 +1,155 @@
+//! The account of each page: its state, its flags, its frame, and the counts that go with them.
+
+use super::transitions;
+use super::{Pager, Pool};
+use crate::config::{STATES, State};
+use crate::policy::Cause;
+use crate::units::{FrameId, PageId};
+
+/// The program may have written to it since the server last had it.
+pub(super) const DIRTY: u16 = 1;
+/// The server holds bytes for it.
+pub(super) const HELD: u16 = 2;
+/// A thread waits for it.
+pub(super) const WANTED: u16 = 4;
+/// A thread waits to write to it; in flight into view: it arrives writable.
+pub(super) const WRITE: u16 = 8;
+/// It leaves the view because it was discarded.
+pub(super) const DISCARDED: u16 = 16;
+/// It was fetched before anyone asked.
+pub(super) const PREFETCHED: u16 = 32;
+/// A write-back of it is under way.
+pub(super) const WRITING: u16 = 64;
+/// That write-back's bytes are no longer the page's: release them when it ends.
+pub(super) const STALE: u16 = 128;
+/// It came into view open for writing because it was written to before, or could not be protected; whether it is written to
+/// this time is not known.
+pub(super) const GUESSED: u16 = 256;
+/// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write.
+pub(super) const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
+pub(super) const WRITTEN_SHIFT: u32 = 9;
+/// It is out of sight, or going there, so that its next access is seen.
+pub(super) const HIDDEN: u16 = 2048;
+/// A transfer held it when it was to leave. It is no victim until it is looked at again.
+pub(super) const HELD_BACK: u16 = 4096;
+
+impl Pager {
+    pub(super) fn head(&self, unit: u32) -> PageId {
+        match self.is_wide.get(self.geometry.block(unit) as usize) {
+            Some(&wide) if wide != 0 => PageId(self.geometry.block_start(unit)),
+            _ => PageId(unit),
+        }
+    }
+
+    pub(super) fn span(&self, page: PageId) -> u32 {
+        match self.is_wide.get(self.geometry.block(page.0) as usize) {
+            Some(&wide) if wide != 0 => self.geometry.block_units,
+            _ => 1,
+        }
+    }
+
+    /// Why a page is in view, for the policy.
+    pub(super) fn cause(&self, page: PageId) -> Cause {
+        match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {
+            (true, _) => Cause::Ahead,
+            (false, true) => Cause::Write,
+            (false, false) => Cause::Read,
+        }
+    }
+
+    pub(super) fn span_of(&self, wide: bool) -> u32 {
+        if wide { self.geometry.block_units } else { 1 }
+    }
+
+    pub(super) fn pool(&mut self, wide: bool) -> &mut Pool {
+        if wide { &mut self.wide } else { &mut self.small }
+    }
+
+    pub(super) fn pool_of(&self, page: PageId) -> &Pool {
+        if self.span(page) > 1 { &self.wide } else { &self.small }
+    }
+
+    /// The frame of a page that has one.
+    pub(super) fn frame_of(&self, page: PageId) -> FrameId {
+        self.its_frame(page).unwrap_or(FrameId { wide: self.span(page) > 1, index: u32::MAX })
+    }
+
+    pub(super) fn its_frame(&self, page: PageId) -> Option<FrameId> {
+        let wide = self.span(page) > 1;
+        self.frame.get(page, wide).map(|index| FrameId { wide, index })
+    }
+
+    pub(super) fn set_frame(&mut self, page: PageId, frame: Option<FrameId>) {
+        self.frame.set(page, self.span(page) > 1, frame.map(|frame| frame.index));
+    }
+
+    /// Units of free frames that keep their memory.
+    pub(super) fn spare(&self) -> u32 {
+        let of = |pool: &Pool, span| {
+            if pool.class.moves { pool.frames.filled() * span } else { 0 }
+        };
+        of(&self.small, 1) + of(&self.wide, self.geometry.block_units)
+    }
+
+    pub(super) fn state(&self, page: PageId) -> State {
+        STATES[self.state[page.0 as usize] as usize]
+    }
+
+    pub(super) fn move_to(&mut self, page: PageId, to: State) {
+        let from = self.state(page);
+        debug_assert!(transitions::is_known(from, to), "{page:?} goes from {from:?} to {to:?}");
+        self.state[page.0 as usize] = to as u8;
+        self.moving -= u32::from(!from.is_at_rest());
+        self.moving += u32::from(!to.is_at_rest());
+        if self.geometry.block_units == 1 {
+            return self.count_touched(page, from != State::Untouched, to != State::Untouched);
+        }
+        let (block, span) = (self.geometry.block(page.0) as usize, self.span(page) as u16);
+        let is_touched = |pager: &Self| pager.in_memory[block] + pager.remote[block] > 0;
+        let was_touched = is_touched(self);
+        match from {
+            State::Untouched => {}
+            State::Remote => self.remote[block] -= span,
+            _ => self.in_memory[block] -= span,
+        }
+        match to {
+            State::Untouched => {}
+            State::Remote => self.remote[block] += span,
+            _ => self.in_memory[block] += span,
+        }
+        match (was_touched, is_touched(self)) {
+            (false, true) => self.touched += self.geometry.block_units,
+            (true, false) => self.touched -= self.geometry.block_units,
+            _ => {}
+        }
+    }
+
+    pub(super) fn count_touched(&mut self, page: PageId, was: bool, is: bool) {
+        let stretch = &mut self.in_stretch[(page.0 / self.geometry.stretch_units()) as usize];
+        match (was, is) {
+            (false, true) => {
+                self.touched += 1;
+                self.stretches += u32::from(*stretch == 0);
+                *stretch += 1;
+            }
+            (true, false) => {
+                self.touched -= 1;
+                *stretch -= 1;
+                self.stretches -= u32::from(*stretch == 0);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn has(&self, page: PageId, flags: u16) -> bool {
+        self.flags[page.0 as usize] & flags != 0
+    }
+
+    pub(super) fn set(&mut self, page: PageId, flags: u16) {
+        self.flags[page.0 as usize] |= flags;
+    }
+
+    pub(super) fn clear(&mut self, page: PageId, flags: u16) {
+        self.flags[page.0 as usize] &= !flags;
+    }
+}

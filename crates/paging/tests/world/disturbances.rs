@@ -1,0 +1,59 @@
+//! Disturbances of a program: another budget, the passing of time, transfers that hold pages.
+
+use hanare_paging::{Event, PageId, State};
+
+use super::World;
+
+impl World {
+    pub(super) fn disturb(&mut self) {
+        match self.random.below(1000) {
+            0..5 => self.change_budget(),
+            5..15 => self.tick(),
+            15..35 if self.shape.pins => self.pin(),
+            35..60 => self.unpin(),
+            _ => {}
+        }
+    }
+
+    fn change_budget(&mut self) {
+        let units = 2 + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
+        self.step(Event::Budget { units });
+    }
+
+    /// Whether the passing of time brings something under way.
+    pub(super) fn ticked(&mut self) -> bool {
+        self.tick();
+        !self.pending.is_empty()
+    }
+
+    fn tick(&mut self) {
+        self.now_ms += 10 + self.random.below(200);
+        self.step(Event::Tick { now_ms: self.now_ms });
+    }
+
+    /// A transfer into a page begins: it holds a page that is open for writing.
+    fn pin(&mut self) {
+        let unit = self.random.below(u64::from(self.shape.units)) as u32;
+        let (page, span) = self.pager.page_of(unit);
+        let open = |unit| self.view.get(&unit).is_some_and(|mapped| mapped.writable);
+        let busy = (page.0..page.0 + span).any(|unit| self.discarding.contains(&unit));
+        if self.pager.state_of(unit) == State::Resident && (page.0..page.0 + span).all(open) && !busy {
+            self.pins.insert(page.0);
+        }
+    }
+
+    /// A transfer ends: it has written to its page, which has to be where it was.
+    pub(super) fn unpin(&mut self) {
+        let Some(&first) = self.pins.iter().min() else { return };
+        self.pins.remove(&first);
+        self.fresh += 1;
+        let mapped = self.view.get_mut(&first).unwrap_or_else(|| panic!("unit {first} left while a transfer held it"));
+        mapped.value = self.fresh;
+        self.model.insert(first, self.fresh);
+    }
+
+    /// Whether the kernel refuses to let a page leave.
+    pub(super) fn is_pinned(&self, page: PageId) -> bool {
+        (page.0..page.0 + self.span(page)).any(|unit| self.pins.contains(&unit))
+    }
+}

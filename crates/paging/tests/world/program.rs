@@ -1,0 +1,129 @@
+//! The program: threads that read, write and discard, and compare what they read with the model.
+
+use hanare_paging::{Event, PageId, Progress, State};
+
+use super::World;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    Read(u32),
+    Write(u32, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Thread {
+    Ready,
+    Doing(Op),
+    Waiting(Op, PageId),
+    Discarding { next: u32, end: u32, first: u32 },
+}
+
+impl World {
+    pub(super) fn run_thread(&mut self) {
+        let index = self.random.below(self.threads.len() as u64) as usize;
+        match self.threads[index] {
+            Thread::Ready => self.choose(index),
+            Thread::Doing(op) => self.attempt(index, op),
+            Thread::Waiting(op, page) => {
+                if self.random.chance(20) {
+                    self.fault(index, op);
+                } else {
+                    self.threads[index] = Thread::Waiting(op, page);
+                }
+            }
+            Thread::Discarding { next, end, first } => self.go_on_discarding(index, next, end, first),
+        }
+    }
+
+    fn choose(&mut self, index: usize) {
+        if self.random.chance(30) {
+            return self.choose_discard(index);
+        }
+        let unit = if self.shape.sequential && self.random.chance(900) {
+            self.cursor = (self.cursor + 1) % self.shape.units;
+            self.cursor
+        } else {
+            self.random.below(u64::from(self.shape.units)) as u32
+        };
+        if self.discarding.contains(&unit) {
+            return;
+        }
+        self.fresh += 1;
+        let op = if self.random.chance(500) { Op::Read(unit) } else { Op::Write(unit, self.fresh) };
+        self.threads[index] = Thread::Doing(op);
+    }
+
+    /// Picks a range nobody uses at the moment; a real program that does otherwise has a race of its own.
+    fn choose_discard(&mut self, index: usize) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end =
+            (first + 1 + self.random.below(u64::from(2 * self.shape.block_units + 2)) as u32).min(self.shape.units);
+        let busy = |unit: u32| {
+            self.discarding.contains(&unit)
+                || self.threads.iter().any(|thread| match *thread {
+                    Thread::Doing(op) | Thread::Waiting(op, _) => unit_of(op) == unit,
+                    _ => false,
+                })
+        };
+        if (first..end).any(busy) {
+            return;
+        }
+        self.discarding.extend(first..end);
+        // A transfer goes on into memory that is nobody's.
+        self.pins.retain(|unit| !(first..end).contains(unit));
+        self.threads[index] = Thread::Discarding { next: first, end, first };
+    }
+
+    pub(super) fn go_on_discarding(&mut self, index: usize, next: u32, end: u32, first: u32) {
+        let mut next = next;
+        if next < end {
+            next = match self.step(Event::Discard { first: next, end }) {
+                Progress::Done => end,
+                Progress::Continue(unit) | Progress::Busy(unit) => unit,
+            };
+            self.threads[index] = Thread::Discarding { next, end, first };
+            return;
+        }
+        // The caller returns to its program only when what it was answered has been carried out.
+        if (first..end).any(|unit| {
+            let there = self.view.contains_key(&unit) || self.hidden.contains_key(&unit);
+            there && self.pager.state_of(unit) == State::TakingOut
+        }) {
+            return;
+        }
+        for unit in first..end {
+            self.model.remove(&unit);
+            self.discarding.remove(&unit);
+        }
+        self.threads[index] = Thread::Ready;
+    }
+
+    pub(super) fn attempt(&mut self, index: usize, op: Op) {
+        let unit = unit_of(op);
+        match (self.view.get_mut(&unit), op) {
+            (Some(mapped), Op::Read(_)) => {
+                let expected = self.model.get(&unit).copied().unwrap_or(0);
+                assert_eq!(mapped.value, expected, "unit {unit} reads wrong");
+                self.threads[index] = Thread::Ready;
+            }
+            (Some(mapped), Op::Write(_, value)) if mapped.writable => {
+                mapped.value = value;
+                self.model.insert(unit, value);
+                self.threads[index] = Thread::Ready;
+            }
+            _ => self.fault(index, op),
+        }
+    }
+
+    fn fault(&mut self, index: usize, op: Op) {
+        let unit = unit_of(op);
+        self.threads[index] = Thread::Waiting(op, PageId(unit));
+        self.step(Event::Fault { unit, write: matches!(op, Op::Write(..)) });
+    }
+}
+
+pub(super) fn unit_of(op: Op) -> u32 {
+    match op {
+        Op::Read(unit) | Op::Write(unit, _) => unit,
+    }
+}

@@ -1,0 +1,99 @@
+//! The keeper: a thread that keeps the links up, publishes the counters, is the watchdog, and ends a process that no thread
+//! of the program's is in any more.
+
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+use hanare_sys::clock::now_ns;
+use hanare_sys::futex;
+use hanare_sys::signal::SignalMask;
+use hanare_sys::uffd::Uffd;
+
+use crate::counters::raise;
+use crate::engine::Engine;
+use crate::fatal::{self, EXIT_KERNEL};
+use crate::handler::lost_trap;
+use crate::process::state;
+use crate::watchdog::{Hang, Watchdog};
+use crate::{gate, heap, threads, tracing};
+
+/// Far bytes from which it is worth a millisecond at the end to count the near ones.
+const NEAR_COUNTED_MIN: u64 = 16 << 20;
+
+/// Rung when the keeper has something to do at once.
+pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
+
+/// The life of the keeper: upkeep of the links, counters that are never older than a tenth of a second, and the watchdog.
+pub(crate) fn keep(engine: &'static Engine) {
+    let _mask = SignalMask::block_all();
+    let mut published_ns = 0;
+    let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
+    loop {
+        let heard = KEEPER_BELL.load(Acquire);
+        let busy = engine.store().is_reading();
+        futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
+        if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
+            end_hang(engine, hang);
+        }
+        // While a fork has the gate closed only the watchdog goes on.
+        let Some(_inside) = gate::try_enter() else { continue };
+        keep_up();
+        if now_ns() - published_ns > 100_000_000 {
+            if let Some(code) = threads::left_alone() {
+                end_with(code);
+            }
+            if let Some(Err(errno)) = engine.view().uffd().map(Uffd::check) {
+                lost_trap(errno);
+            }
+            engine.publish();
+            published_ns = now_ns();
+        }
+    }
+}
+
+/// Ends a process that no thread of the program's is in any more.
+fn end_with(code: i32) -> ! {
+    shutdown();
+    // SAFETY: ends the process; nobody is left whose handlers were to run.
+    unsafe { libc::_exit(code) }
+}
+
+fn end_hang(engine: &Engine, hang: Hang) -> ! {
+    struct Stand<'a>(&'a Engine);
+    impl std::fmt::Display for Stand<'_> {
+        fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.write_stand(out)
+        }
+    }
+    let Hang { waits, seconds } = hang;
+    let what = Stand(engine);
+    fatal::die(
+        EXIT_KERNEL,
+        format_args!(
+            "nothing goes on: {waits} threads wait for pages, for {seconds} s: {what}; if transfers hold most of the \
+                      budget give a larger --local, else please report this line"
+        ),
+    )
+}
+
+/// Does the upkeep of the engine. Called inside the gate, by a thread of Hanare's own.
+fn keep_up() {
+    if let Some(state) = state() {
+        state.engine.keep();
+        tracing::flush();
+        state.balance();
+    }
+}
+
+/// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still access it.
+pub fn shutdown() {
+    if let Some(state) = state() {
+        let _mask = SignalMask::block_all();
+        tracing::finish();
+        state.engine.publish();
+        if state.engine.counters.far_bytes_peak.load(Relaxed) >= NEAR_COUNTED_MIN {
+            raise(&state.engine.counters.near_bytes, heap::near_bytes());
+        }
+        state.engine.counters.ended_ns.store(now_ns(), Relaxed);
+    }
+}

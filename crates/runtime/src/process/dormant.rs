@@ -1,0 +1,146 @@
+//! Whether far memory can be had, from which size on, and who starts it where that was left to its first use.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
+
+use hanare_settings::FAR_LARGE;
+use hanare_sys::flags::OWN;
+use hanare_sys::signal::SignalMask;
+
+use crate::gate;
+
+static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Most programs that others execute have a buffer or two of 128 KiB and end: starting far memory takes longer than they do.
+const NEAR_FIRST: usize = 1 << 20;
+/// Whether far memory is being started.
+static IS_STARTING: AtomicBool = AtomicBool::new(false);
+static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
+/// Starts the engine for who needs it first; none where it is started, or never is.
+static STARTER: Call = Call::none();
+/// An engine was started, or is about to be.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// A function to be called later, or none.
+pub(crate) struct Call(AtomicPtr<()>);
+
+impl Call {
+    pub(crate) const fn none() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    pub(crate) fn set(&self, call: fn()) {
+        self.0.store(call as *mut (), Release);
+    }
+
+    fn clear(&self) {
+        self.0.store(std::ptr::null_mut(), Release);
+    }
+
+    #[inline]
+    fn is_set(&self) -> bool {
+        !self.0.load(Acquire).is_null()
+    }
+
+    pub(crate) fn get(&self) -> Option<fn()> {
+        let call = self.0.load(Acquire);
+        // SAFETY: null, or the plain function that `set` was given.
+        (!call.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn()>(call) })
+    }
+}
+
+/// Whether far memory can be had now: false before the start, and in a forked child that cannot share its parent's.
+#[inline]
+pub fn active() -> bool {
+    THRESHOLD.load(Relaxed) != usize::MAX
+}
+
+/// The smallest allocation that becomes far, in bytes; 0 when all are.
+#[inline]
+pub fn threshold() -> usize {
+    THRESHOLD.load(Relaxed)
+}
+
+/// Whether an allocation of `size`, large enough to be far, is to be far already: with the default threshold a process has
+/// [`NEAR_FIRST`] bytes near before far memory is started for it.
+#[inline]
+pub fn is_due(size: usize) -> bool {
+    !STARTER.is_set() || is_due_by(size)
+}
+
+#[cold]
+fn is_due_by(size: usize) -> bool {
+    // A thread of Hanare's allocates a little before it is known as one, and the start waits for it.
+    if IS_STARTING.load(Acquire) && size < FAR_LARGE {
+        return false;
+    }
+    threshold() != FAR_LARGE || NEAR_SO_FAR.fetch_add(size.min(NEAR_FIRST), Relaxed).saturating_add(size) > NEAR_FIRST
+}
+
+/// Whether far memory is still to be started by the first who needs it.
+pub fn is_dormant() -> bool {
+    STARTER.is_set()
+}
+
+/// Starts far memory now if that was left to the first who needs it.
+pub fn ensure_started() {
+    bring_up_if_left();
+}
+
+#[inline]
+pub(super) fn bring_up_if_left() {
+    if STARTER.is_set() {
+        bring_up();
+    }
+}
+
+#[cold]
+fn bring_up() {
+    if OWN.get() {
+        return;
+    }
+    let _mask = SignalMask::block_all();
+    gate::close();
+    if let Some(start) = STARTER.get() {
+        // Allocations on the way are near.
+        OWN.set(true);
+        IS_STARTING.store(true, Release);
+        begins();
+        // Kept until it is done: a child forked meanwhile by another thread has to start by itself.
+        start();
+        OWN.set(false);
+        STARTER.clear();
+        IS_STARTING.store(false, Release);
+    }
+    gate::open();
+}
+
+/// The engine is brought up by who needs it first, by this function, which ends the process if that fails.
+pub(crate) fn leave_to_first(start: fn()) {
+    STARTER.set(start);
+}
+
+/// An engine is about to be.
+pub(crate) fn begins() {
+    HAS_BEGUN.store(true, Release);
+}
+
+/// Whether there is an engine, or about to be.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Acquire)
+}
+
+/// From which size on allocations become far, in bytes.
+pub(crate) fn threshold_is(threshold: usize) {
+    THRESHOLD.store(threshold, Release);
+}
+
+/// Far memory can be had from now on.
+pub(super) fn open(threshold: usize) {
+    STARTER.clear();
+    threshold_is(threshold);
+}
+
+/// No far memory is to be had any more.
+pub(crate) fn close() {
+    STARTER.clear();
+    threshold_is(usize::MAX);
+}

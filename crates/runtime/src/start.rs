@@ -1,0 +1,246 @@
+//! Starting the engine of a process: at once, or by the first who needs far memory. A forked child starts from the same parts.
+
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+use hanare_paging::policy;
+use hanare_settings::{Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
+use hanare_store::Sender;
+use hanare_sys::clock::now_ns;
+use hanare_sys::features::Features;
+use hanare_sys::filter::{self, Refused};
+use hanare_sys::{descriptors, limits, mark};
+
+use crate::counters::{Counters, add};
+use crate::engine::{Engine, Parts};
+use crate::extents::Extents;
+use crate::fatal::{self, EXIT_BEFORE};
+use crate::plan::{self, Plan};
+use crate::process::{self, Call, Launch, State, state};
+use crate::stats::Stats;
+use crate::tree::Seat;
+use crate::{choose, heap, keeper, places, threads};
+
+mod error;
+mod parts;
+
+pub use error::StartError;
+pub(crate) use parts::{open_mechanism, open_store};
+use parts::{open_pager, open_threads, open_trap, open_view};
+
+/// Descriptors that a start needs at a time, with a private server.
+const DESCRIPTORS: usize = 16;
+const DESCRIPTORS_PER_SERVER: usize = 3;
+
+/// The environment from which the first use starts far memory.
+static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+/// What [`before_start`] was given.
+static BEFORE_START: Call = Call::none();
+/// The counters of this process, mapped once.
+static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
+
+fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
+    settings.validate()?;
+    let features = Features::probe(&settings.disabled()?);
+    let mode = choose::choose(settings.mode, &features)?;
+    let direct = settings.private.is_some() && settings.servers.is_empty();
+    let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
+    let plan = plan::plan(settings, mode, &features, direct, hides)?;
+    Ok((features, mode, plan))
+}
+
+/// Small blocks stay near where the kernel cannot access far pages: they hold what the C library accesses with every signal
+/// blocked (a new thread's number), or waits on in the kernel (condition variables), and would end the program.
+fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
+    if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
+        return Err(StartError::Far { mode });
+    }
+    Ok(())
+}
+
+/// Whether and how a process could start with these settings: the trap mode it would have.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
+    let (features, mode, plan) = consider(settings)?;
+    check_far(settings, mode, &features)?;
+    // Every page has two addresses there, in mappings that are shared.
+    let is_shared = mode == Mode::Sigsegv;
+    let wanted = plan.reserve as u64 * if is_shared { 2 } else { 1 };
+    let limited = |kind| Some(limits::reach(kind)).filter(|&most| most < wanted);
+    let told = |(name, most)| Err(StartError::Limit { name, most, wanted });
+    if let Some(most) = limited(limits::Kind::Space) {
+        return told(("v", most));
+    }
+    match limited(limits::Kind::Data).filter(|_| !is_shared) {
+        Some(most) => told(("d", most)),
+        None => Ok(mode),
+    }
+}
+
+/// Sets up far memory for this process: reservation, trap, links, threads.
+///
+/// # Errors
+/// See [`StartError`]; nothing is left behind but unused address space.
+pub fn start(settings: &Settings) -> Result<(), StartError> {
+    start_if(settings, |_, _, _| Ok(()))
+}
+
+/// A check whether a mode serves on a machine.
+type Check = fn(&Settings, Mode, &Features) -> Result<(), StartError>;
+
+fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
+    if state().is_some() {
+        return Err(StartError::Again);
+    }
+    process::begins();
+    hanare_sys::refuse_on_purpose();
+    let wanted = DESCRIPTORS + DESCRIPTORS_PER_SERVER * settings.servers.len();
+    let _room = descriptors::Room::make(wanted).ok_or(StartError::Descriptors(wanted))?;
+    hanare_wire::keep_descriptors_by(descriptors::keep);
+    let (features, mode, plan) = consider(settings)?;
+    check(settings, mode, &features)?;
+    if let Some(refused) = refused_io(mode, &features) {
+        filter::refuse(refused).map_err(StartError::Filter)?;
+    }
+    let counters = attach_counters(settings)?;
+    name_choices(counters, settings, mode);
+    let view = open_view(&plan, mode, &features)?;
+    let (store, senders) = open_store(settings, &plan, None)?;
+    let pager = open_pager(settings, &plan, mode)?;
+    let geometry = plan.config.geometry;
+    let engine = Engine::new(Parts {
+        view,
+        store,
+        pager,
+        small_moves: plan.config.small.moves,
+        unit_bytes: geometry.unit_bytes as usize,
+        block_units: geometry.block_units,
+        overhead_bytes: plan.overhead_bytes,
+        units_max: plan.units_max,
+        traps_by_signal: mode != Mode::Thread,
+        counters,
+    })?;
+    let launch = Launch { settings: settings.clone(), plan, mode, features, counters };
+    let seat = join(&launch)?;
+    let (base, len) = (engine.view().base(), engine.view().len());
+    places::are_reserved(base, len);
+    // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
+    unsafe { libc::atexit(at_exit) };
+    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
+    heap::open(base, len)?;
+    process::open();
+    Ok(())
+}
+
+/// What I/O the program cannot be left. Where nothing tells that a transfer holds a page, the page may leave beneath the
+/// transfer. So no page may be held beyond a call there, nor during one, save where calls are handed near copies.
+fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
+    match mode {
+        Mode::Sigsegv => Some(Refused::AsyncIo),
+        _ if features.move_ => None,
+        Mode::Sigbus => Some(Refused::AsyncIo),
+        Mode::Thread | Mode::Auto => Some(Refused::AsyncAndDirectIo),
+    }
+}
+
+/// A place among the processes of the run.
+pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
+    let counters = launch.counters;
+    counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
+}
+
+/// Makes an engine this process', with what of the space is taken and the idle part of it, and starts its trap and threads.
+pub(crate) fn set_state(
+    engine: Engine,
+    taken: (Extents, u64),
+    launch: Launch,
+    seat: Seat,
+    senders: Vec<Sender>,
+) -> Result<(), StartError> {
+    let mode = launch.mode;
+    let state = Box::leak(Box::new(State::new(engine, taken, launch, seat)));
+    state.engine.sit(seat);
+    state.budget_is(seat.share());
+    state.far_changed();
+    mark::set()?;
+    threads::are_home(mode == Mode::Thread);
+    let state = process::set(state);
+    add(&state.engine.counters.processes, 1);
+    open_trap(state, mode)?;
+    open_threads(state, senders).map_err(StartError::Thread)
+}
+
+/// Leaves the start to the first far allocation, which most programs that others execute never make: they are not to be
+/// slowed down by what they do not use. Unless the settings say that a thread traps, the start is now: a program may take
+/// the fault signal for itself before.
+///
+/// # Errors
+/// See [`start`].
+pub fn start_later(environment: Environment) -> Result<(), StartError> {
+    let (mode, threshold, disabled) = Settings::brief(&environment)?;
+    if mode != Mode::Thread {
+        return start_now(&environment);
+    }
+    // Before the program opens a file: what it has open already could not be refused any more.
+    if !Features::kernel_moves(&disabled) {
+        filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
+    }
+    LATER.store(Box::leak(Box::new(environment)), Release);
+    process::leave_to_first(start_left);
+    process::threshold_is(threshold);
+    Ok(())
+}
+
+/// Starts what [`start_later`] left.
+fn start_left() {
+    // SAFETY: a leaked box, or null.
+    if let Some(environment) = unsafe { LATER.load(Acquire).as_ref() }
+        && state().is_none()
+        && let Err(error) = start_now(environment)
+    {
+        fatal::die(EXIT_BEFORE, format_args!("{error}"));
+    }
+}
+
+fn start_now(environment: &Environment) -> Result<(), StartError> {
+    if let Some(prepare) = BEFORE_START.get() {
+        prepare();
+    }
+    start_if(&Settings::from_environment(environment)?, check_far)
+}
+
+/// `prepare` is called before far memory starts in this process by [`start_later`].
+pub fn before_start(prepare: fn()) {
+    BEFORE_START.set(prepare);
+}
+
+extern "C" fn at_exit() {
+    keeper::shutdown();
+}
+
+/// The counters of the run.
+fn attach_counters(settings: &Settings) -> Result<&'static Stats, StartError> {
+    // SAFETY: set once to a leaked box, or null.
+    if let Some(counters) = unsafe { COUNTERS.load(Acquire).as_ref() } {
+        return Ok(counters);
+    }
+    let counters = Box::leak(Box::new(Stats::attach(settings.stats_fd, settings.stats_pid)?));
+    COUNTERS.store(counters, Release);
+    counters.tree().executed(counters);
+    Ok(counters)
+}
+
+fn name_choices(counters: &Counters, settings: &Settings, mode: Mode) {
+    counters.policy.set(&settings.policy);
+    counters.prefetch.set(&settings.prefetch);
+    let number = match mode {
+        Mode::Sigbus => 2,
+        Mode::Sigsegv => 3,
+        Mode::Thread | Mode::Auto => 1,
+    };
+    counters.mode.store(number, Relaxed);
+    let page = if let PageSize::Fixed(bytes) = settings.page_size { u64::from(bytes) } else { 0 };
+    counters.page_size.store(page, Relaxed);
+    let _ = counters.started_ns.compare_exchange(0, now_ns(), Relaxed, Relaxed);
+}

@@ -1,0 +1,76 @@
+//! Why far memory cannot be had.
+
+use hanare_paging::ConfigError;
+use hanare_settings::{Mode, SettingsError};
+use hanare_store::SlotsError;
+use hanare_sys::Errno;
+use hanare_sys::features::FeaturesError;
+use hanare_sys::map::MapError;
+use hanare_sys::pagemap::PagemapError;
+use hanare_sys::signal::SignalError;
+use hanare_sys::uffd::UffdError;
+use hanare_wire::{KeyError, LinkError};
+
+use crate::choose::ChooseError;
+use crate::heap::HeapError;
+use crate::plan::PlanError;
+use crate::stats::StatsError;
+use crate::view::ViewError;
+
+/// Why far memory cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum StartError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Features(#[from] FeaturesError),
+    #[error(transparent)]
+    Choose(#[from] ChooseError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Direct(#[from] SlotsError),
+    #[error("{server}: {source}")]
+    Server { server: String, source: LinkError },
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Stats(#[from] StatsError),
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    #[error("cannot open userfaultfd: {0}; 'hanare doctor' tells what this machine allows")]
+    Uffd(#[from] UffdError),
+    #[error("cannot set up the engine: {0}; raise the limit on address space")]
+    Map(#[from] MapError),
+    #[error("the pager refuses its configuration ({0:?}); give a larger --local or a smaller HANARE_RESERVE")]
+    Pager(ConfigError),
+    #[error(
+        "the hard limit on address space or data ('ulimit -H{name}') is {most} bytes, and far memory needs {wanted}; raise it, or \
+         set only the soft one ('ulimit -S{name}'), or lower HANARE_RESERVE"
+    )]
+    Limit { name: &'static str, most: u64, wanted: u64 },
+    #[error(
+        "allocations below 128K become far (--far all or SIZE) only where system calls work on far pages, and in {mode} mode \
+         they do not; leave --far large, or see 'hanare doctor' for how to get thread mode"
+    )]
+    Far { mode: Mode },
+    #[error("cannot set up the heap: {0}")]
+    Heap(#[from] HeapError),
+    #[error(
+        "cannot refuse asynchronous I/O to the program, which this trap mode cannot follow: {0}; choose another --mode"
+    )]
+    Filter(Errno),
+    #[error("cannot start a thread: {0}; raise the limit on processes")]
+    Thread(std::io::Error),
+    #[error("cannot see which pages are there: {0}")]
+    Pagemap(PagemapError),
+    #[error("far memory needs {0} file descriptors, and the program has used up its own; raise 'ulimit -Hn'")]
+    Descriptors(usize),
+    #[error("too many processes share this budget; start fewer at a time")]
+    Members,
+    #[error("far memory was started already in this process; start it once")]
+    Again,
+}

@@ -1,0 +1,143 @@
+//! The parts of an engine: its trap, view, store and pager, and the threads that run for it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use hanare_paging::{self as paging, Geometry, Pager, Space, policy, prefetch};
+use hanare_settings::{Mode, Settings, SettingsError};
+use hanare_store::{Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
+use hanare_sys::features::Features;
+use hanare_sys::signal::{self, SignalMask};
+use hanare_sys::thread::CpuCell;
+use hanare_sys::uffd::{Uffd, feature};
+use hanare_sys::{descriptors, futex};
+use hanare_wire::{Attachment, Key, Session, SessionOptions};
+
+use super::StartError;
+use crate::plan::Plan;
+use crate::process::{self, State};
+use crate::threads::{self, is_alone, own_thread, still};
+use crate::view::{LiveView, Mechanism, Program, Sizes};
+use crate::{handler, keeper, tracing};
+
+/// The trap, not yet in place.
+pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
+    if mode == Mode::Sigsegv {
+        return Ok(Mechanism::Protection(plan.protection(features)));
+    }
+    let trap = if mode == Mode::Sigbus { feature::SIGBUS } else { 0 };
+    let tid = if features.thread_id { feature::THREAD_ID } else { 0 };
+    let moving = if features.move_ { feature::MOVE } else { 0 };
+    Ok(Mechanism::Uffd(Uffd::open(features.access, feature::WP | trap | tid | moving)?))
+}
+
+pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<LiveView, StartError> {
+    let mechanism = open_mechanism(plan, mode, features)?;
+    let config = plan.config;
+    let unit = config.geometry.unit_bytes as usize;
+    let sizes = Sizes {
+        reserve: plan.reserve,
+        unit,
+        block: unit * config.geometry.block_units as usize,
+        small_frames: config.small.frames as usize,
+        wide_frames: config.wide.frames as usize,
+        aside_units: plan.aside_units(mode, features),
+    };
+    Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still })?)
+}
+
+/// Opens the links to the servers; the private server's through its door where the process has that from its parent.
+pub(crate) fn open_store(
+    settings: &Settings,
+    plan: &Plan,
+    door: Option<BorrowedFd<'_>>,
+) -> Result<(Kind, Vec<Sender>), StartError> {
+    let units = plan.config.geometry.units;
+    let unit = plan.config.geometry.unit_bytes as usize;
+    if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
+        let slot_bytes = plan.slot_bytes as u32;
+        let link = match door {
+            Some(door) => Attachment::open_through(door, slot_bytes),
+            None => Attachment::open(path, slot_bytes),
+        };
+        let slots = Slots::new(link.map_err(SlotsError::Link)?, units, unit, &keeper::KEEPER_BELL)?;
+        return Ok((Kind::Slots(Box::new(slots)), Vec::new()));
+    }
+    let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
+    let silent = Duration::from_secs(u64::from(settings.timeout_s));
+    let mut opened = Vec::new();
+    for server in &settings.servers {
+        let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
+        options.key = key.clone();
+        options.silent_timeout = silent;
+        let name = format!("memory server {}", server.endpoint);
+        let session = Session::open(&server.endpoint, &options)
+            .map_err(|source| StartError::Server { server: name.clone(), source })?;
+        let there = session.info().capacity_bytes;
+        opened.push(Opened { name, session, options, capacity_bytes: there, limit_bytes: server.capacity });
+    }
+    let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
+    let shape = Shape {
+        units,
+        unit_bytes: unit,
+        slot_bytes: plan.slot_bytes,
+        small_frames: plan.config.small.frames,
+        wide_frames: plan.config.wide.frames,
+    };
+    let (remote, senders) = Remote::new(opened, shape, bounce, silent)?;
+    Ok((Kind::Remote(Box::new(remote)), senders))
+}
+
+pub(super) fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
+    let Geometry { units, block_units, .. } = plan.config.geometry;
+    let space = Space { units, block_units, seed: settings.seed, hides: plan.hides() };
+    let mut policy = policy::build(&settings.policy, space).map_err(SettingsError::Choice)?;
+    if let Some(path) = &settings.trace {
+        policy = tracing::record(policy, path, settings, plan, mode)?;
+    }
+    let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
+    Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
+}
+
+pub(super) fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
+    let signal = match mode {
+        Mode::Sigbus => libc::SIGBUS,
+        Mode::Sigsegv => libc::SIGSEGV,
+        Mode::Thread | Mode::Auto => {
+            let first_thread = CpuCell::of_first_thread();
+            let life = move || handler::run(&state.engine, first_thread);
+            return own_thread(c"hanare-pager", life).map_err(StartError::Thread);
+        }
+    };
+    process::traps_by(signal);
+    Ok(signal::install(signal, handler::on_signal)?)
+}
+
+pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::io::Result<()> {
+    own_thread(c"hanare-keeper", || keeper::keep(&state.engine))?;
+    for sender in senders {
+        own_thread(c"hanare-writer", move || {
+            let _mask = SignalMask::block_all();
+            state.engine.run_sender(sender);
+        })?;
+    }
+    match state.engine.view().uffd() {
+        Some(_) => own_thread(c"hanare-holder", hold_descriptors),
+        None => Ok(()),
+    }
+}
+
+/// The life of the holder: it keeps userfaultfd open when the program closes it by a system call of its own. The kernel would
+/// give absent pages as zeroes then, without a trap; so they trap, and the engine notices what it has lost.
+fn hold_descriptors() {
+    let _mask = SignalMask::block_all();
+    if descriptors::hold() {
+        static NEVER: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let _ = futex::wait(&NEVER, 0, None);
+        }
+    }
+    // The kernel has no private tables for threads: this one is of no use.
+    threads::ends();
+}
