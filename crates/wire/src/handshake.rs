@@ -199,10 +199,10 @@ fn judge(
             return Err(refused("it could not prove that it holds the key; check that both sides use the same file"));
         }
     }
-    let as_wished = welcome.slot_size == options.slot_size
+    let is_as_asked = welcome.slot_size == options.slot_size
         && welcome.payload_crc == options.payload_crc
         && options.join.is_none_or(|(session, _)| (session == welcome.session) != options.clone);
-    if as_wished { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
+    if is_as_asked { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
 /// Sends a frame with a small payload.

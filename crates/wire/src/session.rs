@@ -88,7 +88,7 @@ impl Session {
         if !slot_size_is_valid(options.slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
-        let mut wish = ConnectOptions {
+        let mut connect_options = ConnectOptions {
             role: Role::Session,
             slot_size: options.slot_size,
             payload_crc: options.payload_checksum,
@@ -98,10 +98,10 @@ impl Session {
             connect_timeout: options.connect_timeout,
             silent_timeout: options.silent_timeout,
         };
-        let Welcomed { socket, inbox, welcome } = connect(endpoint, &wish)?;
-        wish.join = Some((welcome.session, welcome.token));
-        wish.clone = false;
-        let writing = connect(endpoint, &wish)?;
+        let Welcomed { socket, inbox, welcome } = connect(endpoint, &connect_options)?;
+        connect_options.join = Some((welcome.session, welcome.token));
+        connect_options.clone = false;
+        let writing = connect(endpoint, &connect_options)?;
         let (requests, replies) = halves(socket, inbox, options.payload_checksum);
         let info = SessionInfo {
             endpoint: endpoint.clone(),

@@ -1,9 +1,10 @@
-//! Links of the network that one transfer keeps busy for another: an option, since the paper ignores it (3.1).
+//! Links of the network that are busy during a transfer, so that other transfers wait. This is an option: the paper
+//! ignores it (3.1).
 
 use super::model::Model;
 use super::network::Network;
 
-/// When each link is free again: a node's link to its parent, for each level below the root.
+/// The clock at which each link is free again. Each node below the root has a link to its parent.
 #[derive(Debug)]
 pub(super) struct Links {
     busy_clk: u64,
@@ -17,8 +18,8 @@ impl Links {
         Self { busy_clk, free: (0..levels).map(|level| vec![0; network.nodes(level) as usize]).collect() }
     }
 
-    /// A page goes from one cluster to another at `clock`: how long it waits for its way to be free. It takes all links of
-    /// its way at once.
+    /// Moves a page from one cluster to another at `clock`. Returns how long it waits for all links of its way to be
+    /// free; it takes them at once.
     pub(super) fn transfer(&mut self, network: &Network, from: u32, to: u32, clock: u64) -> u64 {
         let levels = network.levels(from, to).min(self.free.len() as u32);
         let way: Vec<(usize, usize)> = (0..levels)
