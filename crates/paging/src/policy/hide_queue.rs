@@ -1,26 +1,27 @@
-//! The pages a policy wishes to have hidden, first wished first.
+//! The pages that a policy asks to unmap, in the order of its requests.
 
 use crate::units::PageId;
 
 const QUEUED: u32 = 1 << 31;
-const WISHED: u32 = 1 << 30;
-const LINK: u32 = WISHED - 1;
+const REQUESTED: u32 = 1 << 30;
+const LINK: u32 = REQUESTED - 1;
 
 const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 
-/// A chain of pages, each in it once at most. A wish that was taken back stays in the chain, as nothing, until its turn
-/// comes, or becomes a wish again where it stands.
+/// A chain of pages, in which each is at most once. A cancelled request stays in the chain without effect until its
+/// turn comes, or becomes valid again in its place.
 ///
-/// State: a link a unit.
+/// Memory use: a link a unit.
 #[derive(Debug)]
-pub(super) struct Wishes {
-    /// Page number plus one of the next in the chain, and whether this page is in it and still wished for.
+pub(super) struct HideQueue {
+    /// For each page: the number plus one of the next in the chain, and whether the page is in the chain and its
+    /// request valid.
     chain: Vec<u32>,
     first: u32,
     last: u32,
 }
 
-impl Wishes {
+impl HideQueue {
     pub(super) fn new(units: u32) -> Self {
         Self { chain: vec![0; units as usize], first: 0, last: 0 }
     }
@@ -28,7 +29,7 @@ impl Wishes {
     pub(super) fn push(&mut self, page: PageId) {
         let word = &mut self.chain[page.0 as usize];
         let queued = *word & QUEUED != 0;
-        *word |= QUEUED | WISHED;
+        *word |= QUEUED | REQUESTED;
         if queued {
             return;
         }
@@ -40,10 +41,10 @@ impl Wishes {
     }
 
     pub(super) fn cancel(&mut self, page: PageId) {
-        self.chain[page.0 as usize] &= !WISHED;
+        self.chain[page.0 as usize] &= !REQUESTED;
     }
 
-    /// Takes the first wish off; what it passes over was pushed and cancelled before, so this is O(1), amortised.
+    /// Takes the first request. It skips requests that were pushed and cancelled before, so this is O(1), amortised.
     pub(super) fn pop(&mut self) -> Option<PageId> {
         while self.first != 0 {
             let page = PageId(self.first - 1);
@@ -52,7 +53,7 @@ impl Wishes {
             if self.first == 0 {
                 self.last = 0;
             }
-            if word & WISHED != 0 {
+            if word & REQUESTED != 0 {
                 return Some(page);
             }
         }
@@ -65,22 +66,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_come_once_each_in_order_and_not_when_taken_back() {
-        let mut wishes = Wishes::new(8);
+    fn requests_come_once_each_in_order_and_not_when_taken_back() {
+        let mut queue = HideQueue::new(8);
         for page in [7, 0, 3, 0, 5] {
-            wishes.push(PageId(page));
+            queue.push(PageId(page));
         }
-        wishes.cancel(PageId(0));
-        wishes.cancel(PageId(5));
-        wishes.push(PageId(5));
-        assert_eq!(wishes.pop(), Some(PageId(7)));
-        wishes.push(PageId(7));
-        let rest: Vec<_> = std::iter::from_fn(|| wishes.pop()).map(|page| page.0).collect();
+        queue.cancel(PageId(0));
+        queue.cancel(PageId(5));
+        queue.push(PageId(5));
+        assert_eq!(queue.pop(), Some(PageId(7)));
+        queue.push(PageId(7));
+        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|page| page.0).collect();
         assert_eq!(rest, [3, 5, 7]);
-        wishes.cancel(PageId(2));
-        assert_eq!(wishes.pop(), None);
-        wishes.push(PageId(2));
-        assert_eq!(wishes.pop(), Some(PageId(2)));
-        assert_eq!(wishes.pop(), None);
+        queue.cancel(PageId(2));
+        assert_eq!(queue.pop(), None);
+        queue.push(PageId(2));
+        assert_eq!(queue.pop(), Some(PageId(2)));
+        assert_eq!(queue.pop(), None);
     }
 }
