@@ -1,5 +1,5 @@
-//! Both stores against a plain model, on servers in this process: random writes, reads and releases, and every byte that is
-//! held comes back. `HANARE_SEED` repeats a run.
+//! Both stores against a plain model, on servers in this process: random writes, reads and releases. Every held byte
+//! must come back. `HANARE_SEED` repeats a run.
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ const TURNS: u32 = 12_000;
 const RUN: u32 = 8;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs a test on servers of its own with this much memory each: their TCP and AF_UNIX addresses.
+/// Runs a test with its own servers, one for each memory size. `test` gets their TCP and AF_UNIX addresses.
 fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBuf)])) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut addresses = Vec::new();
@@ -43,7 +43,7 @@ fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBu
     }
 }
 
-/// A generator of numbers that a seed repeats.
+/// A generator of numbers that depend only on the seed.
 struct Random(u64);
 
 impl Random {
@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// The byte that fills a page, by its number and the number of its writes.
+/// The byte that fills a page. It depends on the page's number and the number of its writes.
 fn byte_of(unit: u32, version: u32) -> u8 {
     (unit.wrapping_mul(31).wrapping_add(version.wrapping_mul(101)) % 251) as u8 + 1
 }
@@ -66,7 +66,7 @@ struct Unit {
     writing: bool,
 }
 
-/// Takes reads into a buffer, at once or part by part, and compares what has arrived with the model.
+/// Receives reads in a buffer, at once or part by part, and compares them with the model.
 struct Checking<'a> {
     units: &'a RefCell<Vec<Unit>>,
     bytes: Vec<u8>,
@@ -109,10 +109,10 @@ impl Take for Checking<'_> {
     }
 }
 
-/// Frames of the test's own, in which pages wait for their sender.
+/// The test's own frames, in which pages wait for their sender.
 struct Frames(Vec<Box<[u8; PAGE]>>);
 
-/// Random work on a store; `ended` has the pages and frames whose writes have ended.
+/// Random work on a store. `ended` has the pages and frames whose writes have ended.
 fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(PageId, FrameId)>>) {
     let mut random = Random(seed);
     let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
@@ -135,7 +135,7 @@ fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(P
             0 => {
                 let count = (1 + random.below(200)).min(UNITS - first);
                 let mut at = first;
-                // Those whose write is under way may not be released.
+                // Pages with a write in progress may not be released.
                 for unit in first..first + count {
                     if units.borrow()[unit as usize].writing {
                         store.release(at, unit - at);
@@ -155,7 +155,7 @@ fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(P
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 };
-                // The bytes held already, now and then.
+                // Sometimes writes the bytes that are already held.
                 let may_be_same = !frames_wanted && unit.held && random.below(2) == 0;
                 let changed = !may_be_same || random.below(2) == 0;
                 unit.version += u32::from(changed);
@@ -170,7 +170,8 @@ fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Mutex<Vec<(P
                     may_be_same,
                     spare: spare.as_mut_ptr(),
                 };
-                // SAFETY: `from` is a frame that nobody changes until the write has ended, and `to` has room for a page.
+                // SAFETY: `from` is a frame that does not change until the write has ended, and `to` has room for a
+                // page.
                 let saved = unsafe { store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
                 match saved.expect("room") {
                     Saved::Later => unit.writing = true,
