@@ -115,7 +115,7 @@ pub enum Source {
     Frame(FrameId),
 }
 
-/// What the pager knows of a page's bytes as the page leaves the view.
+/// The state of a page's bytes when the page leaves the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// The server holds them, or they are zeroes, or nobody needs them.

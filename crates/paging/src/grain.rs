@@ -64,7 +64,7 @@ impl Grain {
         }
     }
 
-    /// Whether a block of which nothing is in memory should come in as one huge page.
+    /// Whether a block without any page in memory should come in as one huge page.
     pub(crate) fn decide(&mut self, block: u32) -> bool {
         if !self.leans_wide(block) {
             return false;

@@ -75,7 +75,7 @@ struct Bucket {
 /// page, the page must be [`forgotten`](Kinds::forgotten) or come back. A page that changes its kind becomes the newest
 /// of its new kind.
 ///
-/// Memory use: a word a unit, and a policy for each kind of which an owner has pages.
+/// Memory use: a word a unit, and a policy for each kind of page that an owner has.
 pub struct Kinds {
     spec: String,
     space: Space,

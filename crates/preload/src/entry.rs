@@ -16,7 +16,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// The same for a call of six arguments. If that uses up the argument registers, the address is passed on the stack.
+/// The same for a call of six arguments. On x86-64 these use all argument registers, so the address is on the stack.
 macro_rules! entry_of_six {
     ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]

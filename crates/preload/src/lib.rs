@@ -73,8 +73,9 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    // The libraries are loaded now: for threads of Hanare that start later, the dynamic linker would allocate by the
-    // program's `calloc`. The first far allocation may come from that very allocator, which then holds a lock.
+    // With an allocator of the program's own, far memory starts now. For threads of Hanare that start later, the dynamic
+    // linker would allocate by the program's `calloc`, and the first far allocation may come from that very allocator
+    // while it holds a lock.
     if heap::is_the_programs() {
         far::ensure_started();
     }

@@ -1,7 +1,7 @@
 //! The memory budget of the whole server, and the blocks that are divided into slots.
 //!
 //! A block given back stays mapped for a while, for the next session that needs one. It keeps its old bytes: its next
-//! owner is told so, and must never show them. A block that nobody takes goes back to the system ([`Memory::shrink`]).
+//! owner knows this and must never show them. A block that nobody takes goes back to the system ([`Memory::shrink`]).
 //!
 //! The operator sets the limit, but the system may have less. A system without memory kills a process that writes to
 //! memory it was granted. The server therefore asks the system now and then what it could give, and hands out no more

@@ -102,8 +102,9 @@ pub(crate) struct Pool {
     spare: Spare,
     slot_size: usize,
     blocks: Vec<Option<Held>>,
-    /// Indices of `blocks` that are empty, and of blocks with a free slot.
+    /// Indices of `blocks` that are empty.
     holes: Vec<u32>,
+    /// Indices of blocks with a free slot.
     with_room: BTreeSet<u32>,
     spill: Option<SpillFile>,
     /// Owners beyond the first, of places that have several.

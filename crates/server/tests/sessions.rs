@@ -1,4 +1,4 @@
-//! What each session may hold and what it is told: quotas, the remaining room in answers, the list of sessions, and
+//! The limits of each session and their reports: quotas, the remaining room in answers, the list of sessions, and
 //! memory that goes back to the system when nobody needs it.
 
 mod common;
@@ -18,7 +18,7 @@ const QUOTA_SLOTS: u64 = 40;
 const QUOTA: u64 = QUOTA_SLOTS * PAGE + 100;
 
 /// Random writes and discards of one client against a set of slots. The client is refused exactly when its quota is
-/// used up, and is told how much it could still hold.
+/// used up, and learns how much it could still hold.
 fn keeps_to_its_quota(endpoint: &Endpoint) {
     let mut client = Client::open(endpoint, PAGE as u32);
     assert_eq!((client.info.quota_bytes, client.info.capacity_bytes), (QUOTA, QUOTA_SLOTS * PAGE));

@@ -1,5 +1,5 @@
-//! Clients that may not use the server, or do not follow its protocol: keys, tokens, garbage, lies. Each is told why
-//! and refused, and the others go on undisturbed.
+//! Clients that may not use the server, or do not follow its protocol: keys, tokens, garbage, lies. Each is refused
+//! with a reason, and the others go on undisturbed.
 
 mod common;
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 /// Numbers that the table has a bit for. No descriptor is moved beyond them, and one beyond them is not recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// The highest number tried at first: the kernel's table of a process is as long as its highest number.
+/// Hanare's numbers begin below this one, because the kernel's table of a process is as long as its highest number.
 const TOP: u64 = 1024;
 /// The limit while room is being made: enough for a thousand descriptors beside a program's.
 const RAISED: u64 = 1 << 19;

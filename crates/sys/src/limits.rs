@@ -428,7 +428,7 @@ pub fn lift(variable: Option<&str>) -> Result<Option<String>, Errno> {
     Ok(Some(String::from_utf8_lossy(&text_of(own)).into_owned()))
 }
 
-/// Raises the soft limit to the maximum and marks it. If the kernel refuses, the lower one stays.
+/// Raises the soft limit to the maximum and marks it. Never lowers it.
 fn raise(kind: Kind) {
     let Ok(kernel) = kernel_limit(kind) else { return };
     let most = match kernel.hard {

@@ -1,5 +1,5 @@
-//! A mark on a process that none of its children has, however they were made. A child of a bare system call, of which
-//! no library learns, must not use its copy of the parent's tables either.
+//! A mark on a process that none of its children has, however they were made. No library notices a child made by a
+//! direct system call. Such a child must not use its copy of the parent's tables either.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 

@@ -14,7 +14,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 const STREAM_BYTES: usize = 512 << 20;
 /// Buffer size of the sockets, in bytes: what Hanare's links ask for.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Attempts between two checks of the clock, after each of which other threads may run.
+/// Attempts between two checks of the clock. After each check, other threads may run.
 const SPINS: u32 = 256;
 /// The longest time for one figure. A busy machine gives fewer samples instead of a longer wait.
 const TIME_MAX: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use crate::policy::Leave;
 use crate::units::{FrameId, PageId};
 
 impl Pager {
-    /// Unmaps the page that the policy asks for. Returns whether the policy may ask for more.
+    /// Unmaps the pages that the policy asks for, up to a limit. Returns whether the policy may ask for more.
     pub(super) fn hide_wished(&mut self, actions: &mut Actions) -> bool {
         for _ in 0..limits::HIDES_MAX {
             match self.policy.next_to_hide() {

@@ -145,8 +145,8 @@ fn a_policy_that_needs_the_future_says_where_it_is_to_be_had() {
     }
 }
 
-/// The cost of a fault, for people to read: a million of two million pages in view, faults of which a part is returns,
-/// and one visible hit for each fault.
+/// The cost of a fault, for people to read: a million of two million pages in view, some of the faults return to pages
+/// seen before, and there is one visible hit for each fault.
 #[test]
 #[ignore = "takes a while and asserts nothing"]
 fn cost_per_fault_b() {
