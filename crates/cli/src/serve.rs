@@ -242,7 +242,7 @@ fn own_copy(fd: i32) -> Option<File> {
 fn is_held(pipe: &File) -> bool {
     let mut ready = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // An end that cannot be polled is no reason to stay.
+    // If the pipe cannot be polled, it counts as closed, so that the server does not stay for ever.
     rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count == 0)
 }
 

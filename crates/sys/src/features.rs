@@ -37,7 +37,7 @@ pub struct Disabled {
     pub userfaultfd: bool,
     /// `user_mode_only`: opening userfaultfd for user-mode faults only.
     pub user_mode_only: bool,
-    /// `kernel_faults`: opening userfaultfd with full rights. User mode only remains.
+    /// `kernel_faults`: opening userfaultfd with full rights. Only user-mode faults then remain.
     pub kernel_faults: bool,
     /// `process_madvise`: dropping many ranges in one call.
     pub process_madvise: bool,

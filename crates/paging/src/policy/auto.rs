@@ -62,8 +62,8 @@ const FIRST: usize = 1;
 const GUARD: usize = CANDIDATES.len();
 /// Returns that the guard's pages would have at the rate of all pages, after which the guard is checked.
 const WATCH_MIN: u64 = 48;
-/// If at most one in this number of the expected returns occurred, the baseline is followed at once, and the candidate
-/// followed until then is barred.
+/// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
+/// once, and the present candidate is barred.
 const WATCH_FEW: u64 = 8;
 /// Returns, scaled to the sample, after which real returns are compared with the baseline's shadow cache, which may be
 /// wrong. At least all known pages must have returned since the baseline was left. If the baseline would have had fewer

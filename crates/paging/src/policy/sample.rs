@@ -5,8 +5,8 @@ use crate::units::PageId;
 
 /// Sampling where pages are unmapped: two units in 32, apart from each other.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// Sampling where they are not: the same number in rows. A sampled page that returns alone, among pages that stay,
-/// could not be prefetched.
+/// Sampling where they are not: the same number in rows. Neighbours in the sample return together, so that they can be
+/// prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.

@@ -62,8 +62,8 @@ impl Auto {
     }
 
     /// Chooses a candidate among those that are mostly right: the first that predicts about half of the visible
-    /// accesses, else the one that predicts the most. The present one stays unless another is better by a quarter.
-    /// (While first uses are not visible, the present one's right predictions are not visible to the others.)
+    /// accesses, else the one that predicts the most. The present one stays unless another is better by a quarter. If
+    /// first uses are not visible, the others get no credit for pages that the present one fetches rightly.
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()
