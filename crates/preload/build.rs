@@ -5,16 +5,16 @@ fn main() {
     for file in ["src/unwinder.c", "src/execl.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives the
-    // program. Its fork handlers have nothing to do before there is a heap.
+    // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives
+    // the program. Its fork handlers have nothing to do before there is a heap.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
     let mut compiler = cc::Build::new();
     compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
 }
 
-/// Links what stands for the unwinder, so that the library names none as one to be loaded. Each of its functions is there to
-/// be found by the standard library, which comes later: so it is linked whole.
+/// Links a substitute for the unwinder, so that the library does not make the dynamic linker load one. It is linked as
+/// a whole, because the standard library, which comes later, must find each of its functions.
 fn link_unwinder() {
     let mut compiler = cc::Build::new();
     compiler.file("src/unwinder.c").flag("-funwind-tables").flag("-fasynchronous-unwind-tables").warnings(true);

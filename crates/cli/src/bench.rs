@@ -1,7 +1,9 @@
-//! `hanare bench`: what trapping, moving and fetching a page cost on this machine at least, and how near the pager comes.
+//! `hanare bench`: the least that trapping, moving and fetching a page costs on this machine, and how close the pager
+//! comes to it.
 //!
-//! Every figure of the pager is given as a ratio to floors taken right before it in the same process, since machines are
-//! shared and differ. This room measures and reports; it judges nothing (the scripts in `benches/` hold the bounds).
+//! Each figure of the pager is given as a ratio to floors. The floors are measured right before it in the same process,
+//! because machines are shared and differ. This room measures and reports, and judges nothing; the scripts in
+//! `benches/` have the bounds.
 
 mod child;
 mod dsm;
@@ -38,31 +40,31 @@ enum What {
     GreedyChild(servers::GreedyArgs),
 }
 
-/// Why nothing could be measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// The floors.
+    /// Measuring the floors failed.
     #[error(transparent)]
     Floor(#[from] floor::FloorError),
-    /// The pager.
+    /// Measuring the pager failed.
     #[error(transparent)]
     Paging(#[from] paging::PagingError),
-    /// The process that is paged.
+    /// The measured process failed.
     #[error(transparent)]
     Child(#[from] child::ChildError),
-    /// The clients of one server.
+    /// Measuring the clients of one server failed.
     #[error(transparent)]
     Servers(#[from] servers::ServersError),
-    /// Shared memory.
+    /// Measuring shared memory failed.
     #[error(transparent)]
     Dsm(#[from] dsm::DsmError),
-    /// A rank of it.
+    /// A rank of shared memory failed.
     #[error(transparent)]
     Rank(#[from] dsm_rank::RankError),
 }
 
 impl BenchError {
-    /// The exit code: 1 for wrong words in far memory, and 125 for all that kept us from measuring.
+    /// The exit code: 1 for wrong words in far memory, 125 for anything that prevented the measurement.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             BenchError::Child(child::ChildError::Mismatch(_)) => 1,

@@ -1,4 +1,4 @@
-//! `hanare doctor`: what this machine and this user may do, which trap mode a run will use, and how to get a better one.
+//! `hanare doctor`: what this machine allows this user, which trap mode a run will use, and how to get a better one.
 
 mod advice;
 
@@ -23,11 +23,11 @@ const ALIGN: usize = 2 << 20;
 const EXAMPLES: &str = "\
 Examples:
   hanare doctor                           what works, and what to do about the rest
-  hanare doctor --json                    the same for machines
+  hanare doctor --json                    the same for programs
   HANARE_DISABLE=userfaultfd hanare doctor    as if the machine had none
 Exit code 0 when 'hanare run' can work here, 125 when it cannot.";
 
-/// Say what this machine and user may do, and how to get more.
+/// Say what this machine allows this user, and how to get more.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
@@ -36,10 +36,10 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Why nothing could be said.
+/// Why there are no findings.
 #[derive(Debug, Error)]
 pub(crate) enum DoctorError {
-    /// A variable is malformed.
+    /// A variable is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The findings could not be printed.
@@ -57,7 +57,7 @@ struct ModeFinding {
     system_calls_on_far_pages: bool,
 }
 
-/// Everything found. The JSON is this structure.
+/// All findings. The JSON has this structure.
 #[derive(Serialize)]
 struct Findings {
     kernel_release: String,
@@ -87,7 +87,7 @@ struct Findings {
     modes: Vec<ModeFinding>,
     /// The mode a run would use; `None` when none works.
     mode_chosen: Option<String>,
-    /// What keeps a run from working at all.
+    /// Reasons why no run can work.
     problems: Vec<String>,
     advice: Vec<String>,
 }
@@ -103,7 +103,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, DoctorError> {
         findings.text()
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A reader that left early has seen what it wanted.
+        // A reader that closed the pipe early has seen what it wanted.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
     }
@@ -112,7 +112,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, DoctorError> {
 
 fn examine() -> Result<Findings, DoctorError> {
     let settings = Settings::from_lookup(|variable| match variable {
-        // Of the settings only the machine's part matters here.
+        // Of the settings, only the machine's part matters here.
         "HANARE_LOCAL" => Some("64M".into()),
         "HANARE_MODE" | "HANARE_DISABLE" | "HANARE_RESERVE" => std::env::var_os(variable),
         _ => None,

@@ -1,4 +1,4 @@
-//! `hanare launch`: starts the ranks of a program that shares memory, on this host, and waits for them.
+//! `hanare launch`: starts the ranks of a program that shares memory on this host, and waits for them.
 
 mod elsewhere;
 mod table;
@@ -27,19 +27,20 @@ const EXAMPLES: &str = "\
 Examples:
   hanare launch -n 4 -- ./laplace
   hanare launch -n 2 --protocol update --stats-json counts.json -- ./lu -n 2048
-  hanare launch -n 4 --local 1G -- ./lu -n 30000       each rank keeps 1G of the shared pages, the rest is elsewhere
+  hanare launch -n 4 --local 1G -- ./lu -n 30000       each rank keeps 1G of shared pages
   hanare launch -n 4 --local 1G --server node7 --server node8 -- ./lu -n 30000
-Exit codes: 0 when every rank ended with 0; otherwise that of the first rank that failed (128+n for signal n), before any \
-that ended only because another was lost (122). 120, 121: a memory server was lost, or all are full. 125: the ranks could not be started.";
+Exit codes: 0 when every rank ended with 0; otherwise that of the first rank that failed by itself (128+n for signal n), or \
+122 if ranks only lost one another. 120: a memory server was lost. 121: all memory servers are full. 125: the ranks could \
+not be started.";
 
-/// How long the others may take to end by themselves when one rank has failed.
+/// Time that the other ranks have to end by themselves after one has failed.
 const GRACE: Duration = Duration::from_secs(4);
 /// Exit code of a rank that lost another.
 const EXIT_LOST: u8 = 122;
 
-/// Names that are tried for the directory in which ranks meet.
+/// Most names tried for the directory in which ranks meet.
 const PLACES_MAX: u32 = 100;
-/// Least of shared pages that a rank keeps, in bytes.
+/// Least memory for shared pages that a rank keeps, in bytes.
 const LOCAL_MIN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -71,34 +72,36 @@ enum Bind {
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct LaunchArgs {
-    /// How many ranks, 1 to 256.
+    /// Number of ranks, 1 to 256.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     ranks: u16,
-    /// What happens to copies of pages that others wrote: taken away, sent anew, or the better of the two page by page.
+    /// What happens to copies of pages that other ranks wrote: they are invalidated, updated, or the better of the two
+    /// for each page.
     #[arg(long, value_enum, default_value = "adaptive")]
     protocol: Protocol,
-    /// How pages travel: ranks read and write each other's memory, or messages.
+    /// How pages travel: ranks read and write each other's memory, or send messages.
     #[arg(long, value_enum, default_value = "zero-copy")]
     transfer: Transfer,
     /// Whether a page's home moves to the rank that writes it.
     #[arg(long, value_enum, default_value = "static")]
     home: Home,
-    /// Whether each rank keeps to its share of the CPUs, where there are as many CPUs as ranks.
+    /// Whether each rank stays on its share of the CPUs. Needs at least as many CPUs as ranks.
     #[arg(long, value_enum, default_value = "yes")]
     bind: Bind,
-    /// Size of the shared region; nothing is taken before it is used.
+    /// Size of the shared region. It takes no memory before it is used.
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
     shared: u64,
-    /// What a rank keeps of shared pages in memory. Beyond it copies of others' pages are dropped, and then pages of its own
-    /// are put away: on memory servers, or, when none is named, in a private one that is started for the ranks. Default: all.
+    /// Memory that a rank keeps for shared pages. Beyond it, copies of other ranks' pages are dropped first. Then the
+    /// rank's own pages are evicted to memory servers or, when none is named, to a private one that is started for the
+    /// ranks. Default: all.
     #[arg(long, value_name = "SIZE", value_parser = parse_local)]
     local: Option<u64>,
     #[command(flatten)]
     elsewhere: elsewhere::ElsewhereArgs,
-    /// Print what each rank counted as a table at the end, on stderr or to FILE.
+    /// Print the counters of each rank as a table at the end, on stderr or to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     report: Option<PathBuf>,
-    /// Write what each rank counted to this file, as a JSON array.
+    /// Write the counters of each rank to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
     /// The program and its arguments.
@@ -106,15 +109,15 @@ pub(crate) struct LaunchArgs {
     program: Vec<OsString>,
 }
 
-/// Why the ranks were not run to their end.
+/// Why the ranks did not run to their end.
 #[derive(Debug, Error)]
 pub(crate) enum LaunchError {
-    /// The program is not there or cannot be run.
+    /// The program does not exist or cannot be run.
     #[error("{program} cannot be run: {source}", program = program.to_string_lossy())]
     Spawn {
-        /// As the user named it.
+        /// The name that the user gave.
         program: OsString,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No directory for the ranks to meet in.
@@ -123,21 +126,21 @@ pub(crate) enum LaunchError {
     /// Signals could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
-    /// There is nowhere to put pages.
+    /// There is nowhere to evict pages to.
     #[error(transparent)]
     Elsewhere(#[from] ElsewhereError),
-    /// The counts could not be written.
+    /// The counters could not be written.
     #[error("cannot write {path}: {source}", path = path.display())]
     Counts {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl LaunchError {
-    /// The exit code for it.
+    /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             LaunchError::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
@@ -147,7 +150,7 @@ impl LaunchError {
     }
 }
 
-/// What the launcher waits for.
+/// An event that the launcher waits for.
 enum News {
     Ended(u16, io::Result<ExitStatus>),
     Signal(i32),
@@ -194,7 +197,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     };
     match &args.report {
         Some(path) if path.as_os_str() == "-" => {
-            // Whoever closed standard error does not want it.
+            // If standard error is closed, nobody wants the table.
             let _ = io::stderr().write_all(table::table(&counts, args.ranks).as_bytes());
         }
         Some(path) => write(path, &table::table(&counts, args.ranks))?,
@@ -206,7 +209,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
-/// A size that holds what one instruction may touch.
+/// Parses a size that is large enough for the pages that one instruction may access.
 fn parse_local(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         size if size >= LOCAL_MIN => Ok(size),
@@ -217,7 +220,7 @@ fn parse_local(text: &str) -> Result<u64, String> {
 fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> io::Result<Child> {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
     let mut command = Command::new(&args.program[0]);
-    elsewhere.tell(&mut command);
+    elsewhere.set_variables(&mut command);
     command
         .args(&args.program[1..])
         .env("HANARE_RANK", rank.to_string())
@@ -234,7 +237,7 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> i
         .spawn()
 }
 
-/// The ranks that run.
+/// The running ranks.
 struct Ranks {
     pids: Vec<Option<Pid>>,
 }
@@ -242,15 +245,15 @@ struct Ranks {
 impl Ranks {
     fn send(&self, signal: Signal) {
         for pid in self.pids.iter().flatten() {
-            // A rank that is not yet known to have ended is not reaped, so its number is still its own; a pidfd of one
-            // that just was is refused.
+            // A rank that is not known to have ended has not been reaped, so its number is still its own. A pidfd of a
+            // rank that was just reaped is refused.
             if let Ok(fd) = pidfd_open(*pid, PidfdFlags::empty()) {
                 let _ = pidfd_send_signal(&fd, signal);
             }
         }
     }
 
-    /// Waits for all of them. When one fails the others end by themselves, or are ended a little later.
+    /// Waits for all ranks. When one fails, the others end by themselves or are ended after [`GRACE`].
     fn wait(&mut self, news: &Receiver<News>, place: &Place) -> u8 {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
@@ -295,7 +298,7 @@ fn report(rank: u16, code: u8) {
     }
 }
 
-/// A directory of the launcher's own, gone when it is.
+/// A directory that the launcher creates and removes.
 struct Place(PathBuf, #[expect(dead_code, reason = "held as long as the folder")] Option<File>);
 
 impl Place {
@@ -306,12 +309,12 @@ impl Place {
         for attempt in 0..PLACES_MAX {
             let path = std::env::temp_dir().join(if attempt == 0 { name.clone() } else { format!("{name}-{attempt}") });
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // The lock is for others alone: without, the process number says that the folder is in use.
+                // The lock matters only to other users. Without it, the process number shows that the folder is in use.
                 Ok(()) => {
                     let lock = locked(&path).ok();
                     return Ok(Self(path, lock));
                 }
-                // Left by an earlier process of this number, or put there by somebody else.
+                // An earlier process with this number left it, or somebody else put it there.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(LaunchError::Place(error)),
             }
@@ -319,13 +322,13 @@ impl Place {
         Err(LaunchError::Place(io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Tells ranks that still wait for this one to come that it has ended.
+    /// Notes that a rank has ended, for ranks that still wait for it to connect.
     fn note_end(&self, rank: u16) {
-        // Without the note they wait until the launcher ends them.
+        // Without the note, they wait until the launcher ends them.
         let _ = std::fs::write(self.0.join("ended"), format!("{rank}\n"));
     }
 
-    /// What the ranks wrote at their end, as one array.
+    /// The counters that the ranks wrote at their end, as one array.
     fn counts(&self, ranks: u16) -> String {
         let of = |rank: u16| std::fs::read_to_string(self.0.join(format!("{rank}.json"))).ok();
         let counts: Vec<String> = (0..ranks).filter_map(of).collect();

@@ -1,4 +1,4 @@
-//! Folders in TMPDIR that commands left which were killed, removed by the next command of the same user.
+//! Removes the folders in TMPDIR that killed commands left behind. The next command of the same user does this.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -11,32 +11,32 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-/// Beginning of the names of launchers' folders; the process number follows.
+/// Beginning of the name of a launcher's folder. The process number follows.
 pub(crate) const LAUNCH_PREFIX: &str = "hanare-launch-";
-/// A private server listens long before its folder is as old.
+/// Age after which a private server's folder without a listening server counts as left over.
 pub(crate) const AGE: Duration = Duration::from_secs(60);
 
-/// Removes folders of launchers that are gone. A launcher in another PID namespace holds a lock on its own.
+/// Removes folders of launchers that have ended. The lock shows that a launcher in another PID namespace still runs.
 pub(crate) fn remove_launchers(tmp: &Path) {
     each_own_folder(tmp, LAUNCH_PREFIX, |rest, folder| {
         let number = rest.split('-').next().unwrap_or_default();
         let Some(pid) = number.parse().ok().and_then(Pid::from_raw) else { return };
         let is_gone = rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
-        // The lock goes with the file, after the folder.
+        // The lock is released with the file, after the folder is gone.
         if is_gone && let Ok(_lock) = locked(folder) {
             let _ = std::fs::remove_dir_all(folder);
         }
     });
 }
 
-/// Takes the lock that says that a folder is in use.
+/// Takes the lock that marks a folder as in use.
 pub(crate) fn locked(folder: &Path) -> std::io::Result<File> {
     let file = File::open(folder)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
 
-/// Removes folders of private servers that are gone: empty ones, and those with a socket that refuses connections.
+/// Removes folders of private servers that have ended: empty folders, and folders whose socket refuses connections.
 pub(crate) fn remove_private(tmp: &Path, age: Duration) {
     each_own_folder(tmp, DIR_PREFIX, |rest, folder| {
         let changed = std::fs::symlink_metadata(folder).and_then(|meta| meta.modified());
@@ -48,13 +48,13 @@ pub(crate) fn remove_private(tmp: &Path, age: Duration) {
         if refuses(&socket) {
             let _ = std::fs::remove_file(&socket);
         }
-        // It fails where anything else is in it.
+        // This fails if the folder holds anything else.
         let _ = std::fs::remove_dir(folder);
     });
 }
 
-/// Hands over the folders of this user alone whose names begin so, with the rest of their names. What cannot be looked at is
-/// left.
+/// Calls `visit` with each folder that only this user may enter and whose name begins with `prefix`. A folder that
+/// cannot be examined is left alone.
 fn each_own_folder(tmp: &Path, prefix: &str, mut visit: impl FnMut(&str, &Path)) {
     let Ok(entries) = std::fs::read_dir(tmp) else { return };
     for entry in entries.flatten() {
@@ -68,12 +68,12 @@ fn each_own_folder(tmp: &Path, prefix: &str, mut visit: impl FnMut(&str, &Path))
     }
 }
 
-/// Whether a socket is there on which nobody listens; never waits.
+/// Whether this is a socket that nobody listens on. Never waits.
 fn refuses(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(address) = SocketAddrUnix::new(path) else { return false };
     let Ok(fd) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };
-    // A file that is no socket is refused as well.
+    // A file that is not a socket refuses as well.
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
     is_socket && rustix::net::connect(&fd, &address) == Err(Errno::CONNREFUSED)

@@ -1,4 +1,4 @@
-//! Finding `libhanare_preload.so`, the part of Hanare that enters the program.
+//! Finds `libhanare_preload.so`, the part of Hanare that is loaded into the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,19 +12,19 @@ const NAME: &str = "libhanare_preload.so";
 /// Why the library cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum LibraryError {
-    /// None of the places has it.
+    /// The library is in none of the places.
     #[error("{NAME} is not found ({places}); reinstall hanare or set HANARE_LIB to the library")]
     NotFound {
-        /// Where it was looked for.
+        /// The places searched.
         places: String,
     },
-    /// HANARE_LIB names something else, which the dynamic linker would leave out, and the program would run near.
+    /// HANARE_LIB names another file. The dynamic linker would skip it, and the program would run without far memory.
     #[error("HANARE_LIB: {} is not {NAME}; set it to that library or its directory, or leave it unset", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The dynamic linker could not be told of it.
+    /// LD_PRELOAD cannot express the library's path.
     #[error("{path} cannot be preloaded: LD_PRELOAD takes no path with a blank or a colon; install hanare elsewhere",
         path = path.display())]
     Unusable {
@@ -33,12 +33,13 @@ pub(crate) enum LibraryError {
     },
 }
 
-/// The library: `HANARE_LIB` (the file, or a directory with it), else beside the command, `../lib`, `../lib/hanare`.
+/// The library: `HANARE_LIB` (the file, or a directory with it), else beside the command, in `../lib` or in
+/// `../lib/hanare`.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     let exe = std::env::current_exe().ok();
-    let wish = std::env::var_os("HANARE_LIB");
-    let path = search(wish.as_deref(), exe.as_deref())?;
-    if wish.is_some() && !is_ours(&path) {
+    let given = std::env::var_os("HANARE_LIB");
+    let path = search(given.as_deref(), exe.as_deref())?;
+    if given.is_some() && !is_ours(&path) {
         return Err(LibraryError::Foreign { path });
     }
     let breaks = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
@@ -55,22 +56,22 @@ fn is_ours(path: &Path) -> bool {
     bytes.starts_with(b"\x7fELF") && bytes.windows(name.len()).any(|window| window == name)
 }
 
-fn search(wish: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryError> {
+fn search(given: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let beside = exe.and_then(Path::parent);
     let lib = beside.and_then(Path::parent).map(|prefix| prefix.join("lib"));
-    let places: Vec<PathBuf> = match (wish, beside, lib) {
-        (Some(wish), _, _) => vec![wish.into(), Path::new(wish).join(NAME)],
+    let places: Vec<PathBuf> = match (given, beside, lib) {
+        (Some(given), _, _) => vec![given.into(), Path::new(given).join(NAME)],
         (None, Some(beside), Some(lib)) => vec![beside.join(NAME), lib.join(NAME), lib.join("hanare").join(NAME)],
         (None, _, _) => Vec::new(),
     };
-    // The program may change its directory before it starts another, so the path must be absolute.
+    // The path must be absolute, because the program may change its directory before it starts another.
     let found = places.iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
     found.ok_or_else(|| LibraryError::NotFound {
         places: places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
     })
 }
 
-/// The value of `LD_PRELOAD` with `library` before what is there already.
+/// The value of `LD_PRELOAD` with `library` before its present entries.
 pub(crate) fn preload_value(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_found_in_each_place_and_by_wish() {
+    fn the_library_is_found_in_each_place_and_where_it_is_given() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let exe = root.join("bin/hanare");

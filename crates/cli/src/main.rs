@@ -1,8 +1,8 @@
-//! The `hanare` command: runs programs in detached memory, lends memory, and says what this machine allows.
+//! The `hanare` command: runs programs with far memory, lends memory, and says what this machine allows.
 //!
-//! This room parses flags, starts and ends processes and words their outcome. It moves no page and knows no frame: the
-//! engine in the program does the one, `hanare-server` and `hanare-wire` the other. Only the benchmarks touch far memory
-//! and resolve faults themselves, in the two files that allow it.
+//! This room parses flags, starts and ends processes, and words their results. It moves no page and knows no frame: the
+//! engine in the program moves pages, and `hanare-server` and `hanare-wire` know frames. Only the benchmarks access far
+//! memory and resolve faults themselves, in the two files that allow it.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -30,13 +30,14 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::message::say;
 
-/// Exit code of everything that went wrong in Hanare before a program ran.
+/// Exit code of every failure of Hanare before a program ran.
 pub(crate) const EXIT_OWN: u8 = 125;
 
 const EXIT_CODES: &str = "\
 Exit codes of 'hanare run': the program's own; 128+n when signal n killed it; 125 Hanare could not start it (bad flags, \
-budget, server, trap mode); 126 found but not runnable under Hanare; 127 not found; 120 a memory server was lost, lied \
-or fell silent; 121 memory servers and spill space are full; 123 the kernel refused what the run cannot go on without.";
+budget, server, trap mode); 126 the program was found but cannot run under Hanare; 127 the program was not found; \
+120 a memory server was lost, sent invalid data or fell silent; 121 memory servers and spill space are full; 123 the \
+kernel refused a request that the run depends on.";
 
 /// Memory beyond one machine for programs as they are.
 #[derive(Parser)]
@@ -59,7 +60,8 @@ enum Command {
     Place(place::PlaceArgs),
 }
 
-/// The least stack that the command runs on itself. `ulimit -s` may be meant for the program.
+/// The smallest stack, in bytes, on which the command runs directly. A smaller `ulimit -s` may be meant for the
+/// program.
 const STACK_MIN: u64 = 1 << 20;
 const STACK: usize = 8 << 20;
 
@@ -70,7 +72,7 @@ fn main() -> ExitCode {
     let roomy = std::thread::Builder::new().stack_size(STACK).spawn(command);
     match roomy.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
-        // It has said so itself.
+        // The thread has already reported its panic.
         Ok(Err(_)) => ExitCode::from(EXIT_OWN),
         Err(error) => {
             say(&format!(
@@ -106,11 +108,11 @@ fn command() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout as asked for; everything else is one line on stderr and exit code 125.
+/// Help and version go to stdout. Everything else is one line on stderr with exit code 125.
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that left early (`hanare --help | head`) is no failure.
+            // A reader that closes the pipe early (`hanare --help | head`) is no failure.
             let _ = error.print();
             ExitCode::SUCCESS
         }

@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
-/// Characters that are kept of the beginning of a message that quotes a value of any length.
+/// Characters kept from the beginning of a message that quotes a long value.
 const HEAD_CHARS: usize = 600;
-/// Characters that are kept of its end, where it says what to do.
+/// Characters kept from its end, which says what to do.
 const TAIL_CHARS: usize = 300;
 
-/// Prints one message. Characters that would break the line become spaces, and a closed stderr is no error.
+/// Prints one message. Characters that would break the line become spaces. A closed stderr is ignored.
 pub(crate) fn say(message: &str) {
     let line = format!("hanare: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -23,8 +23,8 @@ fn one_line(message: &str) -> String {
     head.chain(" ... ".chars()).chain(message.chars().skip(count - TAIL_CHARS).map(plain)).collect()
 }
 
-/// clap's error as one line: its first paragraph (what happened, to what), a tip that names a likelier flag, and whose
-/// help to read.
+/// clap's error as one line: its first paragraph, which says what happened; a tip with a likelier flag; and the help to
+/// read.
 pub(crate) fn of_usage(rendered: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut command = "hanare".to_owned();

@@ -1,4 +1,4 @@
-//! `hanare place`: which nodes a job should take, by where pages are.
+//! `hanare place`: proposes the nodes that a job should take, from where pages are.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ Examples:
   hanare place --servers node7,node8,node9 --ranks 2 --key key
   srun -w \"$(hanare place --servers node7,node8,node9 --ranks 2 --names | paste -sd,)\" ./solve
 
-The choice is that of algo4 of the SSS-CORE paper: only nodes that hold pages, those with most first, unless fewer than \
---ranks hold any. A memory server does not tell whose pages it holds, so all that it holds count.";
+The choice is that of algo4 of the SSS-CORE paper: the nodes that hold most pages, or any nodes if fewer than --ranks hold \
+some. A memory server does not say whose pages it holds, so all its pages count.";
 
-/// Propose which nodes a job should take, by how much their memory servers hold.
+/// Propose the nodes that a job should take: those whose memory servers hold most.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct PlaceArgs {
     /// The nodes' memory servers, separated by commas: HOST[:PORT] or the path of a socket.
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', required = true)]
     servers: Vec<String>,
-    /// How many nodes the job wants.
+    /// Number of nodes that the job wants.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-    /// File with the key that the servers have. Default: HANARE_KEY_FILE.
+    /// File with the servers' key. Default: HANARE_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Print the chosen hosts only, one a line, without ports and figures.
@@ -40,38 +40,38 @@ pub(crate) struct PlaceArgs {
     json: bool,
 }
 
-/// Why nothing is proposed.
+/// Why there is no proposal.
 #[derive(Debug, Error)]
 pub(crate) enum PlaceError {
-    /// Not an address.
+    /// A text is not an address.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A server is named twice.
     #[error("{0} is named twice in --servers; name each node once")]
     Twice(Endpoint),
-    /// The key is no use.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Too few nodes.
+    /// There are too few nodes.
     #[error("--ranks {ranks} is more than the {servers} nodes in --servers; ask for fewer or name more")]
     TooFew {
-        /// What was asked for.
+        /// The number asked for.
         ranks: u32,
-        /// What there is.
+        /// The number there is.
         servers: usize,
     },
-    /// A server does not answer as one should.
+    /// A server gives a wrong answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
         endpoint: Endpoint,
-        /// What went wrong.
+        /// The error.
         source: Box<LinkError>,
     },
-    /// A server is not there; the message names it.
+    /// A server cannot be reached. The message names it.
     #[error(transparent)]
     Unreachable(Box<LinkError>),
-    /// Standard output is gone.
+    /// Standard output cannot be written.
     #[error("cannot print: {0}")]
     Print(io::Error),
 }
@@ -105,7 +105,7 @@ pub(crate) fn place(args: &PlaceArgs) -> Result<u8, PlaceError> {
     }
 }
 
-/// Asks all servers at once; the first in their order that fails is the error.
+/// Asks all servers at once. If several fail, returns the error of the first in their order.
 fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceError> {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let one = |endpoint: &Endpoint| {
@@ -116,7 +116,7 @@ fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceErro
     };
     std::thread::scope(|scope| {
         let asked: Vec<_> = servers.iter().map(|server| scope.spawn(|| one(server))).collect();
-        // A panic of an asker is a bug; it is passed on as one.
+        // A panic of such a thread is a bug, and it is passed on.
         asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }

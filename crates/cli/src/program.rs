@@ -1,7 +1,7 @@
-//! Finding the program a user named and judging whether it can run under Hanare.
+//! Finds the program that a user named, and judges whether it can run under Hanare.
 //!
-//! The judgement is made from the file alone, before anything is started: a program that would ignore the preload
-//! library would run in near memory without a word, which is worse than a refusal.
+//! The file alone decides, before anything is started. A program that would ignore the preload library would run
+//! without far memory and without a message, which is worse than a refusal.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Scripts that name scripts as interpreters, as deep as Linux follows them.
+/// Largest chain of scripts that name scripts as interpreters: the depth that Linux follows.
 const SCRIPT_DEPTH_MAX: u32 = 5;
-/// The longest first line of a script that Linux reads.
+/// The longest first line of a script that Linux reads, in bytes.
 const SCRIPT_LINE_MAX: usize = 256;
 const ELF_HEADER_LEN: usize = 64;
 const PT_INTERP: u32 = 3;
@@ -26,26 +26,26 @@ const MACHINE: u16 = 183;
 /// Why a program is not run.
 #[derive(Debug, Error)]
 pub(crate) enum ProgramError {
-    /// No such program.
+    /// There is no such program.
     #[error("{name}: program not found{hint}; check its name, or give its path")]
     NotFound {
-        /// As the user gave it.
+        /// The name that the user gave.
         name: String,
-        /// Where it was looked for.
+        /// Where it was searched.
         hint: &'static str,
     },
-    /// It is there but cannot be run.
+    /// The file exists but cannot be run.
     #[error("{path}: {reason}", path = path.display())]
     NotRunnable {
         /// The file.
         path: PathBuf,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }
 
 impl ProgramError {
-    /// The exit code of `hanare run` for it, as shells and env(1) use them.
+    /// The exit code of `hanare run` for this error, as used by shells and env(1).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             ProgramError::NotFound { .. } => 127,
@@ -54,7 +54,7 @@ impl ProgramError {
     }
 }
 
-/// The file that `name` means, as execvp(3) would find it, judged fit to run under Hanare.
+/// The file that execvp(3) would find for `name`. It must be fit to run under Hanare.
 pub(crate) fn find(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, ProgramError> {
     let search_path = search_path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let path = locate(name, &search_path)?;
@@ -105,7 +105,7 @@ fn refusal(path: &Path, reason: impl Into<String>) -> ProgramError {
     ProgramError::NotRunnable { path: path.to_owned(), reason: reason.into() }
 }
 
-/// What the first bytes of a file say of it.
+/// The kind of a file, by its first bytes.
 enum Kind {
     Script { interpreter: OsString, argument: OsString },
     Elf,
@@ -145,7 +145,7 @@ fn judge_interpreter(
         ));
     }
     judge(interpreter, search_path, depth - 1)?;
-    // `#!/usr/bin/env NAME` runs NAME; what env itself makes of options and assignments is left to env.
+    // `#!/usr/bin/env NAME` runs NAME. Options and assignments are left to env.
     let is_env = interpreter.file_name() == Some(OsStr::new("env"));
     let first = argument.as_bytes().split(|byte| byte.is_ascii_whitespace()).next().unwrap_or_default();
     if is_env && !first.is_empty() && !first.starts_with(b"-") && !first.contains(&b'=') {
@@ -171,7 +171,7 @@ fn kind_of(head: &[u8]) -> Kind {
     }
 }
 
-/// Refuses what the dynamic linker would not load our library into.
+/// Refuses programs into which the dynamic linker would not load the preload library.
 fn judge_elf(path: &Path, file: &File, head: &[u8]) -> Result<(), ProgramError> {
     let broken = || refusal(path, "is a damaged program (its ELF header makes no sense); rebuild it");
     if head.len() < ELF_HEADER_LEN {
@@ -198,7 +198,7 @@ fn judge_elf(path: &Path, file: &File, head: &[u8]) -> Result<(), ProgramError> 
     }
 }
 
-/// The path of the dynamic linker the program asks for.
+/// The path of the dynamic linker that the program asks for.
 fn interpreter_of(file: &File, head: &[u8]) -> io::Result<Option<String>> {
     let damaged = || io::Error::from(io::ErrorKind::InvalidData);
     let table = long(head, 32).ok_or_else(damaged)?;
@@ -278,7 +278,7 @@ mod tests {
         (error.exit_code(), error.to_string())
     }
 
-    /// A 64-bit header of this machine with one program header of type `entry` right behind it.
+    /// A 64-bit header of this machine, followed by one program header of type `entry`.
     fn elf(entry: u32, linker: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56];
         bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -346,7 +346,7 @@ mod tests {
             (with("orphan", b"#!/no/such/interpreter\n", 0o755), "/no/such/interpreter"),
             (dir.path().to_owned(), "directory"),
         ] {
-            // Root may read what others may not, but executes nothing without an x bit.
+            // Root may read any file, but executes only files with an x bit.
             let (code, message) = refused(&path);
             assert_eq!(code, 126, "{message}");
             assert!(message.contains(reason), "{message} lacks {reason}");

@@ -1,4 +1,4 @@
-//! What a run did, for people (`--report`) and for machines (`--stats-json`).
+//! The figures of a run, for people (`--report`) and for programs (`--stats-json`).
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::supervise::End;
 
-/// The figures of one run. The JSON is this structure; units are in the names.
+/// The figures of one run. The JSON has this structure. Units are in the names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Figures {
     hanare_version: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Figures {
     exit_code: u8,
     /// The signal that ended the program.
     signal: Option<u8>,
-    /// Processes in which far memory was set up; 0 when the program never had any.
+    /// Processes that had far memory; 0 when the program never had any.
     processes: u64,
     forks: u64,
     mode: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Figures {
     /// `None` when chosen automatically.
     page_size_bytes: Option<u64>,
     elapsed_s: f64,
-    /// What remains of the elapsed time; 0 when the threads' waits together are longer.
+    /// The elapsed time without the waits; 0 when the threads' waits add up to more.
     calc_s: f64,
     swap_s: f64,
     set_bit_s: f64,
@@ -45,7 +45,7 @@ pub(crate) struct Figures {
     fault_us_p50: f64,
     fault_us_p90: f64,
     fault_us_p99: f64,
-    /// Upper edge of the histogram's highest bucket in use.
+    /// Upper bound of the histogram's highest used bucket.
     fault_us_max: f64,
     requests: u64,
     pages_in: u64,
@@ -58,17 +58,17 @@ pub(crate) struct Figures {
     prefetch_bytes: u64,
     prefetch_used: u64,
     prefetch_wasted: u64,
-    /// Share of the prefetched pages whose fate is known that were used.
+    /// The part of the prefetched pages that were used, among those whose result is known.
     prefetch_accuracy: Option<f64>,
     local_bytes_peak: u64,
     local_bytes_budget: u64,
     far_bytes: u64,
     far_bytes_peak: u64,
-    /// Local bytes of the pager's and the heap's own data at the end.
+    /// Local bytes of Hanare's own data at the end: the pager's and the heap's.
     near_bytes: u64,
-    /// The same for each 4 KiB of the most far memory there was; `None` where it was too little to tell.
+    /// The same for each 4 KiB of the peak of far memory; `None` when there was too little far memory to say.
     near_bytes_per_far_page: Option<f64>,
-    /// Allocations that got ENOMEM for want of room on the servers.
+    /// Allocations that got ENOMEM for lack of room on the servers.
     allocations_refused: u64,
     pages_small: u64,
     pages_large: u64,
@@ -283,7 +283,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Bytes for reading: three or four figures and a unit.
+/// A size for people: three or four digits and a unit.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -1,4 +1,4 @@
-//! `hanare run`: from flags to a program in far memory, and from its end to the exit code and the report.
+//! `hanare run`: from flags to a program with far memory, and from its end to the exit code and the report.
 
 pub(crate) mod choices;
 mod outputs;
@@ -29,36 +29,36 @@ use crate::library::{self, LibraryError};
 use crate::message::say;
 use crate::program::{self, ProgramError};
 use crate::report::Figures;
-use crate::serve::tell_spill;
+use crate::serve::warn_of_spill;
 use crate::signals::Forwarder;
 use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
 use servers::ServersError;
 
-/// The counters' descriptor is moved here, out of the way of programs that use low numbers without asking.
+/// Smallest number for the counters' descriptor, because programs use low numbers without asking.
 const STATS_FD_MIN: i32 = 100;
 const SIGSEGV: u8 = 11;
 const SIGBUS: u8 = 7;
-/// Where a private server spills unless told otherwise: large files that need not outlive a boot belong there.
+/// Default spill directory of a private server. Large files that need not survive a reboot belong there.
 const SPILL_DEFAULT: &str = "/var/tmp";
 
 const EXAMPLES: &str = "\
 Examples:
-  hanare run --local 256M -- sort -S 1200M big.txt     sort in 1200M of which 256M are here
-  hanare run --local 25% --report -- ./simulate        a quarter of what it allocates is here
+  hanare run --local 256M -- sort -S 1200M big.txt     sort with 1200M, 256M of it local
+  hanare run --local 25% --report -- ./simulate        a quarter of its allocations is local
   hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
 
 Memory servers are started with 'hanare serve'.
-Variables: every HANARE_* variable is a default for its flag (HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, \
-HANARE_FAR, HANARE_POLICY, HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE), and HANARE_STATIC (on), \
-HANARE_RESERVE (256G), HANARE_TIMEOUT (3 s) and HANARE_DISABLE have none.";
+Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_POLICY, \
+HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE. These have no flag: HANARE_STATIC (on), HANARE_RESERVE (256G), \
+HANARE_TIMEOUT (3 s), HANARE_DISABLE.";
 
 /// Run a program whose large allocations live in far memory.
 ///
-/// At most --local bytes of them are in this machine's memory at any moment; the rest is on memory servers, or, when
-/// none is named, in a private one that is started for the run and keeps them in memory up to --memory and then in a
-/// spill file. The program is not changed: its output, its exit code and its signals are its own.
+/// At most --local bytes of them are in this machine's memory at any moment. The rest is on memory servers or, when
+/// none is named, in a private one that is started for the run. A private server keeps pages in memory up to --memory,
+/// and then in a spill file. The program is not changed: its output, its exit code and its signals are its own.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct RunArgs {
@@ -66,17 +66,17 @@ pub(crate) struct RunArgs {
     /// compute node's line of the host file, else half of the memory available.
     #[arg(long, value_name = "SIZE|PERCENT", allow_negative_numbers = true)]
     local: Option<Local>,
-    /// A memory server, and how much of it to use; may be given several times.
+    /// A memory server, and how much of it to use. May be given several times.
     #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]")]
     servers: Vec<ServerSpec>,
     /// A host file: 'HOST MEGABYTES' lines, the compute node first.
     #[arg(short = 'f', value_name = "HOSTFILE")]
     hostfile: Option<PathBuf>,
-    /// Use the first N hosts of the host file, the compute node counted.
+    /// Use the first N hosts of the host file, including the compute node.
     #[arg(short = 'n', value_name = "N", requires = "hostfile")]
     count: Option<usize>,
-    /// What becomes far: every allocation (all), large ones (128K and more), or those from a size on. Default: large.
-    /// Below 128K only in thread mode.
+    /// What becomes far: every allocation (all), large ones (128K and more), or those of at least SIZE. Default: large.
+    /// Sizes below 128K work only in thread mode.
     #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far, allow_negative_numbers = true)]
     far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
@@ -86,7 +86,7 @@ pub(crate) struct RunArgs {
     policy: Option<String>,
     #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices::flag_help("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
-    /// How touches are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
+    /// How accesses to far pages are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
     /// Memory limit of the private server. Default: half of the memory available.
@@ -98,7 +98,7 @@ pub(crate) struct RunArgs {
     /// File with the key shared with the memory servers.
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
-    /// Let idle CPUs sleep while small pages are faulted in one after the other, at the price of slower faults.
+    /// Let idle CPUs sleep while small pages are faulted in one after the other. This makes faults slower.
     #[arg(long)]
     no_warm: bool,
     /// Print a summary at the end, on stderr or to FILE.
@@ -112,22 +112,22 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// Why a program was not run, or not reported on.
+/// Why a program was not run, or has no report.
 #[derive(Debug, Error)]
 pub(crate) enum RunError {
-    /// There is nothing to run.
+    /// No program is given.
     #[error("no PROGRAM is given; see 'hanare run --help'")]
     NoProgram,
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The host file was refused.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
-    /// A key for nobody.
+    /// A key is given, but no server.
     #[error("--key is for named memory servers, and none is named; add --server HOST or leave it away")]
     KeyAlone,
-    /// The machine's memory is unknown.
+    /// The machine's memory size is unknown.
     #[error("{0}; give --local and --memory")]
     Memory(#[from] MemoryError),
     /// The machine has less memory.
@@ -136,22 +136,22 @@ pub(crate) enum RunError {
     /// The program cannot be run.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// Our library is missing.
+    /// The preload library is missing.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// A named server is no use.
+    /// A named server cannot be used.
     #[error(transparent)]
     Servers(#[from] ServersError),
-    /// The private server is no use.
+    /// The private server cannot be used.
     #[error(transparent)]
     Private(#[from] PrivateError),
-    /// No process could have far memory with these settings.
+    /// With these settings, no process could have far memory.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// No counters.
+    /// The counters could not be created.
     #[error(transparent)]
     Stats(#[from] StatsError),
-    /// A file for the figures cannot be written.
+    /// An output file cannot be written.
     #[error(transparent)]
     Outputs(#[from] OutputsError),
     /// Signals cannot be caught.
@@ -169,7 +169,7 @@ pub(crate) enum RunError {
 }
 
 impl RunError {
-    /// The exit code of `hanare run` for it.
+    /// The exit code of `hanare run` for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             RunError::Program(error) => error.exit_code(),
@@ -179,23 +179,23 @@ impl RunError {
     }
 }
 
-/// Where a run is recorded.
+/// Where to record a run.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    /// The file, which is there and empty, by its whole path.
+    /// The absolute path of the file, which exists and is empty.
     pub(crate) path: PathBuf,
-    /// Most bytes of it, if not the default.
+    /// Largest size of the file in bytes, if not the default.
     pub(crate) bytes: Option<u64>,
 }
 
 impl RunArgs {
-    /// Whether nothing is to be run.
+    /// Whether the user only asks for a list of names, so that nothing is run.
     pub(crate) fn only_asks_for_help(&self) -> bool {
         [&self.policy, &self.prefetch].into_iter().any(|choice| choice.as_deref() == Some(choices::HELP))
     }
 }
 
-/// Runs the program, recorded if asked for, and returns the command's exit code.
+/// Runs the program, records it if asked for, and returns the command's exit code.
 pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
     if args.policy.as_deref() == Some(choices::HELP) {
         choices::print(POLICIES, DEFAULT_POLICY);
@@ -220,7 +220,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let library = library::find()?;
     let mut outputs = Outputs::open(args.report.as_deref(), args.stats_json.as_deref())?;
 
-    // From here on something must be undone at the end, so a signal may no longer simply end the command.
+    // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
     let (tree, tree_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|errno| RunError::Descriptor(errno.into()))?;
@@ -239,7 +239,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     }
     let (stats_fd, stats) = Stats::create()?;
     let stats = Arc::new(stats);
-    // Only speed is lost without them.
+    // Without the pollers, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
@@ -249,22 +249,22 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     vars.extend(carried.map(|limits| (limits::VARIABLE.into(), limits.into())));
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((pollers, tree_end));
-    tell_of_core(&end, stats.far_bytes.load(Relaxed));
-    tell_of_stacks(&end, settings.mode, stats.far_bytes.load(Relaxed));
+    warn_of_core(&end, stats.far_bytes.load(Relaxed));
+    explain_stack(&end, settings.mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {
         private.program_ended();
     }
     forwarder.stop();
     let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
     if let Err(error) = outputs.write(&figures) {
-        // The program has run: its exit code counts, and the lost figures are only told.
+        // The program has run, so its exit code counts. The lost figures are only reported.
         say(&error.to_string());
     }
     Ok(end.exit_code())
 }
 
-/// A core file holds no far memory, and debuggers show zeroes in its place, which must not pass for data.
-fn tell_of_core(end: &End, far_bytes: u64) {
+/// Says that a core file lacks far memory. Debuggers show zeroes in its place, which must not be mistaken for data.
+fn warn_of_core(end: &End, far_bytes: u64) {
     if end.dumped_core() && far_bytes > 0 {
         say(&format!(
             "the core file lacks the program's {far_bytes} bytes of far memory: debuggers show zeroes there, or nothing; \
@@ -273,9 +273,9 @@ fn tell_of_core(end: &End, far_bytes: u64) {
     }
 }
 
-/// Where the trap is a signal, its frame needs a page of the stack. The kernel ends a program whose stack is far, and nothing
-/// in the program can tell of it.
-fn tell_of_stacks(end: &End, mode: Mode, far_bytes: u64) {
+/// Explains a SIGSEGV or SIGBUS that a far stack may have caused. In signal modes, the signal's frame needs a page of
+/// the stack. If that page is far, the kernel ends the program, and nothing in the program can report it.
+fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
     let name = match (end.signal(), mode) {
         (Some(SIGSEGV), Mode::Sigsegv | Mode::Sigbus) => "SIGSEGV",
         (Some(SIGBUS), Mode::Sigbus) => "SIGBUS",
@@ -289,14 +289,14 @@ fn tell_of_stacks(end: &End, mode: Mode, far_bytes: u64) {
     }
 }
 
-/// Limits on address space and data are the program's, which finds them in its environment: the private server and the
-/// command need more addresses than they have memory.
+/// Raises the soft limits on address space and data for the private server and the command, which need more addresses
+/// than they have memory. The program gets its own limits back through its environment.
 fn lift_limits() -> Result<Option<String>, RunError> {
     let outer = std::env::var(limits::VARIABLE).ok();
     limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))
 }
 
-/// Flags before variables before the host file before the defaults.
+/// A flag goes before a variable, a variable before the host file, and the host file before the default.
 fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     let hosts = args.hostfile.as_deref().map(|path| Hostfile::read(path, args.count)).transpose()?;
     let local = match (args.local, &hosts) {
@@ -311,7 +311,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
             std::env::var_os(variable).filter(|value| !value.is_empty()).or_else(|| Some(local.to_string().into()))
         }
         "HANARE_LOCAL" => Some(local.to_string().into()),
-        // These belong to one run; inherited from an outer one they would name things that are not ours.
+        // These variables belong to one run. Inherited from an outer run, they would name its servers.
         "HANARE_STATS_FD" | "HANARE_STATS_PID" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
         "HANARE_SERVERS" if named || wants_private => None,
         _ => std::env::var_os(variable),
@@ -333,7 +333,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     Ok(settings)
 }
 
-/// Refuses budgets that this machine can never hold, and tells of those that it cannot hold now.
+/// Refuses budgets that this machine can never hold, and warns about those that it cannot hold now.
 fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
     let from_variable = std::env::var_os("HANARE_LOCAL").is_some_and(|value| !value.is_empty());
     let local_of = match () {
@@ -346,12 +346,12 @@ fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
         asked.push((local_of, bytes));
     }
     asked.extend(args.memory.map(|bytes| ("--memory", bytes)));
-    tell_memory(&asked)
+    warn_of_memory(&asked)
 }
 
-/// Refuses sizes beyond all memory, one by one, and tells when all of them together are more than is available.
-pub(crate) fn tell_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
-    // Where the machine's memory is unknown nothing can be said of it.
+/// Refuses each size that is beyond all memory. Warns when all of them together are more than is available.
+pub(crate) fn warn_of_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
+    // Where the machine's memory size is unknown, nothing can be checked.
     let Ok(memory) = Memory::now() else { return Ok(()) };
     for (what, bytes) in asked {
         fits::check(what, *bytes, &memory)?;
@@ -365,7 +365,7 @@ pub(crate) fn tell_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// Half of what is left beside the program's own local memory, which may be all that a container has.
+/// Half of what remains beside the program's own local memory, which may be all that a container has.
 pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     const LEAST: u64 = 16 << 20;
     let local = if let Local::Bytes(bytes) = local { bytes } else { 0 };
@@ -381,12 +381,12 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
     let private = Private::start(&PrivateOptions { command: &command, memory, spill, tree: Some(tree), warm: None })?;
     if args.spill.is_some() {
-        spill.iter().for_each(|dir| tell_spill(dir));
+        spill.iter().for_each(|dir| warn_of_spill(dir));
     }
     Ok(private)
 }
 
-/// Where a private server spills, as `--spill` says.
+/// The spill directory of a private server, as `--spill` says.
 pub(crate) fn spill_of(flag: Option<&Path>) -> Option<&Path> {
     match flag {
         Some(dir) if dir == Path::new("none") => None,
@@ -395,7 +395,7 @@ pub(crate) fn spill_of(flag: Option<&Path>) -> Option<&Path> {
     }
 }
 
-/// Whether files in `dir` lie on a disk that we may write: spilling to a file system in memory would save none.
+/// Whether files in `dir` are on a writable disk. Spilling to a file system in memory would save no memory.
 fn is_disk(dir: &Path) -> bool {
     const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
     let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();

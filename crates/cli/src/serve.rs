@@ -1,4 +1,4 @@
-//! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program here (`--private`).
+//! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program on this machine (`--private`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ use thiserror::Error;
 
 use crate::leftover::{AGE, remove_private};
 use crate::message::say;
-use crate::run::tell_memory;
+use crate::run::warn_of_memory;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,42 +31,42 @@ Examples:
   head -c 32 /dev/urandom > key; chmod 600 key     a key, to be copied to the other machines
   hanare serve --memory 64G --listen 0.0.0.0 --key key
                                                    for programs elsewhere that have the key
-  hanare serve --memory 8G --spill /scratch        8G in memory, the rest on a disk
+  hanare serve --memory 8G --spill /scratch        8G in memory, the rest on disk
   hanare serve --memory 64G --client-quota 16G     no client gets more than 16G
   hanare status node7                              who uses it, and how much
-SIGTERM and SIGINT finish what is in flight and end it with exit code 0.";
+On SIGTERM or SIGINT, the server finishes the requests in flight and ends with exit code 0.";
 
 /// Lend memory to programs that run under 'hanare run'.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// Memory to lend, at most what this machine has; with --spill, what is kept in memory before files are used.
-    /// Default: half of the memory available.
+    /// Memory to lend, at most what this machine has. With --spill: memory to fill before files are used. Default: half
+    /// of the memory available.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Address to listen on; may be given several times. Default: 127.0.0.1:7441. One that other machines can reach
-    /// needs --key.
+    /// Address to listen on. May be given several times. Default: 127.0.0.1:7441. An address that other machines can
+    /// reach needs --key.
     #[arg(long, value_name = "HOST[:PORT]")]
     listen: Vec<Endpoint>,
     /// Unix socket to listen on, for programs of this machine.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// As 'hanare run' starts it: quiet, on this Unix socket only, and ends when its standard input does.
+    /// Serve as 'hanare run' starts it: quietly, on this Unix socket only, until standard input ends.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix"])]
     private: Option<PathBuf>,
     /// With --private: a descriptor whose other end the program and its children hold.
     #[arg(long, value_name = "FD", requires = "private", hide = true)]
     tree: Option<i32>,
-    /// With --private: process and descriptor of the counters of a program, for whose faults idle CPUs are kept awake.
+    /// With --private: process and descriptor of a program's counters. Idle CPUs poll while that program has faults.
     #[arg(long, value_name = "PID:FD", requires = "private", hide = true)]
     warm: Option<String>,
-    /// Directory for a spill file, used when the memory is full. 1G of its disk is always left free.
+    /// Directory for a spill file, used when the memory is full. 1G of its disk always stays free.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
-    /// The most that each client may keep here, so that one cannot take all. Default: no quota.
+    /// The most that each client may keep here, so that no client takes all. Default: no quota.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     client_quota: Option<u64>,
-    /// File with the key that clients must have.
+    /// File with the key that clients must hold.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -74,16 +74,16 @@ pub(crate) struct ServeArgs {
 /// Why memory could not be lent.
 #[derive(Debug, Error)]
 pub(crate) enum ServeError {
-    /// The key is no use.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The server could not be set up.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The machine's memory is unknown.
+    /// The machine's memory size is unknown.
     #[error("{0}; give --memory")]
     Memory(#[from] MemoryError),
-    /// No directory for a run's socket.
+    /// The directory for a run's socket could not be made.
     #[error("cannot make a directory for the private memory server: {0}; set TMPDIR to a writable directory")]
     Directory(io::Error),
     /// The machine has less memory.
@@ -94,26 +94,26 @@ pub(crate) enum ServeError {
     Signals(io::Error),
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
-    // A file that grows beyond `ulimit -f` is to be an error that is told, not the end of the server.
+    // A file that grows beyond `ulimit -f` must cause an error that is reported, not the end of the server.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(ServeError::Signals)?;
     if args.private.is_none() {
         let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
-        tell_memory(&asked)?;
+        warn_of_memory(&asked)?;
         let server = bind(&args)?;
-        args.spill.as_deref().iter().for_each(|dir| tell_spill(dir));
+        args.spill.as_deref().iter().for_each(|dir| warn_of_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
         announce(&server, &args);
         server.run()?;
         return Ok(0);
     }
-    // The starter reads one line and words the failure itself, so that the user sees one line and not two.
+    // The starter reads one line and words the failure itself, so that the user sees only one message.
     match make_directory(args.private.as_deref()).and_then(|()| bind(&args)) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
-            // Only speed is lost without them.
-            let _pollers = args.warm.as_deref().and_then(warm);
+            // Without the pollers, only speed is lost.
+            let _pollers = args.warm.as_deref().and_then(start_polling);
             tell_starter("ready");
             sweep(args.private.as_deref());
             let ended = server.run();
@@ -150,8 +150,8 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     Ok(Server::bind(config)?)
 }
 
-/// Tells when nothing can be spilled as things are. Whether files can be made there at all the server finds out.
-pub(crate) fn tell_spill(dir: &Path) {
+/// Warns when nothing can be spilled at present. The server itself finds out whether files can be made there.
+pub(crate) fn warn_of_spill(dir: &Path) {
     let margin = ServerConfig::new(Vec::new(), 0).spill_margin;
     if let Ok(disk) = rustix::fs::statvfs(dir)
         && disk.f_bavail.saturating_mul(disk.f_frsize) <= margin
@@ -167,7 +167,7 @@ fn announce(server: &Server, args: &ServeArgs) {
     say(&format!("serving {memory}memory on {}", addresses.join(", ")));
 }
 
-/// SIGTERM and SIGINT drain and end the server.
+/// Makes SIGTERM and SIGINT end the server in good order.
 fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -178,18 +178,18 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     Ok(())
 }
 
-/// The end of standard input, which is the end of the starter, ends the server; so does SIGTERM. The terminal's signals
-/// are for the program: its memory must outlive what it does in answer to them.
+/// Ends the server when standard input ends, which means that the starter has ended, and on SIGTERM. Ignores the
+/// terminal's signals, which are for the program: its memory must exist until the program has handled them.
 fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let on_end = stop.clone();
     std::thread::Builder::new().name("starter".to_owned()).spawn(move || {
-        let mut told = [0; 64];
+        let mut line = [0; 64];
         loop {
-            match io::stdin().read(&mut told) {
-                Ok(len @ 1..) if told[..len] == *private::ENDED => return outlast(&on_end, tree.as_ref()),
+            match io::stdin().read(&mut line) {
+                Ok(len @ 1..) if line[..len] == *private::ENDED => return outlast(&on_end, tree.as_ref()),
                 Ok(1..) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => return on_end.stop(),
@@ -205,8 +205,8 @@ fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps idle CPUs awake for the program whose counters these are.
-fn warm(counters: &str) -> Option<Pollers> {
+/// Makes idle CPUs poll for the program that has these counters.
+fn start_polling(counters: &str) -> Option<Pollers> {
     let (pid, fd) = counters.split_once(':')?;
     let stats = Stats::attach(Some(fd.parse().ok()?), Some(pid.parse().ok()?)).ok()?;
     Pollers::start(Arc::new(stats)).ok()
@@ -214,7 +214,7 @@ fn warm(counters: &str) -> Option<Pollers> {
 
 /// Stops the server when the last process of the program and the last session have ended.
 fn outlast(server: &StopHandle, tree: Option<&File>) {
-    /// How long sessions may take to be seen to have ended, and processes that are ending to end.
+    /// Time for the server to notice the end of sessions, and for ending processes to end.
     const GRACE: Duration = Duration::from_millis(300);
     const LOOK_EVERY: Duration = Duration::from_millis(20);
     let began = Instant::now();
@@ -229,7 +229,7 @@ fn outlast(server: &StopHandle, tree: Option<&File>) {
     server.stop();
 }
 
-/// The pipe end that the starter left open under this number.
+/// The end of the pipe that the starter left open under this number.
 fn own_copy(fd: i32) -> Option<File> {
     File::options()
         .read(true)
@@ -238,22 +238,22 @@ fn own_copy(fd: i32) -> Option<File> {
         .ok()
 }
 
-/// Whether anybody holds the other end of a pipe.
+/// Whether any process holds the other end of a pipe.
 fn is_held(pipe: &File) -> bool {
     let mut ready = [rustix::event::PollFd::new(pipe, rustix::event::PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // An end that cannot be looked at is no reason to stay.
+    // If the pipe cannot be polled, it counts as closed, so that the server does not stay for ever.
     rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count == 0)
 }
 
-/// The directory of a socket, where its name says that it is a run's own.
+/// The directory of a socket, if its name shows that it belongs to one run.
 fn run_directory(socket: Option<&Path>) -> Option<&Path> {
     let dir = socket.and_then(Path::parent)?;
     dir.file_name()?.to_string_lossy().starts_with(private::DIR_PREFIX).then_some(dir)
 }
 
-/// Makes the directory of a run's socket, which only this user may enter. The server does so, and not who starts it: it
-/// outlives a starter that is killed, and leaves nothing. One that is there already has to be this user's alone.
+/// Makes the directory of a run's socket, which only this user may enter. The server makes it, not the starter, because
+/// the server outlives a killed starter and can remove it. An existing directory must be accessible to this user only.
 fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
     let Some(dir) = run_directory(socket) else { return Ok(()) };
     let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
@@ -269,23 +269,23 @@ fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
     }
 }
 
-/// Removes what servers of other runs left that were killed, while this one serves already.
+/// Removes what killed servers of other runs left, while this one already serves.
 fn sweep(socket: Option<&Path>) {
     let Some(tmp) = run_directory(socket).and_then(Path::parent).map(Path::to_owned) else { return };
-    // The next server does it where this one cannot.
+    // The next server does it if this one cannot.
     let _ = std::thread::Builder::new().name("sweep".to_owned()).spawn(move || remove_private(&tmp, AGE));
 }
 
 /// Removes the directory of a run's socket, if it is empty.
 fn remove_directory(socket: Option<&Path>) {
     if let Some(dir) = run_directory(socket) {
-        // The starter may have been first.
+        // The starter may have removed it already.
         let _ = std::fs::remove_dir(dir);
     }
 }
 
 fn tell_starter(line: &str) {
     let one_line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // A starter that no longer listens has ended, and then the end of standard input follows.
+    // A starter that no longer listens has ended. Then standard input ends too.
     let _ = writeln!(io::stdout(), "{one_line}");
 }

@@ -1,9 +1,9 @@
-//! Signals sent to `hanare run` reach the program, once.
+//! Passes signals sent to `hanare run` on to the program, once each.
 //!
-//! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it by themselves;
-//! those that another process sent to the command alone are passed on. The command itself outlives them all: it ends
-//! when the program has ended. A signal that was ignored when the command started (Ctrl-C in the background of a script) is
-//! ignored by the program at its start, too; it is passed on all the same, for the program may have caught it since.
+//! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it directly.
+//! Signals that another process sends to the command alone are passed on. The command survives all of them and ends
+//! when the program has ended. If a signal was ignored when the command started (Ctrl-C in the background of a script),
+//! the program starts with it ignored, too. It is passed on all the same, because the program may have caught it since.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,9 +20,9 @@ use signal_hook::low_level::siginfo::Cause;
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 enum Target {
-    /// No program yet; the signals that wait for it, each once, in the order in which they came.
+    /// There is no program yet. These signals wait for it, each once, in the order of their arrival.
     Awaited { pending: Vec<i32> },
-    /// The program. A pidfd names it even after its number has been given to another process.
+    /// The program runs. A pidfd names it even after its number has been given to another process.
     Running { pid: i32, pidfd: OwnedFd },
 }
 
@@ -37,7 +37,8 @@ pub(crate) struct Forwarder {
 impl Forwarder {
     /// Begins to catch signals.
     pub(crate) fn install() -> io::Result<Self> {
-        // An inherited "ignore" for SIGCHLD would reap the program before its exit code is read; any handler ends it.
+        // An inherited "ignore" for SIGCHLD would reap the program before its exit code is read. Any handler prevents
+        // that.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let ignored = ignored_mask();
         let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
@@ -65,12 +66,12 @@ impl Forwarder {
         }
     }
 
-    /// The signals that the program is to find ignored, bit n-1 for signal n.
+    /// The signals that the program must start with ignored: bit n-1 for signal n.
     pub(crate) fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Names the program, which receives what came for it meanwhile.
+    /// Names the program, and sends it the signals that came before.
     pub(crate) fn started(&self, program: &Child) -> io::Result<()> {
         let pid = Pid::from_child(program);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -82,10 +83,10 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Ends the forwarding. The signals it caught have no effect from here on.
+    /// Ends the forwarding. Later signals have no effect.
     pub(crate) fn stop(self) {
         self.handle.close();
-        // The thread only ever loops over signals; a panic in it would already have been printed.
+        // The thread only loops over signals. A panic in it has been printed.
         let _ = self.thread.join();
     }
 }
@@ -100,7 +101,7 @@ fn pass_on(target: &mut Target, origin: &Origin, ignored: u64) {
         Target::Awaited { pending } => note(pending, origin.signal),
         Target::Running { pid, pidfd } => {
             let from_terminal = origin.cause == Cause::Kernel;
-            // A program that signals its own process group has signalled itself already.
+            // A program that signals its own process group has already received the signal.
             let from_program = origin.process.as_ref().is_some_and(|sender| sender.pid == *pid);
             if !from_terminal && !from_program {
                 send(pidfd, origin.signal);
@@ -113,7 +114,7 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// A signal that came several times is pending once, as in the kernel.
+/// A signal that came several times is pending only once, as in the kernel.
 fn note(pending: &mut Vec<i32>, signal: i32) {
     if !pending.contains(&signal) {
         pending.push(signal);
@@ -122,12 +123,12 @@ fn note(pending: &mut Vec<i32>, signal: i32) {
 
 fn send(pidfd: &OwnedFd, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
-        // It fails only when the program has ended, and then nobody is left to receive the signal.
+        // This fails only if the program has ended. Then there is no receiver.
         let _ = pidfd_send_signal(pidfd, signal);
     }
 }
 
-/// The signals this process ignores, bit n-1 for signal n.
+/// The signals that this process ignores: bit n-1 for signal n.
 fn ignored_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

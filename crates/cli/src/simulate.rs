@@ -1,4 +1,4 @@
-//! `hanare simulate`: what a run would have cost under other policies, and clusters of processors.
+//! `hanare simulate`: the cost of a run under other policies, and clusters of processors.
 
 mod cluster;
 mod output;
@@ -25,7 +25,7 @@ use self::sweep::SweepArgs;
 use crate::message::say;
 use crate::trace::{FileError, read_trace};
 
-/// Simulate what a recorded run would have cost under other settings, or a cluster of processors.
+/// Simulate a recorded run under other settings, or a cluster of processors.
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
@@ -45,26 +45,26 @@ Examples:
   hanare simulate policies --trace sort.trace --local 25%,50%,75%
   hanare simulate policies --trace sort.trace --policies 'lru,simple,opt' --json - --html sort.html";
 
-/// Run replacement policies over a recorded run, and OPT, which knows the future, beside them.
+/// Run replacement policies over a recorded run. OPT, which knows the future, is the bound.
 ///
-/// Misses are touches of pages that are not in local memory; transfers in are those whose bytes had been written back;
-/// protects are the pages hidden for a policy.
+/// Misses are references to pages that are not in local memory. Transfers in are misses of pages whose bytes had been
+/// written back. Protects are pages unmapped so that a policy sees the next access.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 struct PoliciesArgs {
     /// A trace that 'hanare trace record' wrote.
     #[arg(long, value_name = "FILE", required_unless_present = "string", conflicts_with = "string")]
     trace: Option<PathBuf>,
-    /// A text file instead: a page number a line, in decimal, with a 'w' behind it for a write.
+    /// A text file instead: a decimal page number on each line, followed by 'w' for a write.
     #[arg(long, value_name = "FILE")]
     string: Option<PathBuf>,
-    /// Local memory: percentages of the different pages touched, or numbers of pages (1000p).
+    /// Local memory: percentages of the distinct pages referenced, or numbers of pages (1000p).
     #[arg(long, value_name = "SIZES", default_value = "25%,50%,75%")]
     local: String,
-    /// Policies, each with :PARAM=VALUE,... if wanted, separated by commas or semicolons; 'opt' is one. Default: all.
+    /// Policies, each with :PARAM=VALUE,... if wanted, separated by commas or semicolons. 'opt' is one. Default: all.
     #[arg(long, value_name = "NAMES")]
     policies: Option<String>,
-    /// Which touches of pages in view policies are told of: 'traps', those that trap in a live run, or 'all'.
+    /// Which references to pages in view policies see: 'traps', those that trap in a live run, or 'all'.
     #[arg(long, value_enum, value_name = "traps|all", default_value = "traps", hide_possible_values = true)]
     visible: Seen,
     /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
@@ -82,55 +82,55 @@ enum Seen {
     All,
 }
 
-/// Why nothing was simulated.
+/// Why a simulation has no result.
 #[derive(Debug, Error)]
 pub(crate) enum SimulateError {
-    /// The trace.
+    /// The trace cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The reference string.
+    /// The reference string is invalid.
     #[error("{path}: {source}", path = path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: StringError,
     },
-    /// The policies or sizes.
+    /// The policies or sizes are invalid.
     #[error(transparent)]
     Sim(#[from] SimError),
-    /// A file for the results.
+    /// A result file cannot be written.
     #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
     Write {
         /// The flag that named it.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Standard output is gone.
+    /// Standard output cannot be written.
     #[error("cannot print: {0}")]
     Print(io::Error),
-    /// A setting of the cluster simulation.
+    /// A setting of the cluster simulation is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The file with the settings, or a flag of the cluster simulation.
+    /// The settings file or a flag of the cluster simulation is invalid.
     #[error("{0}")]
     Settings(String),
-    /// A run of the cluster simulation.
+    /// A run of the cluster simulation failed.
     #[error(transparent)]
     Cell(RunError),
     /// Signals could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
-    /// Ctrl-C, or another signal that ends programs.
+    /// Ctrl-C or another terminating signal arrived.
     #[error("interrupted; no file was written")]
     Interrupted(i32),
 }
 
 impl SimulateError {
-    /// The exit code: 128 and the signal's number where one ended it, as a shell would say, and else 125.
+    /// The exit code: 128 plus the signal's number after a signal, as in a shell, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted(signal) => 128 + *signal as u8,
@@ -139,7 +139,7 @@ impl SimulateError {
     }
 }
 
-/// Does what was asked for.
+/// Runs the chosen subcommand.
 pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
     match &args.what {
         What::Policies(args) => policies(args),
@@ -153,7 +153,7 @@ fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
     check_policies(&chosen)?;
     let locals = Local::parse_list(&args.local)?;
     let (header, string) = source(args)?;
-    // Checked beforehand, so that a bad path costs no time.
+    // Checked first, so that a bad path wastes no time.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     let json = json.map(|path| Output::new("--json", path)).transpose()?;
     let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
@@ -170,14 +170,14 @@ fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
         );
     }
     let progress = Progress::new();
-    let told = |done, total: u64| progress.tell(done as f64 / total.max(1) as f64);
-    let rows = hanare_sim::policies::simulate(&string, &job, &told);
+    let report = |done, total: u64| progress.show(done as f64 / total.max(1) as f64);
+    let rows = hanare_sim::policies::simulate(&string, &job, &report);
     progress.clear();
     let rows = rows?;
     let results = Results::new(args, header.as_ref(), &string, &rows);
     if let Some(page) = page {
-        let note = format!("{} touches of {} pages.", string.touches(), string.distinct());
-        page.write(&html::page(&results.title(), &note, &rows, string.touches()))?;
+        let note = format!("{} references to {} pages.", string.references(), string.distinct());
+        page.write(&html::page(&results.title(), &note, &rows, string.references()))?;
     }
     let text = serde_json::to_string_pretty(&results).map_err(|error| SimulateError::Print(error.into()))?;
     match json {
@@ -208,7 +208,7 @@ fn print(text: &str) -> Result<u8, SimulateError> {
     }
 }
 
-/// The results as they are written out.
+/// The results in the form that is written.
 #[derive(Serialize)]
 struct Results {
     source: String,
@@ -242,7 +242,7 @@ impl Results {
             policy: row.policy.clone(),
             local_percent: row.local_percent,
             local_pages: row.local_pages,
-            hits: string.touches().saturating_sub(row.figures.misses),
+            hits: string.references().saturating_sub(row.figures.misses),
             misses: row.figures.misses,
             transfers_in: row.figures.transfers_in,
             write_backs: row.figures.write_backs,
@@ -256,7 +256,7 @@ impl Results {
             recorded_policy: header.map(|header| header.policy.clone()),
             unit_bytes: header.map(|header| header.unit_bytes),
             visible: args.visible,
-            touches: string.touches(),
+            touches: string.references(),
             distinct_pages: string.distinct(),
             rows: rows.iter().map(line).collect(),
         }

@@ -1,4 +1,4 @@
-//! `hanare status`: what a memory server holds, and for whom.
+//! `hanare status`: what a memory server holds, in all and for each session.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,21 +11,21 @@ use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Tra
 use serde::Serialize;
 use thiserror::Error;
 
-/// How long connecting and each answer may take.
+/// Time that connecting may take, and that each answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
   hanare status node7                      the server on node7, port 7441
-  hanare status /run/hanare.sock --json    one on a Unix socket, for a script
-  hanare status node7:7500 --key key       one that asks for a key
-Rates are of the last few seconds. A client of the same host copies its pages itself: its rates are not known.";
+  hanare status /run/hanare.sock --json    a server on a Unix socket, for a script
+  hanare status node7:7500 --key key       a server that needs a key
+Rates are of the last few seconds. A client on the same host copies its pages itself, so its rates are not known.";
 
-/// Say what a memory server holds, and for whom.
+/// Say what a memory server holds, in all and for each session.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
-    /// The server: HOST, HOST:PORT or a Unix socket's path.
+    /// The server: HOST, HOST:PORT or the path of a Unix socket.
     #[arg(value_name = "HOST[:PORT]")]
     server: Endpoint,
     /// Print JSON.
@@ -39,18 +39,18 @@ pub(crate) struct StatusArgs {
 /// Why a server's state is not known.
 #[derive(Debug, Error)]
 pub(crate) enum StatusError {
-    /// The key is no use.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The server is not there; the message names it.
+    /// The server cannot be reached. The message names it.
     #[error(transparent)]
     Unreachable(Box<LinkError>),
-    /// It does not answer as a memory server should.
+    /// The server gives a wrong answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
         endpoint: Endpoint,
-        /// What went wrong.
+        /// The error.
         source: Box<LinkError>,
     },
     /// The answer could not be printed.
@@ -58,14 +58,14 @@ pub(crate) enum StatusError {
     Print(#[from] io::Error),
 }
 
-/// The JSON of `hanare status`; units are in the names.
+/// The JSON of `hanare status`. Units are in the names.
 #[derive(Debug, Serialize)]
 struct Sheet {
     server: String,
     hanare_version: String,
     uptime_s: f64,
     memory_limit_bytes: u64,
-    /// Counted against the limit; `memory_free_bytes` of it wait for the next that needs them.
+    /// Memory counted against the limit. `memory_free_bytes` of it are free blocks kept for reuse.
     memory_bytes: u64,
     memory_free_bytes: u64,
     spill_bytes: u64,
@@ -81,7 +81,7 @@ struct Sheet {
     sessions: Vec<Line>,
 }
 
-/// One session in it.
+/// One session in the JSON.
 #[derive(Debug, Serialize)]
 struct Line {
     session: u64,
@@ -103,7 +103,7 @@ struct Line {
     write_bytes_per_s: Option<u64>,
 }
 
-/// Asks the server and prints what it says.
+/// Asks the server and prints its answer.
 pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     let key = args.key.as_deref().map(Key::from_file).transpose()?;
     let (status, sessions) = fetch_sessions(&args.server, key.as_ref(), TIMEOUT).map_err(|error| match error {
@@ -116,7 +116,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
         false => sheet.text(),
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A reader that left early has what it wanted.
+        // A reader that closes the pipe early has what it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         other => other.map(|()| 0).map_err(StatusError::Print),
     }
@@ -227,7 +227,7 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// A size as people write it where it is a round one, else to one decimal of the largest unit that fits.
+/// A size for people: round ones as written by hand, others with one decimal of the largest unit that fits.
 fn human(bytes: u64) -> String {
     let exact = format_size(bytes);
     if bytes < 1024 || exact.len() <= 5 && exact.ends_with(['K', 'M', 'G', 'T']) {

@@ -1,4 +1,4 @@
-//! Starting the program and waiting for its end.
+//! Starts the program and waits for its end.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::signals::Forwarder;
 
-/// Why the program was not run to its end.
+/// Why the program did not run to its end.
 #[derive(Debug, Error)]
 pub(crate) enum SuperviseError {
     /// The kernel refused to run it.
@@ -19,17 +19,17 @@ pub(crate) enum SuperviseError {
     Spawn {
         /// The program's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It runs, but its end cannot be waited for.
+    /// The program runs, but the command cannot wait for its end.
     #[error("cannot wait for the program: {0}")]
     Wait(io::Error),
 }
 
 /// How the program ended.
 pub(crate) enum End {
-    /// It ended by itself, with this code.
+    /// It ended with this code.
     Exited(u8),
     /// This signal ended it.
     Signalled {
@@ -41,7 +41,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The exit code of `hanare run` for it.
+    /// The exit code of `hanare run` for this end.
     pub(crate) fn exit_code(&self) -> u8 {
         match *self {
             End::Exited(code) => code,
@@ -57,12 +57,12 @@ impl End {
         }
     }
 
-    /// Whether it left a core file.
+    /// Whether the system wrote a core file.
     pub(crate) fn dumped_core(&self) -> bool {
         matches!(self, End::Signalled { core: true, .. })
     }
 
-    /// Of a process that was waited for.
+    /// The end of a process, from the status of wait(2).
     pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             // Both are below 256 and 128 by the definition of wait(2)'s status.
@@ -73,8 +73,8 @@ impl End {
     }
 }
 
-/// Runs `path` as `argv` with `vars` set and the `cleared` ones unset, in the command's own process group and with every
-/// caught signal at its default, and waits for it. Returns how it ended and how long it took.
+/// Runs `path` as `argv` in the command's process group and waits for it. Sets `vars`, unsets `cleared`, and restores
+/// the default of every caught signal. Returns how it ended and how long it took.
 pub(crate) fn run(
     path: &Path,
     argv: &[OsString],
@@ -92,7 +92,7 @@ pub(crate) fn run(
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {
-        // Without a way to pass signals on the program could not be ended by them: better not to run it.
+        // Without a way to pass signals on, they could not end the program. Then it is better not to run it.
         let _ = child.kill();
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));

@@ -1,4 +1,4 @@
-//! `hanare trace`: record what the pager of a run saw and did, and look at what was recorded.
+//! `hanare trace`: records what the pager of a run saw and did, and examines recordings.
 
 mod aside;
 
@@ -16,7 +16,7 @@ use crate::message::say;
 use crate::run::{self, Recording, RunArgs, RunError};
 use aside::{Aside, Outcome};
 
-/// Record what the pager of a run sees and does, for 'hanare simulate', and look at recordings.
+/// Record what the pager of a run sees and does, for 'hanare simulate', and examine recordings.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ pub(crate) struct TraceArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     Record(Box<RecordArgs>),
-    /// Print the settings of a recorded run and how much of what was recorded.
+    /// Print the settings of a recorded run and the counts of its records.
     Info(FileArgs),
     /// Check that a recorded run's own policy names the same victims again, in the same order.
     Replay(FileArgs),
@@ -44,10 +44,10 @@ Example:
   hanare trace record -o sort.trace --local 25% --prefetch none --page-size 64K -- sort -S 1200M big.txt
   hanare simulate policies --trace sort.trace --local 25%,50%,75%
 
-What is touched while it lies in view is not seen, so that a small --local shows more of a program. Of a program that \
-starts others, the first that touches far pages is recorded.
-The file is written beside FILE and takes its place at the end. A run that records nothing leaves FILE as it was and says \
-so; its exit code is 125 where the program's is 0.";
+References to pages in view are not recorded, so a smaller --local shows more of a program. If the program starts other \
+programs, the first process that accesses far pages is recorded.
+The trace is written beside FILE and replaces FILE at the end. A run that records nothing says so and leaves FILE as it \
+was. Its exit code is then 125 if the program's is 0.";
 
 /// Run a program as 'hanare run' does, and record what its pager sees and does.
 #[derive(Debug, Args)]
@@ -56,7 +56,8 @@ struct RecordArgs {
     /// The file to record into.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Most bytes to record; then the run goes on unrecorded, and the trace says so. Default: HANARE_TRACE_BYTES or 256M.
+    /// Largest recording. After that, the run goes on unrecorded, and the trace says so. Default: HANARE_TRACE_BYTES or
+    /// 256M.
     #[arg(long, value_name = "SIZE", value_parser = parse_bound)]
     trace_bytes: Option<u64>,
     #[command(flatten)]
@@ -71,35 +72,35 @@ fn parse_bound(text: &str) -> Result<u64, String> {
 /// Why a trace could not be recorded or read.
 #[derive(Debug, Error)]
 pub(crate) enum TraceCommandError {
-    /// The file to record into.
+    /// The recording cannot be written.
     #[error("cannot write {path}: {source}; check --output", path = path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The run.
+    /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The file that was recorded.
+    /// The recorded file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The replay.
+    /// The replay failed.
     #[error("{path} {source}", path = path.display())]
     Replay {
         /// The file.
         path: PathBuf,
-        /// How it went wrong.
+        /// The error.
         source: ReplayError,
     },
-    /// Standard output is gone.
+    /// Standard output cannot be written.
     #[error("cannot print: {0}")]
     Print(io::Error),
 }
 
 impl TraceCommandError {
-    /// The exit code: 1 for a policy that answers otherwise than it did, and 125 for all that kept us from looking.
+    /// The exit code: 1 for a policy that answers otherwise than recorded, 125 for all other failures.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),
@@ -109,7 +110,7 @@ impl TraceCommandError {
     }
 }
 
-/// Why a file is no trace.
+/// Why a file is not a trace.
 #[derive(Debug, Error)]
 pub(crate) enum FileError {
     /// It cannot be read.
@@ -117,10 +118,10 @@ pub(crate) enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not a whole trace.
+    /// It is not a complete trace.
     #[error("{path} {source}", path = path.display())]
     Trace {
         /// The file.
@@ -130,7 +131,7 @@ pub(crate) enum FileError {
     },
 }
 
-/// Reads a file that should be a trace; one that begins otherwise is not read to its end.
+/// Reads a file that should be a trace. Stops early if the beginning is not that of a trace.
 pub(crate) fn read_trace(path: &Path) -> Result<Vec<u8>, FileError> {
     const BEGIN: u64 = 10;
     let failed = |source| FileError::Read { path: path.to_owned(), source };
@@ -144,7 +145,7 @@ pub(crate) fn read_trace(path: &Path) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Does what was asked for.
+/// Runs the chosen subcommand.
 pub(crate) fn trace(args: &TraceArgs) -> Result<u8, TraceCommandError> {
     match &args.what {
         What::Record(args) => record(args),
@@ -175,18 +176,18 @@ fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
             Ok(code)
         }
         Ok(Outcome::Nothing) => {
-            say(&format!("nothing was recorded, {output} is as it was: no far page was touched; try a lower --far"));
-            Ok(unless_told(code))
+            say(&format!("nothing was recorded, {output} is as it was: no far page was accessed; try a lower --far"));
+            Ok(own_failure(code))
         }
         Err(source) => {
             say(&failed(source).to_string());
-            Ok(unless_told(code))
+            Ok(own_failure(code))
         }
     }
 }
 
-/// The exit code when the trace is missing: a program's own failure goes before ours.
-fn unless_told(code: u8) -> u8 {
+/// The exit code when the trace is missing. A failure of the program itself goes first.
+fn own_failure(code: u8) -> u8 {
     if code == 0 { crate::EXIT_OWN } else { code }
 }
 

@@ -1,4 +1,4 @@
-//! Every bad input: its exit code, one clear line, nothing on stdout, nothing left running.
+//! Every bad input has its exit code and one clear line, prints nothing on stdout, and leaves no process.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::Place;
 
-/// Arguments, extra variables, exit code, and a part of the line.
+/// Arguments, extra variables, exit code, and a part of the message.
 type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
 
 fn check(place: &Place, cases: &[Case<'_>]) {
@@ -136,7 +136,7 @@ fn host_files_are_refused_with_their_line() {
     place.assert_nothing_left();
 }
 
-/// A TCP peer that accepts, says `greeting`, and then waits for the client to go.
+/// A TCP server that accepts, sends `greeting`, and then waits for the client to close.
 fn odd_server(greeting: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -144,7 +144,7 @@ fn odd_server(greeting: &'static [u8]) -> String {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             std::thread::spawn(move || {
-                // The client may hang up at any point: that is what is tested.
+                // The client may close the connection at any point. This is what is tested.
                 let _ = stream.write_all(greeting);
                 let _ = stream.read_to_end(&mut Vec::new());
             });

@@ -1,4 +1,4 @@
-//! `hanare bench`: that it measures and tells what it says it does. No figure's size is asserted.
+//! `hanare bench` measures and prints what it promises. No test asserts a figure's size.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use common::Place;
 use serde_json::Value;
 
-/// Benchmarks poll; several at once would wait for each other's turns on the CPU.
+/// Benchmarks poll. Several at once would compete for the CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn json(place: &Place, args: &[&str]) -> Value {
@@ -27,7 +27,7 @@ fn assert_paged(figures: &Value, size: u64) {
     let number = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!((&figures["verified"], &figures["words_verified"]), (&true.into(), &(size / 8).into()), "{figures:#}");
     assert_eq!(figures["local_bytes_budget"], size / 2, "{figures:#}");
-    // What does not fit came in during the timed part, and the budget held.
+    // The pages that did not fit came in during the timed part, and the budget held.
     assert_positive(figures, &["seconds", "gb_per_s", "us_per_touch", "faults", "bytes_in", "tcp_stream_gb_per_s"]);
     assert!(number("local_bytes_peak") > 0.0 && number("local_bytes_peak") <= (size / 2) as f64, "{figures:#}");
     assert_positive(figures, &["handler_us_p50", "handler_us_p90", "handler_us_p99", "ratio_tcp_stream"]);
@@ -43,7 +43,7 @@ fn floors_of_links_and_copies_are_everywhere() {
     }
     assert_positive(&figures, &["memcpy_4k_us", "memcpy_2m_us", "dontneed_4k_us"]);
     for floor in ["trap_us", "trap_thread_us", "copy_4k_us", "move_in_4k_us", "move_out_4k_us", "move_in_64k_us"] {
-        // Absent where this machine has no userfaultfd or cannot move, but never zero.
+        // Zero is never valid. The figure is absent where this machine has no userfaultfd or cannot move pages.
         assert!(figures[floor].is_null() || figures[floor].as_f64() > Some(0.0), "{floor} in {figures:#}");
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ fn sequential_read_write_over_the_same_host_link_writes_back_what_it_evicts() {
     assert_paged(&figures, 64 << 20);
     assert_eq!(figures["touches"], 2 * (64 << 20) / 4096, "{figures:#}");
     let (came, went) = (figures["bytes_in"].as_f64().unwrap(), figures["bytes_out"].as_f64().unwrap());
-    // Every page was dirty when its turn came, give or take what was on its way at either end.
+    // Every page was dirty when it was evicted, except for pages in transit at the beginning or end.
     assert!(went >= came * 0.8, "not the steady state: {figures:#}");
     place.assert_nothing_left();
 }
@@ -71,7 +71,7 @@ fn random_reads_over_each_link_write_nothing_back() {
     let place = Place::new();
     for link in ["direct", "tcp", "unix"] {
         let args = ["paging", "--pattern", "rand", "--size", "16M", "--page-size", "4K", "--touches", "4000"];
-        // In the order of last touches, so that reading every page once has written all of them back.
+        // Eviction follows the order of last accesses, so reading every page once has written all of them back.
         let args = [&args[..], &["--policy", "lru", "--prefetch", "none"]].concat();
         let figures = json(&place, &[&args[..], &["--link", link]].concat());
         assert_paged(&figures, 16 << 20);

@@ -1,5 +1,5 @@
-//! `hanare simulate cluster`, `hanare simulate sweep` and `hanare place`: what they print and write, what they refuse, and
-//! what an interrupted one leaves.
+//! `hanare simulate cluster`, `hanare simulate sweep` and `hanare place`: what they print and write, what they refuse,
+//! and what an interrupted one leaves.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{PATIENCE, Place, send, until, wait};
 use hanare_wire::{Endpoint, Session, SessionOptions, fetch_status};
 use rustix::process::Signal;
 
-/// A machine that is simulated in no time.
+/// A machine that takes almost no time to simulate.
 const SMALL: &str = "\
 [cells]
 networks = [\"4\"]
@@ -68,7 +68,7 @@ fn a_table_json_and_a_page_come_of_one_run() {
     assert!((sd - (rates[0] - rates[1]).abs() / 2.0_f64.sqrt()).abs() < 1e-9);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
 
-    // Each claim that these cells can be judged by has its line, and says the same in all three.
+    // Each claim that these cells can decide has its line, with the same verdict in all three outputs.
     let claims = results["claims"].as_array().unwrap();
     assert_eq!(claims.len(), 4, "{claims:?}");
     for claim in claims {
@@ -79,7 +79,7 @@ fn a_table_json_and_a_page_come_of_one_run() {
         assert!(line.contains(&cases) && std::fs::read_to_string(&html).unwrap().contains(&cases), "{line}");
     }
 
-    // The same again, bit for bit, whatever runs beside it.
+    // The output is the same again, bit for bit, with other work running beside it.
     let mut command = simulate(&place, "cluster", &["--network", "4,2x2", "--scheduler", "algo0,algo4,settle"]);
     let again = place.run(command.arg(&config).args(["--jobs", "1", "--json", "-"]));
     assert_eq!(again.stdout, std::fs::read_to_string(&json).unwrap());
@@ -187,7 +187,7 @@ fn an_interrupted_run_leaves_no_file_and_the_old_one_as_it_was() {
         command.arg("--json").arg(out.join("old.json")).arg("--html").arg(out.join("new.html"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        // Once it catches signals it is about to run.
+        // When it catches signals, it is about to run.
         until("signals are caught", || catches(pid, signal));
         send(pid, signal);
         let stderr = child.stderr.take().unwrap();
@@ -211,7 +211,7 @@ struct Served(Child, String);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Both fail only when it has ended already, and then nothing is left to do.
+        // Both calls fail only if the process has already ended. Then nothing is left to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -226,7 +226,7 @@ fn serve(place: &Place) -> Served {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
-        // What it says later is of no interest, and must not block it.
+        // Its later output is not needed and must not block it.
         if stderr.read_line(&mut line).is_ok() && sender.send(line).is_ok() {
             let _ = std::io::copy(&mut stderr, &mut std::io::sink());
         }
@@ -236,7 +236,7 @@ fn serve(place: &Place) -> Served {
     served
 }
 
-/// A session that has written a page; the server keeps it while this lives.
+/// A session that has written a page. The server keeps the page while this value lives.
 fn hold_some(endpoint: &Endpoint) -> impl Sized + use<> {
     let session = Session::open(endpoint, &SessionOptions::for_endpoint(endpoint, 4096)).unwrap();
     let (requests, replies, mut writer, info) = session.split();
@@ -254,7 +254,7 @@ fn a_job_is_sent_to_the_nodes_that_hold_pages() {
         command.args(["place", "--servers", &named]).args(args);
         place.run(&mut command)
     };
-    // None holds anything: the first.
+    // None holds anything, so the first is chosen.
     let outcome = propose(&["--ranks", "1"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
     assert!(outcome.stdout.starts_with(&servers[0].1) && outcome.stdout.contains("0 held"), "{outcome:?}");

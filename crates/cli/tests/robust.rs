@@ -1,5 +1,5 @@
-//! The command under rough handling: killed at any moment, odd variables, closed or full places. Whatever happens it ends
-//! soon, says why in one line, and leaves nothing behind.
+//! The command under rough handling: killed at any moment, odd variables, closed or full outputs. In every case it ends
+//! soon, gives one line as the reason, and leaves nothing behind.
 
 mod common;
 
@@ -130,11 +130,11 @@ fn a_signal_at_any_moment_ends_the_run_and_leaves_nothing() {
             let began = Instant::now();
             let status = wait(&mut run);
             let what = format!("{signal:?} after {delay_ms} ms: {status}");
-            // Before the command minds signals they end it, and afterwards the program's end is passed on.
+            // Before the command catches signals, they end it. After that, the program's end decides the exit code.
             let by_signal = status.signal() == Some(number);
             assert!(by_signal || status.code() == Some(128 + number) && signal != Signal::KILL, "{what}");
             assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
-            // A program whose command was killed goes on, as documented. It is in the command's group.
+            // As documented, a program whose command was killed goes on. It is in the command's group.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
             until(&format!("nothing is left after {what}"), || {
                 common::processes_naming(&place.path("tmp")).is_empty()
@@ -150,11 +150,11 @@ fn a_command_killed_while_its_server_starts_leaves_no_directory() {
     for round in 0..120_u32 {
         let mut run = begun(&place);
         let group = Pid::from_child(&run);
-        // The directory is made some milliseconds after the start, or later beside other work.
+        // The directory is made some milliseconds after the start, or later on a busy machine.
         std::thread::sleep(Duration::from_micros(u64::from(round) * 100));
         run.kill().unwrap();
         wait(&mut run);
-        // The program may not have begun yet.
+        // The program may not have started yet.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
     place.assert_nothing_left();
@@ -198,7 +198,7 @@ fn a_temporary_folder_that_takes_nothing_is_named() {
 #[test]
 fn a_command_line_that_fits_the_command_and_not_the_program_is_told() {
     let place = Place::with_library();
-    // The most arguments that the command itself can be given. The variables that it adds do not fit beside as many.
+    // The most arguments that the command itself can receive. Beside them, the variables that it adds do not fit.
     let with = |count: usize| {
         let mut command = place.hanare();
         command.args(["run", "true"]).args(vec!["x".repeat(91); count]);

@@ -1,4 +1,4 @@
-//! `hanare serve` and `hanare run --server`: starting, being used, stopping.
+//! `hanare serve` and `hanare run --server`: starting, serving, stopping.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{PATIENCE, Place, send, wait};
 use hanare_wire::{Endpoint, Key, fetch_status};
 use rustix::process::Signal;
 
-/// A server that has said its line.
+/// A server that has printed its first line.
 struct Served {
     child: Child,
     line: String,
@@ -52,7 +52,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Both fail only when it has ended already, and then nothing is left to do.
+        // Both calls fail only if the process has already ended. Then nothing is left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -211,14 +211,14 @@ fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
     status(&tcp, &[]).assert_refused(125, &tcp);
     status("host:port", &[]).assert_refused(125, "port");
 
-    // Somebody else's port.
+    // A port that belongs to another program.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = foreign.local_addr().unwrap().to_string();
     let answers = std::thread::spawn(move || {
         use std::io::Write;
         let (mut stream, _) = foreign.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // Until it has been read and the other side went away.
+        // Reads until the other side has closed.
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     status(&address, &[]).assert_refused(125, &address);

@@ -21,7 +21,7 @@ fn header(policy: &str) -> Header {
     }
 }
 
-/// FIFO in two pages, touching so many pages in turn.
+/// A trace of FIFO in two pages: `pages` pages are referenced in turn.
 fn sweep(pages: u32) -> Vec<Record> {
     let mut records = Vec::new();
     for page in 0..pages {
@@ -45,7 +45,8 @@ fn a_reference_string_becomes_a_table_and_json_and_a_page() {
     command.arg("--string").arg(&string).arg("--html").arg(&page);
     let outcome = place.run(&mut command);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
-    // A loop of three in two pages: LRU misses always, OPT every other time once it is warm.
+    // A loop over three pages in a memory of two. LRU always misses. OPT misses every other time once the memory is
+    // full.
     let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[1][..4], ["lru", "66.7%", "2", "30"], "{outcome:?}");
     assert_eq!(lines[2][..4], ["opt", "66.7%", "2", "16"], "{outcome:?}");
@@ -111,8 +112,8 @@ fn files_that_are_no_traces_are_refused_by_name_with_the_offset() {
         command.args(["simulate", "policies", flag]).arg(place.path(name));
         command
     };
-    place.run(&mut simulate("--trace", "nothing")).assert_refused(125, "no page is touched");
-    place.run(&mut simulate("--string", "empty")).assert_refused(125, "no page is touched");
+    place.run(&mut simulate("--trace", "nothing")).assert_refused(125, "no page is referenced");
+    place.run(&mut simulate("--string", "empty")).assert_refused(125, "no page is referenced");
     place.run(&mut simulate("--string", "string")).assert_refused(125, "string: line 3 (offset 6): 'three'");
     place.run(&mut simulate("--string", "absent")).assert_refused(125, "absent");
     let string = place.file("good", "1\n2\n1\n");

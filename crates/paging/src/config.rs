@@ -1,4 +1,4 @@
-//! What a pager is built from, and what it tells of itself.
+//! The parameters from which a pager is built, and the state and counters that it reports.
 
 use crate::units::Geometry;
 
@@ -6,24 +6,24 @@ use crate::units::Geometry;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Never touched, or discarded: reads as zeroes and costs nothing.
+    /// Never accessed, or discarded. The page reads as zeroes and costs nothing.
     Untouched = 0,
-    /// On the memory server only.
+    /// Only on the memory server.
     Remote,
     /// Its bytes are on their way into a frame or into view.
     Fetching,
-    /// Going from its frame into view.
+    /// It is going from its frame into view.
     Installing,
     /// In view.
     Resident,
-    /// In view, being opened for its first write.
+    /// In view, and being opened for its first write.
     Opening,
     /// Leaving the view.
     TakingOut,
-    /// Out of view, its bytes in a frame: being written back, prefetched and not yet used, or hidden (then perhaps in
-    /// place).
+    /// Out of view, with its bytes in a frame: it is being written back, or was prefetched and not yet used, or is
+    /// unmapped to see its next access. In the last case its bytes may also be in place.
     Staged,
-    /// Going out of sight.
+    /// Being unmapped so that its next access is seen.
     Hiding,
 }
 
@@ -39,32 +39,34 @@ pub(crate) const STATES: [State; 9] = [
     State::Hiding,
 ];
 
-/// How pages of one size move.
+/// How pages of one size move in and out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
-    /// True: pages are received into frames and moved in and out whole. False: they are copied in, and frames only
-    /// hold dirty pages on their way out (such frames are a fixed pool outside the budget).
+    /// If true, pages are received into frames and moved in and out whole. If false, they are copied in, and frames
+    /// hold only dirty pages that are leaving; these frames are a fixed pool outside the budget.
     pub moves: bool,
-    /// Number of frames. With `moves`, as many as the largest budget has pages.
+    /// Number of frames. With `moves`, the largest budget in pages.
     pub frames: u32,
 }
 
-/// What a pager is built from.
+/// The parameters of a pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Shape of the far space.
     pub geometry: Geometry,
     /// Local memory, in units.
     pub budget_units: u32,
-    /// Pages of one unit.
+    /// How pages of one unit (base pages) move.
     pub small: Class,
-    /// Pages of one block; unused when a block is one unit.
+    /// How pages of one block (huge pages) move. Unused when a block is one unit.
     pub wide: Class,
-    /// Dirty pages that are copied go straight to the server's memory, with no frame and no write-back.
+    /// Whether dirty pages that are copied go straight to the server's memory, without a frame and without a
+    /// write-back.
     pub direct: bool,
-    /// Pages are hidden in place, by their protection; else in frames, where they move.
+    /// Whether an unmapped page stays in place and only its protection changes. Otherwise it goes into a frame, if its
+    /// class moves.
     pub hides_in_place: bool,
-    /// Wide pages to have ahead of a sequential sweep, in units.
+    /// Units of huge pages to fetch ahead of a sequential stream.
     pub ahead_units: u32,
 }
 
@@ -75,19 +77,19 @@ pub enum ConfigError {
     Geometry,
     /// The budget is under [`limits::BUDGET_PAGES_MIN`] pages.
     Budget,
-    /// Frames are needed and none are given.
+    /// The class needs frames, and there are none.
     Frames,
 }
 
 impl State {
-    /// Whether nothing is under way with such a page.
+    /// Whether nothing is in transit for a page in this state.
     #[must_use]
     pub fn is_at_rest(self) -> bool {
         matches!(self, State::Untouched | State::Resident | State::Remote)
     }
 }
 
-/// What the pager saw and did, in units unless said otherwise.
+/// What the pager saw and did. In units unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -97,10 +99,10 @@ pub struct Counters {
     pub faults_zero: u64,
     pub faults_rescued: u64,
     pub faults_waited: u64,
-    /// Touches of hidden pages.
+    /// Accesses to pages unmapped for the policy.
     pub faults_hidden: u64,
     pub hidden: u64,
-    /// Times a page could not leave because a transfer held it.
+    /// Times that a page could not leave because a transfer used it.
     pub held_back: u64,
     pub fetched: u64,
     pub written_back: u64,
@@ -116,13 +118,13 @@ pub struct Counters {
     pub used_peak: u64,
 }
 
-/// How far a discard came.
+/// How far a step has come with a discard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All of it is done (or the event was no discard).
+    /// All of it is done, or the event was no discard.
     Done,
-    /// Go on from this unit with another step.
+    /// The step stopped at its limit. Continue from this unit with another step.
     Continue(u32),
-    /// This unit's page is in transit: go on from it after its completion.
+    /// This unit's page is in transit. Continue from it after its completion.
     Busy(u32),
 }

@@ -1,13 +1,13 @@
-//! Free frames of one class, the filled ones (memory behind them) apart from the empty ones (address space only); and which
-//! frame a page has.
+//! The free frames of one class, and the frame of each page. Filled free frames have memory behind them; empty ones are
+//! address space only.
 
 use crate::units::{Geometry, PageId};
 
-/// Which frames of a pool are free.
+/// The free frames of a pool.
 #[derive(Debug)]
 pub(crate) struct Frames {
     filled: Vec<u32>,
-    /// Frames that are empty again; beside them, all from `fresh` on were never used.
+    /// Frames that are empty again. In addition, all frames from `fresh` on were never used.
     empty: Vec<u32>,
     fresh: u32,
     count: u32,
@@ -19,12 +19,13 @@ impl Frames {
         Self { filled: Vec::with_capacity(count as usize), empty: Vec::with_capacity(count as usize), fresh: 0, count }
     }
 
-    /// A frame with memory behind it, the most recently used first since its lines may still be cached.
+    /// Takes a frame with memory behind it. The most recently used one comes first, since its cache lines may still be
+    /// present.
     pub(crate) fn take_filled(&mut self) -> Option<u32> {
         self.filled.pop()
     }
 
-    /// A frame without memory.
+    /// Takes a frame without memory.
     pub(crate) fn take_empty(&mut self) -> Option<u32> {
         self.empty.pop().or_else(|| {
             let frame = self.fresh;
@@ -54,14 +55,14 @@ impl Frames {
     }
 }
 
-/// The frame of each page that has one, by its number.
+/// The frame of each page that has one, by page number.
 ///
-/// State: a word a page. Where small pages have no frames, that is a word a block, or nothing at all.
+/// Memory use: a word a page. Where base pages have no frames, a word a block, or nothing.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// The number plus one: memory of pages that never had a frame stays untouched.
+    /// The frame number plus one. Zero means none, so the memory of pages that never had a frame is never written.
     of: Vec<u32>,
-    /// Units that share a word: 1, or those of a block.
+    /// Units that share a word: 1, or the units of a block.
     units: u32,
 }
 
@@ -75,7 +76,7 @@ impl Places {
         Self { of: vec![0; words as usize], units }
     }
 
-    /// Where the word of a page is; none for one that can have no frame.
+    /// The index of a page's word; `None` for a page that can have no frame.
     fn at(&self, page: PageId, wide: bool) -> Option<usize> {
         (wide || self.units == 1).then_some((page.0 / self.units) as usize).filter(|&at| at < self.of.len())
     }

@@ -1,28 +1,30 @@
-//! How large the page is: each block is either many small pages or one wide one, chosen by what faults show.
+//! Page-size policy: each block is either many base pages or one huge page, chosen by what faults show.
 //!
-//! A wide fetch costs about as much as 26 small ones (130 us against 5 us on one host, 350 against 14 over TCP), but it
-//! also takes the memory of 512, which may have held what is touched next time. So a block is worth fetching wide when
-//! at least [`DENSE_UNITS`] of its units, an eighth, get touched while it is in memory. Small blocks show it by their faults. Wide blocks do not, so now and then one is fetched small, as a probe.
-//! Verdicts are kept a *district* (a stretch of neighbouring blocks) at a time, since arrays differ, with the verdict of
-//! the whole space standing in where a district has none yet.
+//! A huge fetch costs about 26 base ones (130 us against 5 us on one host, 350 against 14 over TCP), but it takes the
+//! memory of 512, whose pages may have been needed next. So fetching a block as a huge page is worth it when at least
+//! [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in memory. Blocks of base pages show this by their
+//! faults. Huge pages do not, so now and then a block is fetched as base pages, as a probe. Results are kept for each
+//! *district*, a range of neighbouring blocks, since arrays differ. A district without a result yet uses that of the
+//! whole space.
 
-/// Touched units at which a block counts as dense.
+/// Accessed units at which a block counts as dense.
 const DENSE_UNITS: u32 = 64;
-/// Blocks of one district.
+/// Blocks in one district.
 const DISTRICT_BLOCKS: u32 = 32;
-/// Small blocks under observation at once.
+/// Blocks of base pages under observation at once.
 const WATCHED: usize = 32;
-/// Faults elsewhere after which an observed block has shown what it will.
+/// Faults elsewhere after which the observation of a block ends.
 const PATIENCE_FAULTS: u64 = 64;
 const SCORE_MAX: i8 = 16;
 const DENSE_SCORE: i8 = 8;
 const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
-/// Wide fetches from one probe to the next: shortened by a surprise, lengthened by each confirmation.
+/// Fewest huge fetches between two probes. A surprise shortens the gap.
 const PROBE_GAP_MIN: u32 = 4;
+/// Most huge fetches between two probes. Each confirmation lengthens the gap.
 const PROBE_GAP_MAX: u32 = 512;
 
-/// The chooser. State: a byte a district and 32 observed blocks.
+/// The page-size policy. Memory use: a byte a district, and 32 observed blocks.
 #[derive(Debug)]
 pub(crate) struct Grain {
     districts: Vec<i8>,
@@ -36,7 +38,7 @@ pub(crate) struct Grain {
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
     block: u32,
-    touched: u32,
+    accessed: u32,
     last: u64,
     state: Observation,
 }
@@ -62,7 +64,7 @@ impl Grain {
         }
     }
 
-    /// Whether a block that is wholly away should come in as one wide page.
+    /// Whether a block without any page in memory should come in as one huge page.
     pub(crate) fn decide(&mut self, block: u32) -> bool {
         if !self.leans_wide(block) {
             return false;
@@ -76,7 +78,7 @@ impl Grain {
         false
     }
 
-    /// What [`Self::decide`] would say, without counting as a decision.
+    /// The answer that [`Self::decide`] would give, without counting as a decision.
     pub(crate) fn leans_wide(&self, block: u32) -> bool {
         match self.districts[(block / DISTRICT_BLOCKS) as usize] {
             0 => self.overall > 0,
@@ -84,14 +86,15 @@ impl Grain {
         }
     }
 
-    /// A wide page was touched that was away.
+    /// Notes a fault on an absent huge page.
     pub(crate) fn wide_fault(&mut self) {
         self.faults += 1;
         self.expire();
     }
 
-    /// A small page of this block was touched that was away; so many units follow it in or were seen to be passed.
-    pub(crate) fn small_fault(&mut self, block: u32, touched: u32) {
+    /// Notes a fault on an absent base page of this block. `units` counts the page, the units that follow it in, and
+    /// those known to have been accessed in passing.
+    pub(crate) fn small_fault(&mut self, block: u32, units: u32) {
         self.faults += 1;
         self.expire();
         let faults = self.faults;
@@ -99,8 +102,8 @@ impl Grain {
         let index = known.unwrap_or_else(|| self.watch(block, Observation::Watching));
         let watch = &mut self.watched[index];
         watch.last = faults;
-        watch.touched += touched;
-        if watch.touched >= DENSE_UNITS && watch.state != Observation::Dense {
+        watch.accessed += units;
+        if watch.accessed >= DENSE_UNITS && watch.state != Observation::Dense {
             let probe = watch.state == Observation::Probing;
             watch.state = Observation::Dense;
             if probe {
@@ -115,7 +118,7 @@ impl Grain {
             .min_by_key(|&i| if self.watched[i].state == Observation::Free { 0 } else { self.watched[i].last + 1 })
             .unwrap_or(0);
         self.conclude(index);
-        self.watched[index] = Watch { block, touched: 0, last: self.faults, state };
+        self.watched[index] = Watch { block, accessed: 0, last: self.faults, state };
         index
     }
 
@@ -128,7 +131,7 @@ impl Grain {
         }
     }
 
-    /// Ends an observation, counting it as sparse unless it was found dense before.
+    /// Ends an observation. The block counts as sparse unless it was found dense before.
     fn conclude(&mut self, index: usize) {
         let watch = self.watched[index];
         match watch.state {

@@ -1,28 +1,29 @@
-//! What a page is to the machine ranks before the order of a policy: SSS-CORE's method 3 (paper 5, section 3.3).
+//! Page kinds: the kind of a page ranks before its policy's order. This is SSS-CORE's method 3 (paper 5, section 3.3).
 //!
-//! A page that others have copies of costs less to lose than one that nobody else has, and a page of a program that is
-//! not running is missed later. Within one kind of one owner any [`Policy`](crate::policy::Policy) decides.
+//! A page with copies elsewhere costs less to lose than the only copy. A page of a program that is not running is
+//! missed later. Among pages of one kind and one owner, any [`Policy`](crate::policy::Policy) decides.
 
 use crate::policy::{self, Cause, Leave, Policy};
 use crate::spec::{Space, SpecError};
 use crate::units::PageId;
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// A shared page of which there are copies elsewhere.
+    /// A shared page with copies elsewhere.
     SharedCopy,
-    /// A shared page of which this is the only copy ("last-one").
+    /// A shared page without other copies ("last-one").
     LastShared,
-    /// A page that one thread or program uses.
+    /// A page that only one thread or program uses.
     Private,
 }
 
 /// Number of kinds.
 const KINDS: usize = 3;
 
-/// Which kinds leave first, and whether they are the running owner's: paper 5, the list in section 3.3.
+/// The kinds in the order in which they leave, each with whether its owner is the running one: paper 5, the list in
+/// section 3.3.
 pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::SharedCopy, false),
     (Kind::SharedCopy, true),
@@ -32,23 +33,23 @@ pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::Private, true),
 ];
 
-/// Which of kind and owner ranks first.
+/// Which ranks first, the kind or the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
-    /// [`ORDER`], and among the others' pages of one kind those of the least urgent owner.
+    /// By [`ORDER`]. Among other owners' pages of one kind, those of the least urgent owner leave first.
     Kind,
-    /// The pages of the least urgent of the other owners, by kinds, and the running owner's last.
+    /// By owner: the least urgent of the other owners first, the running one last. Within an owner, by kind.
     Owner,
 }
 
-/// Whose pages leave before whose, at one moment.
+/// The order of owners at one moment.
 #[derive(Clone, Copy)]
 pub struct Urgency<'a> {
-    /// The owner that is running, if any is.
+    /// The running owner, if there is one.
     pub running: Option<u32>,
-    /// How urgent each owner is: of two, the pages of the lower leave first. Different owners have different ones.
+    /// The urgency of each owner. The pages of the less urgent owner leave first. No two owners have the same urgency.
     pub of: &'a dyn Fn(u32) -> u32,
-    /// Which of kind and owner ranks first.
+    /// Which ranks first, the kind or the owner.
     pub first: First,
 }
 
@@ -58,8 +59,8 @@ impl std::fmt::Debug for Urgency<'_> {
     }
 }
 
-/// The pages of one owner. Its policies are built when it first has a page of the kind, and are dropped once it has no
-/// page and no history.
+/// The pages of one owner. A policy is built when the owner first has a page of its kind. It is dropped when the owner
+/// has no page and no history of the kind.
 struct Bucket {
     owner: u32,
     policies: [Option<Box<dyn Policy>>; KINDS],
@@ -68,12 +69,13 @@ struct Bucket {
     remembered: u32,
 }
 
-/// Pages of several owners and kinds, each kind of each owner replaced by a policy of its own.
+/// Pages of several owners and kinds. Each kind of each owner has its own policy.
 ///
-/// The caller's side of the contract is that of [`Policy`], and that an evicted page is [`forgotten`](Kinds::forgotten)
-/// or comes back before its number is given to another page. A page that changes its kind is the newest of its new one.
+/// The caller keeps the contract of [`Policy`]. In addition, before the number of an evicted page is given to another
+/// page, the page must be [`forgotten`](Kinds::forgotten) or come back. A page that changes its kind becomes the newest
+/// of its new kind.
 ///
-/// State: a word a unit, and a policy for each kind that an owner has pages of.
+/// Memory use: a word a unit, and a policy for each kind of page that an owner has.
 pub struct Kinds {
     spec: String,
     space: Space,
@@ -89,17 +91,17 @@ impl std::fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// No pages yet; within a kind the policy that `spec` describes decides.
+    /// Builds it without pages. `spec` describes the policy within each kind.
     ///
     /// # Errors
-    /// `spec` describes no policy; the message lists what is valid.
+    /// `spec` does not describe a policy. The message lists the valid ones.
     pub fn new(spec: &str, space: Space) -> Result<Self, SpecError> {
         policy::build(spec, space)?;
         let places = vec![(0, Kind::Private); space.units as usize];
         Ok(Self { spec: spec.to_owned(), space, buckets: Vec::new(), places })
     }
 
-    /// A page came into view.
+    /// Notes that a page came into view.
     pub fn inserted(&mut self, page: PageId, owner: u32, kind: Kind, cause: Cause) {
         self.places[page.0 as usize] = (owner, kind);
         let index = self.buckets.iter().position(|bucket| bucket.owner == owner).unwrap_or_else(|| {
@@ -110,27 +112,27 @@ impl Kinds {
         bucket.in_view[kind as usize] += 1;
         let policy = &mut bucket.policies[kind as usize];
         if policy.is_none() {
-            // `new` has built one of this description before.
+            // `new` has already built a policy from this description.
             *policy = policy::build(&self.spec, self.space).ok();
         }
         if let Some(policy) = policy {
             policy.inserted(page, cause);
         }
-        self.drop_wishes(index);
+        self.drop_hide_requests(index);
     }
 
-    /// A touch of a page in view was seen.
+    /// Notes a visible reference to a page in view.
     pub fn referenced(&mut self, page: PageId, write: bool) {
         let (_, kind) = self.places[page.0 as usize];
         let Some(index) = self.bucket_of(page) else { return };
         if let Some(policy) = &mut self.buckets[index].policies[kind as usize] {
             policy.referenced(page, write);
         }
-        self.drop_wishes(index);
+        self.drop_hide_requests(index);
     }
 
-    /// A page left the view. If it was [evicted](Leave::Evicted), its number stays taken until it is forgotten or comes
-    /// back.
+    /// Notes that a page left the view. If it was [evicted](Leave::Evicted), its number stays in use until the page is
+    /// forgotten or comes back.
     pub fn removed(&mut self, page: PageId, why: Leave) {
         let (_, kind) = self.places[page.0 as usize];
         let Some(index) = self.bucket_of(page) else { return };
@@ -143,7 +145,7 @@ impl Kinds {
         self.drop_if_empty(index);
     }
 
-    /// An evicted page's number is free again.
+    /// Frees the number of an evicted page.
     pub fn forgotten(&mut self, page: PageId) {
         let (_, kind) = self.places[page.0 as usize];
         let Some(index) = self.bucket_of(page) else { return };
@@ -155,19 +157,19 @@ impl Kinds {
         self.drop_if_empty(index);
     }
 
-    /// An evicted page is about to come back, of this kind: what its policy remembers of it serves where the kind is the
-    /// same, and is forgotten where it is another.
+    /// Notes that an evicted page is about to come back with this kind. Its policy's history of it is used if the kind
+    /// is the same, and dropped if not.
     pub fn returns(&mut self, page: PageId, kind: Kind) {
         if self.places[page.0 as usize].1 != kind {
             self.forgotten(page);
         } else if let Some(index) = self.bucket_of(page) {
-            // The page is counted as in view by `inserted`, which follows.
+            // `inserted` follows and counts the page as in view.
             let bucket = &mut self.buckets[index];
             bucket.remembered = bucket.remembered.saturating_sub(1);
         }
     }
 
-    /// A page in view is of another kind from now on.
+    /// Changes the kind of a page in view.
     pub fn changed(&mut self, page: PageId, kind: Kind) {
         let (owner, old) = self.places[page.0 as usize];
         if old != kind {
@@ -176,7 +178,7 @@ impl Kinds {
         }
     }
 
-    /// The page to replace next among those the filter accepts.
+    /// Returns the page to replace next, among those that the filter accepts.
     pub fn victim(&mut self, urgency: &Urgency<'_>, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         match urgency.first {
             First::Kind => ORDER.iter().find_map(|&(kind, own)| match urgency.running.filter(|_| own) {
@@ -192,7 +194,7 @@ impl Kinds {
         }
     }
 
-    /// Of owners that do not run, the least urgent first.
+    /// Looks through the owners that do not run, the least urgent first.
     fn of_others(&mut self, urgency: &Urgency<'_>, kinds: &[Kind], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut least = 0;
         loop {
@@ -227,8 +229,8 @@ impl Kinds {
         }
     }
 
-    /// Where references are told without pages being hidden, a policy's wishes to hide some are heard and dropped.
-    fn drop_wishes(&mut self, index: usize) {
+    /// This caller reports every reference, so no page need be unmapped. Takes and drops the policy's requests.
+    fn drop_hide_requests(&mut self, index: usize) {
         for policy in self.buckets[index].policies.iter_mut().flatten() {
             for _ in 0..crate::limits::HIDES_MAX {
                 if policy.next_to_hide().is_none() {
@@ -252,7 +254,7 @@ mod tests {
         Urgency { running: Some(1), of: &|owner| 10 - owner, first }
     }
 
-    /// Every kind of a running owner, 1, and two others; the number tells owner and kind.
+    /// Pages of every kind for the running owner, 1, and two others. The page number encodes owner and kind.
     fn full(spec: &str) -> Kinds {
         let mut kinds = Kinds::new(spec, SPACE).unwrap();
         for owner in [2, 1, 3] {
@@ -313,7 +315,7 @@ mod tests {
             kinds.forgotten(PageId(page));
         }
         assert!(kinds.buckets.is_empty());
-        // One that comes back is not forgotten on the way.
+        // A page that comes back is not forgotten meanwhile.
         kinds.inserted(PageId(1), 7, Kind::Private, Cause::Read);
         kinds.removed(PageId(1), Leave::Evicted);
         kinds.returns(PageId(1), Kind::Private);
@@ -349,7 +351,7 @@ mod tests {
         prop::collection::vec(step, 1..200)
     }
 
-    /// A page in view: owner, kind, and when it was last touched or changed.
+    /// A page in view: owner, kind, and time of its last reference or change.
     type Model = std::collections::BTreeMap<u32, (u32, Kind, usize)>;
 
     fn expected(model: &Model, refused: u32) -> Option<PageId> {

@@ -1,4 +1,5 @@
-//! What a user writes to choose a policy or a prefetcher, `name[:param=value,...]`, and what there is to choose from.
+//! Parses a user's choice of a policy or a prefetcher, `name[:param=value,...]`, and describes what there is to choose
+//! from.
 
 use std::fmt::Write;
 
@@ -12,35 +13,35 @@ pub struct Param {
     pub name: &'static str,
     /// What it means, with its unit.
     pub help: &'static str,
-    /// What it is when not given.
+    /// Its default.
     pub default: u64,
-    /// The least it may be.
+    /// Its smallest value.
     pub min: u64,
-    /// The most it may be.
+    /// Its largest value.
     pub max: u64,
 }
 
-/// What a choice is built for.
+/// What a policy or prefetcher is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Units of the far space: pages are numbered below it.
+    /// Units of the far space. Every page's number is below it.
     pub units: u32,
-    /// Units of one block: pages of one block are near each other and may become one page.
+    /// Units of one block. Pages of one block are adjacent and may become one page.
     pub block_units: u32,
-    /// Seed of whatever is drawn at random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Whether pages in view are hidden as cheaply as they come and go.
+    /// Whether unmapping a page in view for the policy is as cheap as moving it.
     pub hides: bool,
 }
 
-/// Something that a user chooses by name, and how it is made.
+/// A policy or prefetcher that a user can choose by name, and its constructor.
 #[derive(Debug)]
 pub struct Info<T: ?Sized> {
     /// Its name.
     pub name: &'static str,
-    /// One line on what it does.
+    /// A one-line description.
     pub summary: &'static str,
-    /// Where it was described.
+    /// The paper that describes it.
     pub source: &'static str,
     /// Its parameters.
     pub params: &'static [Param],
@@ -48,7 +49,7 @@ pub struct Info<T: ?Sized> {
     pub build: fn(Space, &Values) -> Box<T>,
 }
 
-/// The values of a choice's parameters, defaults filled in.
+/// The values of all parameters, with defaults for those not given.
 #[derive(Clone, Copy, Debug)]
 pub struct Values {
     params: &'static [Param],
@@ -64,14 +65,14 @@ impl Values {
         Self { params, values }
     }
 
-    /// The value of a parameter; 0 for one that there is not.
+    /// The value of a parameter; 0 for an unknown one.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.params.iter().position(|param| param.name == name).map_or(0, |index| self.values[index])
     }
 }
 
-/// Why a description makes nothing.
+/// Why a description is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError(String);
 

@@ -1,14 +1,15 @@
-//! Traces: what a policy was told and what it answered, in order, as compact bytes. No file is touched here.
+//! Traces: the calls of a policy and its answers, in order, in a compact form. This room opens no file.
 //!
 //! ```text
 //! header: "HANTRACE", version u16, length u32, that many bytes of key=value lines, CRC-32 of all before
 //! chunk:  length u32 (top bit: the end), CRC-32 of the length and the payload, payload
 //! ```
 //!
-//! The payloads of all chunks but the last are one stream of records, each a LEB128 number: the kind in its low four
-//! bits and above them what the kind carries, pages as their distance from the page named last. So a record ends with
-//! the first byte below 128, and a chunk may end behind any record. The last chunk counts the records of each kind and
-//! says whether recording stopped early: a trace without it, or with other counts, is not whole.
+//! The payloads of all chunks except the last are one stream of records. A record is a LEB128 number: its kind in the
+//! low four bits, and the kind's content above them. Pages are given as the distance from the page named last. So a
+//! record ends with the first byte below 128, and a chunk may end after any record. The last chunk has the number of
+//! records of each kind, and says whether recording stopped early. A trace without it, or with other counts, is
+//! incomplete.
 
 mod read;
 mod record;
@@ -30,13 +31,13 @@ const KINDS: usize = 16;
 const END_PAYLOAD: usize = 1 + 8 * KINDS;
 /// Longest record, in bytes.
 const RECORD_MAX: usize = 10;
-/// Largest payload of a chunk, in bytes: what damage may cost is told to within so much.
+/// Largest payload of a chunk, in bytes. A damage report is exact to this size.
 const CHUNK_MAX: usize = 16 << 10;
 const HEADER_TEXT_MAX: usize = 64 << 10;
-/// Times and counts are kept to so many bits, so that they fit a record.
+/// Largest time or count, so that it fits a record.
 const NUMBER_MAX: u64 = (1 << 56) - 1;
 
-/// The smallest bound of a trace's bytes that leaves room for records.
+/// Smallest limit of a trace's size that leaves room for records, in bytes.
 pub const BYTES_MIN: u64 = 128 << 10;
 
 /// The settings of the run that was recorded.
@@ -52,26 +53,26 @@ pub struct Header {
     pub budget_units: u32,
     /// Seed of the policy.
     pub seed: u64,
-    /// Whether pages in view could be hidden.
+    /// Whether pages in view could be unmapped for the policy.
     pub hides: bool,
-    /// The policy, as the user described it.
+    /// The policy as the user described it.
     pub policy: String,
-    /// The prefetcher, as the user described it.
+    /// The prefetcher as the user described it.
     pub prefetch: String,
-    /// How touches were trapped.
+    /// The trap mode.
     pub mode: String,
     /// The program and its arguments.
     pub program: String,
 }
 
 impl Header {
-    /// What a policy of that run was built for.
+    /// The space that a policy of that run was built for.
     #[must_use]
     pub fn space(&self) -> Space {
         Space { units: self.units, block_units: self.block_units, seed: self.seed, hides: self.hides }
     }
 
-    /// The header as names and values, as it is written and shown.
+    /// The header as names and values, in the form that is written and shown.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, String); 10] {
         [
@@ -101,7 +102,7 @@ impl Header {
         bytes
     }
 
-    /// None when a value is missing, malformed or out of bounds.
+    /// Parses a header; `None` when a value is missing, malformed or out of bounds.
     fn from_text(text: &str) -> Option<Self> {
         let find = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));
@@ -113,7 +114,7 @@ impl Header {
             units: find("units")?.parse().ok()?,
             budget_units: find("budget_units")?.parse().ok()?,
             seed: find("seed")?.parse().ok()?,
-            // Not told by older recordings, whose policies had to hide pages or did not.
+            // Older recordings lack this value. Their pages could always be unmapped.
             hides: find("hides").is_none_or(|value| value == "true"),
             policy: find("policy")?.to_owned(),
             prefetch: find("prefetch")?.to_owned(),
@@ -128,39 +129,39 @@ impl Header {
     }
 }
 
-/// A value on one line of the header, bounded, so that any program's name fits.
+/// A value on one line of the header, cut to a bounded length so that any program's name fits.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect()
 }
 
-/// One thing that a policy was told or answered.
+/// A call of a policy, or its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A page came into view.
     Inserted(PageId, Cause),
-    /// A touch of a page in view was seen; whether it was a write.
+    /// A reference to a page in view was seen. True for a write.
     Referenced(PageId, bool),
     /// A page left the view.
     Removed(PageId, Leave),
     /// A page out of view was discarded.
     Forgotten(PageId),
-    /// The filter refused this page while the next victim was looked for.
+    /// The filter refused this page during the search for the next victim.
     Refused(PageId),
     /// The policy named this victim.
     Victim(PageId),
     /// The policy named no victim.
     NoVictim,
-    /// The policy wished this page hidden.
+    /// The policy asked to unmap this page.
     Hide(PageId),
-    /// The policy was asked so many times in a row for a page to hide and named none.
+    /// The policy was asked this many times in a row for a page to unmap, and named none.
     NoHide(u32),
-    /// The time told to the policy, in milliseconds.
+    /// The time given to the policy, in milliseconds.
     Tick(u64),
     /// A thread waits for a page that is out of view.
     Coming(PageId),
 }
 
-/// Names of the kinds of records, by kind; empty where there is none.
+/// Names of the kinds of records, by kind; empty for unused kinds.
 const KIND_NAMES: [&str; KINDS] = [
     "",
     "inserted by a read",
@@ -174,10 +175,10 @@ const KIND_NAMES: [&str; KINDS] = [
     "refused as a victim",
     "named as a victim",
     "no victim named",
-    "wished hidden",
-    "nothing wished hidden",
-    "time told",
-    "told to be coming",
+    "unmap requested",
+    "no unmap requested",
+    "time passed",
+    "fault announced",
 ];
 
 /// How many records of each kind there are.
@@ -191,22 +192,22 @@ impl Counts {
         self.0.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// The kinds there can be, by name.
+    /// All kinds, by name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         KIND_NAMES.into_iter().zip(self.0).filter(|(name, _)| !name.is_empty())
     }
 }
 
-/// What the end of a trace says.
+/// The content of the end of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
     /// Records of each kind.
     pub counts: Counts,
-    /// Recording stopped before the run ended, because a bound was reached.
+    /// Whether recording stopped before the run ended, because a limit was reached.
     pub cut: bool,
 }
 
-/// What records are relative to.
+/// The state that the numbers of records are relative to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
     page: u32,
@@ -222,7 +223,7 @@ fn unzigzag(number: u64) -> i64 {
 }
 
 impl Base {
-    /// The number that stands for a record.
+    /// The number of a record.
     fn encode(&mut self, record: Record) -> u64 {
         let (kind, page) = match record {
             Record::Inserted(page, Cause::Read) => (1, page),
@@ -250,7 +251,7 @@ impl Base {
         distance << 4 | kind
     }
 
-    /// The record a number stands for; none when it stands for none.
+    /// The record with a number; `None` if there is none.
     fn decode(&mut self, number: u64, units: u32) -> Option<Record> {
         let carried = number >> 4;
         let kind = number & 15;
@@ -284,7 +285,7 @@ impl Base {
     }
 }
 
-/// Writes a number; returns its length.
+/// Writes a number. Returns its length.
 fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
     let mut len = 0;
     while number >= 0x80 {
@@ -296,23 +297,23 @@ fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
     len + 1
 }
 
-/// Whether a record that a [`Recorder`] pushed names a page: time passes in processes without pages too.
+/// Whether a record that a [`Recorder`] pushed names a page. Processes without pages record only time.
 #[must_use]
 pub fn names_page(record: &[u8]) -> bool {
     record.first().is_some_and(|byte| !matches!(byte & 15, 11 | 13 | 14))
 }
 
-/// Makes chunks of the records that a [`Recorder`] pushed, within a bound.
+/// Divides the records that a [`Recorder`] pushed into chunks, up to a size limit.
 #[derive(Debug)]
 pub struct Framer {
     counts: Counts,
-    /// Bytes that may yet be written, the end's left aside.
+    /// Bytes that may still be written, without those of the end.
     left: u64,
     cut: bool,
 }
 
 impl Framer {
-    /// Begins a trace of at most so many bytes; returns also its header's bytes, to be written first.
+    /// Begins a trace of at most `bytes_max` bytes. Also returns the bytes of its header, which must be written first.
     #[must_use]
     pub fn start(header: &Header, bytes_max: u64) -> (Self, Vec<u8>) {
         let bytes = header.to_bytes();
@@ -320,8 +321,8 @@ impl Framer {
         (Self { counts: Counts::default(), left, cut: false }, bytes)
     }
 
-    /// Takes whole records from the front of a stream; returns what to write before them and how many bytes to write of
-    /// them, 0 when the stream is empty or the bound is reached.
+    /// Takes whole records from the front of a stream. Returns the bytes to write before them, and how many bytes of
+    /// them to write: 0 when the stream is empty or the limit is reached.
     pub fn chunk(&mut self, stream: &[u8]) -> ([u8; HEAD_LEN], usize) {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(HEAD_LEN);
         let most = stream.len().min(CHUNK_MAX).min(room);
@@ -337,13 +338,13 @@ impl Framer {
         (chunk_head(len as u32, payload), len)
     }
 
-    /// Whether the bound was reached and records were left out.
+    /// Whether the limit was reached and records were left out.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// The end's bytes; `cut` when records were lost before they came here.
+    /// The bytes of the end. `cut` says that records were lost before they came here.
     #[must_use]
     pub fn end(self, cut: bool) -> Vec<u8> {
         let mut payload = vec![u8::from(cut || self.cut)];
@@ -370,7 +371,7 @@ fn chunk_crc(length: u32, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A whole trace in memory, of records there already are.
+/// A whole trace in memory, made from given records.
 #[must_use]
 pub fn write(header: &Header, records: impl IntoIterator<Item = Record>) -> Vec<u8> {
     let (mut framer, mut bytes) = Framer::start(header, u64::MAX);

@@ -1,21 +1,21 @@
-//! Names for pages and frames, and the arithmetic between units, blocks and bytes.
+//! Numbers of pages and frames, and the arithmetic between units, blocks and bytes.
 
 use crate::limits;
 
-/// A page, named by its first unit.
+/// A page. Its number is that of its first unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u32);
 
-/// A frame of local memory outside the program's view, within the pool of its class.
+/// A frame of local memory outside the program's view, in the pool of its class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FrameId {
-    /// Whether the frame holds a wide page.
+    /// Whether the frame holds a huge page.
     pub wide: bool,
     /// Index within the class's pool.
     pub index: u32,
 }
 
-/// Shape of the far space: how many units, how large, how many to a block.
+/// Shape of the far space: the number and size of its units, and the units of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Number of units.
@@ -39,7 +39,7 @@ impl Geometry {
             && self.units.is_multiple_of(self.block_units)
     }
 
-    /// Units of a stretch: as much as the largest page, and what a server is chosen for at once.
+    /// Units of a placement extent: the size of the largest page, and the unit in which servers are chosen.
     #[must_use]
     pub fn stretch_units(&self) -> u32 {
         limits::PAGE_BYTES_MAX / self.unit_bytes

@@ -1,11 +1,12 @@
-//! `madvise`, `process_madvise`, `mseal` and `mbind`. Every advice on far memory either does what it says or is refused.
+//! `madvise`, `process_madvise`, `mseal` and `mbind`. Every advice on far memory either takes effect or is refused.
 //!
-//! - Contents: DONTNEED, FREE and DONTNEED_LOCKED discard at once. WILLNEED fetches as far as there is room. POPULATE_READ
-//!   and POPULATE_WRITE access every page before they return; with a small budget the first may have left by then.
-//! - Hints about how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
-//!   policy (`mbind`), are accepted and have no effect: the pages are not the kernel's to treat.
-//! - Refused with `EINVAL`, as the kernel does for memory that it cannot do it to: what a forked child would have to find
-//!   (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, failures of memory, and whatever is unknown.
+//! - Contents: DONTNEED, FREE and DONTNEED_LOCKED discard at once. WILLNEED fetches pages while there is room.
+//!   POPULATE_READ and POPULATE_WRITE access every page before they return; with a small budget, the first pages may be
+//!   evicted by then.
+//! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
+//!   policy (`mbind`), are accepted without effect: these pages are not the kernel's.
+//! - Refused with `EINVAL`, as by the kernel for unsuitable memory: advice on what a forked child gets (DONTFORK,
+//!   WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
 //! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
@@ -38,10 +39,11 @@ unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     split(range, |part| near(part.start, part.len()), |part| advise_far(part, advice))
 }
 
-/// The answer to advice on far memory. Like the kernel, advises what is mapped, and then tells of what is not.
+/// The answer to advice on far memory. Like the kernel, applies the advice to what is mapped and then reports what is
+/// not.
 fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     match advice {
-        // FREE allows the pages to be dropped at any time before the next write, so at once.
+        // FREE allows the pages to be dropped at any time before the next write. They are dropped at once.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
             // SAFETY: the program gives up what the range holds, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
@@ -60,7 +62,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // What they undo was refused.
+        // The advice that these undo is refused.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -68,7 +70,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// Accesses every page, as the program would. Stops where the program may not.
+/// Accesses every page, like the program would. Stops where the program has no access.
 fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     if !far::is_allocated(range.start, range.len()) {
         return Err(libc::ENOMEM);
@@ -77,10 +79,11 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a byte of far memory of the program's, who asks for this access; one step, which changes nothing.
+        // SAFETY: a byte of the program's far memory. The program asks for this access. It is one step and changes
+        // nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // A nothing that the compiler knows of would become a read.
+            // If the compiler could see that nothing is added, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));
@@ -89,10 +92,10 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The rows of a call may be this many; the kernel's limit.
+/// Most rows of a call: the kernel's limit.
 const ROWS_MAX: usize = 1024;
 
-/// Advice to this process is advice to memory that may be far; to another one it is the kernel's business.
+/// Advice to this process may concern far memory. Advice to another process goes to the kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_madvise(
     process: c_int,
@@ -115,7 +118,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
     for row in 0..count {
         // SAFETY: as above.
         let iovec { iov_base, iov_len } = unsafe { rows.add(row).read() };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         match unsafe { advise(iov_base as usize, iov_len, advice) } {
             Ok(()) => advised += iov_len,
             Err(error) if advised == 0 => return refused(error),
@@ -133,15 +136,15 @@ fn refused(error: c_int) -> ssize_t {
 /// # Safety
 /// A row of a valid table.
 unsafe fn far_row(row: *const iovec) -> Option<Range> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     let iovec { iov_base, iov_len } = unsafe { row.read() };
     with_far(iov_base as usize, iov_len)
 }
 
-/// What stands for the caller itself, in place of a descriptor, since Linux 6.14.
+/// Values that stand for the caller itself instead of a descriptor, since Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
 
-/// Whether a process' descriptor is this one's. What cannot be looked at is not.
+/// Whether a process descriptor is this process's. False if that cannot be found out.
 fn is_this_process(process: c_int) -> bool {
     if PIDFD_SELF.contains(&process) {
         return true;
@@ -164,17 +167,17 @@ pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: size_t, flags: c_u
     status(unsafe { kernel(SYS_MSEAL, [addr as usize, len, flags as usize, 0, 0, 0]) }.map(drop))
 }
 
-/// The same on all processors that Hanare runs on.
+/// The number of mseal, which is the same on all processors that Hanare supports.
 pub(crate) const SYS_MSEAL: libc::c_long = 462;
 
-/// A NUMA policy. Only by number: the C library has no such function, and libnuma calls the kernel by number.
+/// A NUMA policy. It comes only by number: the C library has no such function, and libnuma calls the kernel by number.
 ///
 /// # Safety
 /// The contract of mbind(2).
 pub(crate) unsafe fn mbind(args: [usize; 6]) -> c_int {
     let [addr, len, policy, nodes, max, flags] = args;
     let near = |start: usize, len: usize| {
-        // SAFETY: passed on from the caller, for a range that is not far.
+        // SAFETY: the caller keeps the same promise, and the range is not far.
         unsafe { kernel(libc::SYS_mbind, [start, len, policy, nodes, max, flags]) }.map(drop)
     };
     status(match with_far(addr, len) {

@@ -1,5 +1,5 @@
-//! How an interposed call answers: `errno`, the kernel called by number, and a line on stderr. It must not
-//! allocate and must not know which call it answers for.
+//! How an interposed call returns its result: `errno`, direct system calls, and a line on stderr. This room must not
+//! allocate, and does not know which call it serves.
 
 use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
@@ -17,7 +17,7 @@ pub(crate) fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Runs `call`, after which `errno` is what it was before: the engine's own system calls must not show through.
+/// Runs `call` and restores `errno`: the engine's own system calls must not change it.
 pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = call();
@@ -25,7 +25,7 @@ pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The answer of a call that returns 0, or -1 with `errno`.
+/// The result of a call that returns 0, or -1 with `errno`.
 pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -36,7 +36,7 @@ pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     }
 }
 
-/// The answer of a call that returns an address, or `MAP_FAILED` with `errno`.
+/// The result of a call that returns an address, or `MAP_FAILED` with `errno`.
 pub(crate) fn address(result: Result<usize, c_int>) -> *mut c_void {
     match result {
         Ok(addr) => addr as *mut c_void,
@@ -47,16 +47,16 @@ pub(crate) fn address(result: Result<usize, c_int>) -> *mut c_void {
     }
 }
 
-/// A system call by number, answered as a value or an errno, leaving `errno` itself alone.
+/// Makes a system call by number. Returns a value or an errno, and does not change `errno` itself.
 ///
 /// # Safety
-/// The arguments must be valid for the call, which does to the process what its manual page says.
+/// The arguments must be valid for the call. The call affects the process as its manual page says.
 pub(crate) unsafe fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, c_int> {
     // SAFETY: the caller's promise.
     unsafe { hanare_sys::syscall(number, args) }.map_err(|errno| errno.0)
 }
 
-/// A line on the stack, cut when it is too long.
+/// A line on the stack. It is cut when it is too long.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -75,7 +75,7 @@ impl Write for Line {
 /// Writes one line to standard error without allocating.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
-    // A line that does not fit is cut, and one that cannot be written has nobody to be told.
+    // A line that does not fit is cut. A line that cannot be written cannot be reported either.
     let _ = line.write_fmt(text);
     // SAFETY: the buffer is valid for `len` bytes.
     let _ = unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };

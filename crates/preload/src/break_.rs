@@ -1,6 +1,6 @@
-//! `brk` and `sbrk`, for programs with an allocator of their own on them: the program gets a break of its own in far
-//! memory. The C library's `malloc` moves the kernel's break by a call of its own that nothing here sees, so the two never
-//! meet: what it allocates is told apart by `heap`.
+//! `brk` and `sbrk`, for programs whose own allocator uses them: the program gets a break of its own in far memory. The
+//! C library's `malloc` moves the kernel's break by a call of its own that is not interposed, so the two never meet.
+//! `heap` tells its blocks apart.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -12,14 +12,14 @@ use hanare::far;
 use crate::answer::{keeping_errno, set_errno, status};
 use crate::range::PAGE;
 
-/// Address space set aside for the break, halved until there is as much.
+/// Address space reserved for the break, in bytes. It is halved until the reservation succeeds.
 const ROOM: usize = 32 << 30;
 const ROOM_MIN: usize = 64 << 20;
 
 /// What a failed `sbrk` returns.
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
-/// The program's break; what is set aside for it is `START..END`. Zero until there is one.
+/// The program's break. Its reservation is `START..END`. Zero before there is one.
 static START: AtomicUsize = AtomicUsize::new(0);
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -36,8 +36,7 @@ pub(crate) fn resolve() {
     }
 }
 
-/// Whether the caller's break is far: set up now if it is the first call. Like the C library's, it is one thread's business
-/// at a time.
+/// Whether the caller's break is far. The first call sets it up. Like the C library's, it serves one thread at a time.
 fn is_far() -> bool {
     if far::is_own_thread() {
         return false;
@@ -63,10 +62,10 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
     }
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
-        // SAFETY: beyond the break nobody has anything yet.
+        // SAFETY: memory beyond the break is not in use yet.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program gives up what lies beyond its new break.
+        // SAFETY: the program gives up the memory beyond its new break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;

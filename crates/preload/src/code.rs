@@ -1,4 +1,4 @@
-//! Where code lies: who calls, or whose a function is, is told by its address.
+//! Where the code of some libraries is, to recognise callers and functions by their addresses.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::near;
 
-/// The executable segment of a library; nowhere until it is found.
+/// The executable segment of a library; empty until it is found.
 pub(crate) struct Code {
     start: AtomicUsize,
     len: AtomicUsize,
@@ -28,21 +28,21 @@ pub(crate) static LINKER: Code = Code::nowhere();
 pub(crate) static LIBRARY: Code = Code::nowhere();
 pub(crate) static OWN: Code = Code::nowhere();
 
-/// Notes where they are.
+/// Finds their code.
 pub(crate) fn find() {
     // SAFETY: the callback is a plain function that needs no data.
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
 }
 
 /// # Safety
-/// As `dl_iterate_phdr` calls it.
+/// Called as `dl_iterate_phdr` does.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: reads a number the kernel gave this process.
+    // SAFETY: reads a number that the kernel gave this process.
     let linker = unsafe { libc::getauxval(libc::AT_BASE) };
-    // SAFETY: a valid description, during the call.
+    // SAFETY: a description that is valid during the call.
     let info = unsafe { &*info };
     for nth in 0..info.dlpi_phnum {
-        // SAFETY: there are that many headers, mapped as long as the object is.
+        // SAFETY: this number of headers exists, and they are mapped as long as the object is.
         let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
         if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_X == 0 {
             continue;

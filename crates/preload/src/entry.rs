@@ -1,12 +1,12 @@
-//! Exported calls whose meaning depends on who calls.
+//! Exported calls whose meaning depends on the caller.
 
-/// Defines an exported call as a jump to `$target`, which gets one argument more: the address the call returns to.
+/// Defines an exported call as a jump to `$target`, which gets the call's return address as an additional argument.
 macro_rules! entry {
     ($name:ident, $x86:literal, $arm:literal, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
-            // Nothing is pushed and no register of the caller's is lost: the target sees the caller's own stack.
+            // Nothing is pushed, and no register of the caller is lost: the target sees the caller's own stack.
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
             #[cfg(target_arch = "aarch64")]
@@ -16,7 +16,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// The same for a call of six arguments, as many as there are registers: the address comes on the stack where it must.
+/// The same for a call of six arguments. On x86-64 these use all argument registers, so the address is on the stack.
 macro_rules! entry_of_six {
     ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]

@@ -1,7 +1,8 @@
-//! `fork`, by the C library's own fork handlers, of which ours are the first: last before a fork and first behind it, so
-//! that those of all libraries find far memory as it is meant to be.
+//! `fork`, by the C library's own fork handlers. Hanare's are registered first. So they run last before a fork and
+//! first after it, and the handlers of all libraries find far memory working.
 //!
-//! `vfork`, `posix_spawn` and `system` share their parent's memory until they execute, run no handlers and need none.
+//! Children of `vfork`, `posix_spawn` and `system` share their parent's memory until they execute. They run no handlers
+//! and need none.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function that every `pthread_atfork` ends in.
+/// The C library's function that every `pthread_atfork` calls.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 
@@ -22,14 +23,14 @@ fn real() -> Option<Register> {
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
-    // SAFETY: the symbol, when there is one, is the C library's function of this type.
+    // SAFETY: if the symbol exists, it is the C library's function of this type.
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
-/// Registers our handlers, once.
+/// Registers Hanare's handlers, once.
 ///
 /// # Errors
-/// The C library's number.
+/// The C library's error number.
 pub(crate) fn watch() -> Result<(), c_int> {
     if IS_FIRST.swap(true, Ordering::AcqRel) {
         return Ok(());
@@ -58,7 +59,7 @@ unsafe extern "C" fn in_child() {
     hanare::far::forked_child();
 }
 
-/// fork(2). A child that could not have the descriptors it needs to page is not made.
+/// fork(2). Fails if the child could not get the descriptors that it needs for paging.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     type Call = unsafe extern "C" fn() -> libc::pid_t;
@@ -78,7 +79,7 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // A failure shows itself again when the engine starts.
+    // A failure shows again when the engine starts.
     let _ = watch();
     match real() {
         // SAFETY: the caller's own arguments.

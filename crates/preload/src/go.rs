@@ -1,10 +1,10 @@
-//! Programs in Go that use C (cgo). Their runtime takes its memory by the C library's `mmap`, but gives parts of it back by
-//! `madvise` calls of its own, which nothing here sees: the engine would go on with bytes that are no longer there. So its
-//! mappings are near. What C code allocates by `malloc` is far.
+//! Programs in Go that use C (cgo). Go's runtime takes memory by the C library's `mmap`, but returns parts of it by
+//! `madvise` calls of its own, which are not interposed. The engine would keep bytes that the program no longer has. So
+//! Go's mappings are near. Blocks that C code gets from `malloc` are far.
 //!
-//! Its static arrays are near where the trap is a signal: the runtime accesses them with every signal blocked, by calls of
-//! its own too, and the kernel kills a thread whose trap is blocked. The same holds for its mappings, where the stacks of
-//! goroutines and of signals are: a trap's frame cannot be written to a page that is absent.
+//! In signal modes, Go's static arrays are near too: the runtime accesses them with every signal blocked, also by
+//! system calls of its own, and the kernel kills a thread whose trap is blocked. The same holds for its mappings, which
+//! contain the stacks of goroutines and of signals: a trap's frame cannot be written to an absent page.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -18,10 +18,10 @@ use crate::range::PAGE;
 /// Whether Go is linked into this process.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
-/// The C library's `_dl_find_object`, which takes no lock; null before glibc 2.35.
+/// The C library's `_dl_find_object`, which takes no lock. Null before glibc 2.35.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// What it answers: flags, where an object begins and ends in memory, and more that does not matter here.
+/// Its answer: flags, the start and end of an object in memory, and more that is not needed here.
 #[repr(C)]
 struct Object {
     flags: u64,
@@ -30,11 +30,11 @@ struct Object {
     rest: [u64; 12],
 }
 
-/// The name of the notes that Go's linker writes, with its end.
+/// The name in the notes that Go's linker writes, with its final zero.
 const NOTE_NAME: &[u8] = b"Go\0";
 
-/// Looks for Go in what the process is linked with: by its linker's note, or, where a build left that out, by the function
-/// through which C calls Go.
+/// Looks for Go in the objects that the process is linked with. It is recognised by its linker's note or, if a build
+/// left that out, by the function through which C calls Go.
 pub(crate) fn find() {
     // SAFETY: plain lookups with terminated names.
     let (entry, find_object) = unsafe {
@@ -48,13 +48,13 @@ pub(crate) fn find() {
     IS_THERE.store(found, Ordering::Relaxed);
 }
 
-/// Whether the program's static arrays have to stay near.
+/// Whether the program's static arrays must stay near.
 pub(crate) fn keeps_statics() -> bool {
     IS_THERE.load(Ordering::Relaxed) && far::trap_signal().is_some()
 }
 
-/// Whether a mapping has to stay near that is asked for by whoever goes on at `caller`. Where Go is linked into the process
-/// it may be Go's by way of a C library's function; of a Go library that was loaded later, its own code asks.
+/// Whether a mapping that code at `caller` asks for must stay near. If Go is linked into the process, the call may come
+/// from Go through a function of the C library. A Go library that was loaded later makes the call itself.
 pub(crate) fn keeps_mapping(caller: usize) -> bool {
     IS_THERE.load(Ordering::Relaxed) || is_go(caller)
 }
@@ -67,11 +67,11 @@ fn is_go(caller: usize) -> bool {
         return false;
     }
     let mut object = Object { flags: 0, start: 0, end: 0, rest: [0; 12] };
-    // SAFETY: the C library's function of this type, with any address and a place of ours that is long enough.
+    // SAFETY: the C library's function of this type, with any address and a buffer of ours that is long enough.
     if unsafe { transmute::<*mut c_void, Call>(call)(caller as *const c_void, &raw mut object) } != 0 {
         return false;
     }
-    // SAFETY: the first page of an object that is loaded, since code of it calls.
+    // SAFETY: the first page of an object that is loaded, since its code calls.
     let header = unsafe { &*(object.start as *const libc::Elf64_Ehdr) };
     let headers_end = header.e_phoff as usize + usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
     if !header.e_ident.starts_with(b"\x7fELF") || headers_end > PAGE {
@@ -84,19 +84,19 @@ fn is_go(caller: usize) -> bool {
         let first = (object.start + header.e_phoff as usize) as *const libc::Elf64_Phdr;
         std::slice::from_raw_parts(first, usize::from(header.e_phnum))
     };
-    // SAFETY: headers of a loaded object and where it lies.
+    // SAFETY: the headers and the address of a loaded object.
     unsafe { names_go(headers, base) }
 }
 
 /// # Safety
-/// As `dl_iterate_phdr` calls it, with the address of a `bool`.
+/// Called as `dl_iterate_phdr` does, with the address of a `bool`.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: a valid description, during the call.
+    // SAFETY: a description that is valid during the call.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: there are that many headers of a loaded object; `find` gave the address of a `bool`.
+    // SAFETY: this number of headers of a loaded object exists, and `find` passed the address of a `bool`.
     unsafe {
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let is_go = names_go(headers, info.dlpi_addr as usize);
@@ -105,10 +105,10 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
     }
 }
 
-/// Whether an object has a note of Go's.
+/// Whether an object has a note of Go.
 ///
 /// # Safety
-/// The headers are those of an object that is loaded at `base`.
+/// The headers belong to an object that is loaded at `base`.
 unsafe fn names_go(headers: &[libc::Elf64_Phdr], base: usize) -> bool {
     headers.iter().filter(|header| header.p_type == libc::PT_NOTE).any(|header| {
         let start = base.wrapping_add(header.p_vaddr as usize);
@@ -117,8 +117,8 @@ unsafe fn names_go(headers: &[libc::Elf64_Phdr], base: usize) -> bool {
     })
 }
 
-/// Whether one of these notes is Go's. Each has three words (bytes of the name, bytes of the description, type), and both
-/// follow, filled up to words.
+/// Whether one of these notes is Go's. Each has three words (bytes of the name, bytes of the description, type),
+/// followed by both, padded to words.
 fn has_go(mut notes: &[u8]) -> bool {
     let word = |notes: &[u8], nth: usize| -> Option<usize> {
         let bytes = notes.get(nth * 4..nth * 4 + 4)?;

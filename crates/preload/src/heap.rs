@@ -1,12 +1,13 @@
-//! The `malloc` family: blocks of at least the threshold are far, smaller ones are glibc's.
+//! The `malloc` family: blocks of at least the threshold are far, smaller ones come from glibc.
 //!
-//! An address alone tells whose a block is. Far ones are `hanare::heap`'s.
+//! A block's address alone shows its allocator. Far blocks are `hanare::heap`'s.
 //!
-//! Whatever is far, what the dynamic linker allocates is not: the tables of thread-locals are among it, which Hanare's own
-//! code reads in the middle of a fault. Nor are a locale's tables (`locale`), nor what the C library allocates for itself
-//! before far memory has started: it may hold a lock that the start wants. Nor is, where the kernel cannot access far
-//! memory, what the C library allocates for itself: it hands buffers of streams and directories to the kernel by calls of
-//! its own. Those calls are known by where they return to, so each entry point that allocates passes that on.
+//! Some allocations are never far. Those of the dynamic linker contain the tables of thread-locals, which Hanare's own
+//! code reads in the middle of a fault. A locale's tables are near (see `locale`). So are the C library's own
+//! allocations before far memory has started, because the C library may hold a lock that the start needs. In signal
+//! modes, all allocations that the C library makes for itself are near: it passes buffers of streams and directories to
+//! the kernel by its own calls. Such calls are recognised by their return address, so each entry point that allocates
+//! passes it on.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
@@ -20,21 +21,21 @@ use crate::locale;
 
 const PAGE: usize = 4096;
 
-/// Whether the program itself defines the family: the dynamic linker allocates by it, too. Its libraries' definitions come
-/// after this one's.
+/// Whether the program itself defines the family. Then the dynamic linker uses that too. Definitions in the program's
+/// libraries come after this library's.
 pub(crate) fn is_the_programs() -> bool {
-    // SAFETY: a plain lookup of what the name is bound to.
+    // SAFETY: a plain lookup of the function that the name is bound to.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
 }
 
-/// Whether a block was far when it was given out; its first page may have become the kernel's since.
+/// Whether a block was far when it was allocated. Its first page may have been handed to the kernel since.
 #[inline]
 fn is_far_block(block: usize) -> bool {
     far::contains(block) || far::is_hole(block)
 }
 
-/// Whether a new block of `size` is to be far, asked for by whoever goes on at `caller`.
+/// Whether a new block of `size` for code at `caller` is to be far.
 #[inline]
 fn wants_far_block(size: usize, caller: usize) -> bool {
     size >= far::threshold()
@@ -50,13 +51,13 @@ pub(crate) fn wants_far(size: usize) -> bool {
     size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size)
 }
 
-/// Whole pages of far memory, zeroed; null with `ENOMEM` when there is no room. `align` is a power of two.
+/// Whole pages of zeroed far memory; null with `ENOMEM` if there is no room. `align` is a power of two.
 pub(crate) fn far_pages(size: usize, align: usize) -> *mut c_void {
     far_pages_by(far::alloc, size, align)
 }
 
-/// The same without a promise that the servers have room for it, as MAP_NORESERVE asks.
-pub(crate) fn unpromised_pages(size: usize) -> *mut c_void {
+/// The same without reserving room on the servers, as MAP_NORESERVE asks.
+pub(crate) fn uncommitted_pages(size: usize) -> *mut c_void {
     far_pages_by(far::alloc_unpromised, size, PAGE)
 }
 
@@ -88,7 +89,7 @@ extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> *mut c_v
 }
 
 /// # Safety
-/// As realloc(3).
+/// Like realloc(3).
 unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if old.is_null() {
         return malloc_for(size, caller);
@@ -102,13 +103,13 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
         return unsafe { near::realloc(old.cast(), size).cast() };
     }
     if size == 0 {
-        // SAFETY: as above; the owner gives it up.
+        // SAFETY: as above. The owner gives it up.
         unsafe { near::free(old.cast()) };
         return null_mut();
     }
     let new = heap::alloc(size, 1, false);
     if !new.is_null() {
-        // SAFETY: the old block is glibc's and live. Both hold `kept` bytes and are distinct; the old one is given up.
+        // SAFETY: the old block is glibc's and live. Both hold `kept` bytes and are distinct. The old one is given up.
         unsafe {
             let kept = near::usable_size(old.cast()).min(size);
             ptr::copy_nonoverlapping(old.cast::<u8>(), new, kept);
@@ -119,7 +120,7 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
 }
 
 /// # Safety
-/// As reallocarray(3).
+/// Like reallocarray(3).
 unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's promise.
@@ -132,7 +133,7 @@ unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usiz
 }
 
 /// # Safety
-/// As posix_memalign(3).
+/// Like posix_memalign(3).
 unsafe extern "C" fn posix_memalign_for(out: *mut *mut c_void, align: usize, size: usize, caller: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_char>()) {
         return libc::EINVAL;
@@ -143,7 +144,7 @@ unsafe extern "C" fn posix_memalign_for(out: *mut *mut c_void, align: usize, siz
     if block.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller of posix_memalign(3) gives a valid place for the result.
+    // SAFETY: the caller of posix_memalign(3) gives a valid pointer for the result.
     unsafe { out.write(block) };
     0
 }
@@ -163,7 +164,7 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// `block` is null or a live block, given up by its owner.
+/// `block` is null or a live block that its owner gives up.
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !is_far_block(block as usize) {
@@ -175,11 +176,11 @@ unsafe fn give_back(block: *mut c_void) {
             heap::abort_on("free()", block as usize, error);
         }
     }
-    // A forked child does not own its parent's far memory: giving it back there is nothing to do.
+    // A forked child does not own its parent's far memory, so there is nothing to free.
 }
 
 /// # Safety
-/// `old` lies in far memory and is a live block that nobody else uses during the call.
+/// `old` is a live block in far memory that no other thread uses during the call.
 unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if size == 0 {
         // SAFETY: the caller gives the block up.
@@ -204,7 +205,7 @@ unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_voi
     };
     let new = near::malloc(size);
     if !new.is_null() {
-        // SAFETY: both hold the bytes copied and are distinct; nobody else uses the old one, which is given up.
+        // SAFETY: both hold the bytes copied and are distinct. No other thread uses the old one, which is given up.
         unsafe {
             keeping_errno(|| heap::move_bytes(old.cast(), new, old_len.min(size)));
             give_back(old);
@@ -240,6 +241,6 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if is_far_block(block as usize) {
         return heap::usable_size(block as usize).unwrap_or(0);
     }
-    // SAFETY: the contract of malloc_usable_size(3); a block that is not far is glibc's.
+    // SAFETY: the contract of malloc_usable_size(3). A block that is not far is glibc's.
     unsafe { near::usable_size(block.cast()) }
 }

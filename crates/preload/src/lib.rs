@@ -1,21 +1,22 @@
 //! The `LD_PRELOAD` shim of `hanare run`: the program's large allocations become far memory, and the calls that manage
 //! memory keep their meaning on it.
 //!
-//! This room only decides *whether* a call concerns far memory and translates it into the words of `hanare::far`. It
-//! must not know pages, servers or budgets, and it holds no state of its own but the program's break: what is far is asked
-//! of the engine by address.
+//! This room only decides *whether* a call concerns far memory and translates it into calls of `hanare::far`. It does
+//! not know pages, servers or budgets. It has no state of its own except the program's break: it asks the engine which
+//! addresses are far.
 //!
-//! The rules every function here keeps:
-//! - An allocation of at least `far::threshold()` is far while the engine is active, and fails with `ENOMEM` rather than
-//!   becoming near when far memory is exhausted. On Hanare's own threads, and in a forked child that
-//!   cannot share its parent's far memory, every call goes to the C library or the kernel.
-//! - What the program is linked with as large arrays is far before anything of it runs (`statics`).
-//! - Where the trap is a signal, the kernel never sees a far address (`calls`).
-//! - Small sizes are decided before any thread-local is looked at: the dynamic linker allocates (small blocks) while it
-//!   sets up thread-locals, and would come back here without end.
-//! - The C library's `malloc` family is reached by where it lies in that library (`hanare::near`) and the kernel by number,
-//!   so nothing here asks the dynamic linker for a symbol inside `malloc`, or calls itself or the program's allocator.
-//! - `errno` is set on failure only.
+//! The rules that every function here keeps:
+//! - An allocation of at least `far::threshold()` is far while the engine is active. If far memory is exhausted, it
+//!   fails with `ENOMEM` instead of becoming near. On Hanare's own threads, and in a forked child that cannot share its
+//!   parent's far memory, every call goes to the C library or the kernel.
+//! - Large arrays that the program is linked with are far before any of its code runs (`statics`).
+//! - In signal modes, the kernel never sees a far address (`calls`).
+//! - Small sizes are handled before any thread-local is read: the dynamic linker allocates small blocks while it sets
+//!   up thread-locals, and would otherwise call this library in an endless loop.
+//! - The C library's `malloc` family is called at its address in that library (`hanare::near`), and the kernel is
+//!   called by number. So nothing here asks the dynamic linker for a symbol inside `malloc`, or calls itself or the
+//!   program's allocator.
+//! - `errno` is set only on failure.
 
 mod advice;
 mod answer;
@@ -48,7 +49,7 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     code::find();
-    // SAFETY: the program has not begun, so there is nobody else.
+    // SAFETY: the program has not begun, so no other code runs.
     let environment = Environment::of(unsafe { environment::beginning_with("HANARE_") });
     if environment.get("HANARE_LOCAL").is_none() {
         return;
@@ -72,8 +73,9 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    // Threads of Hanare's that start later would have the dynamic linker allocate by the program's `calloc`. The first far
-    // allocation may come from within that very allocator, which holds a lock then.
+    // With an allocator of the program's own, far memory starts now. For threads of Hanare that start later, the dynamic
+    // linker would allocate by the program's `calloc`, and the first far allocation may come from that very allocator
+    // while it holds a lock.
     if heap::is_the_programs() {
         far::ensure_started();
     }
@@ -86,20 +88,21 @@ extern "C" fn start() {
     }
 }
 
-/// Whether valgrind runs the program: it loads a library of its own into it.
+/// Whether valgrind runs the program: it loads its own library into it.
 fn carries_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_"))
 }
 
-/// Looks up what a fault must not be resolved with a symbol lookup for, or `malloc` be.
+/// Looks up the symbols that are needed while a fault is resolved or inside `malloc`, where a lookup is not allowed.
 fn look_up() {
     break_::resolve();
     calls::real::resolve();
 }
 
-/// Ends the process before the program ran a single line: half-started it would run in near memory, over its budget.
+/// Ends the process before any line of the program has run: a program without a working engine would run in near
+/// memory, over its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
-    // SAFETY: ends the process at once; 125 is Hanare's own error before the program ran.
+    // SAFETY: ends the process at once. 125 is the code of Hanare's own errors before the program ran.
     unsafe { libc::_exit(125) }
 }

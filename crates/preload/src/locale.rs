@@ -1,7 +1,7 @@
 //! `setlocale`: a locale's tables are near.
 //!
-//! The C library reads them in every thread before that thread's first function runs. In a forked child Hanare's own threads
-//! begin before far memory can be had.
+//! The C library reads them in every thread before that thread's first function runs. In a forked child, Hanare's own
+//! threads start before far memory is available.
 
 use std::ffi::{c_char, c_int};
 use std::mem::transmute;
@@ -10,7 +10,7 @@ use hanare_sys::flags::SETS_LOCALE;
 
 use crate::calls::real;
 
-/// Whether what the C library allocates in this thread belongs to a locale.
+/// Whether the C library's allocations in this thread belong to a locale.
 pub(crate) fn is_being_set() -> bool {
     SETS_LOCALE.get()
 }

@@ -1,6 +1,6 @@
-//! `mlock` and its kin. Pinning far memory would defeat the budget, which rules: on far pages the calls succeed and pin
-//! nothing. What a program locks memory for (never to wait for a page) Hanare cannot give; that its secrets are not
-//! written to a disk in clear is the private server's and the link's business.
+//! `mlock` and its relatives. Pinning far memory would break the budget, which has priority: on far pages these calls
+//! succeed and pin nothing. Hanare cannot promise that a program never waits for a page. Protecting its secrets on disk
+//! is up to the private server and the link.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -9,14 +9,14 @@ use hanare::far;
 use crate::answer::{kernel, status};
 use crate::range::Range;
 
-/// Does `number` to the near parts of the range, and nothing to the far one.
+/// Applies `number` to the near parts of the range, and nothing to the far parts.
 ///
 /// # Safety
 /// `number` is mlock, mlock2 or munlock.
 unsafe fn near_parts(number: libc::c_long, addr: usize, len: usize, flags: usize) -> Result<(), c_int> {
     let range = if far::active() { Range::covering(addr, len).filter(|range| range.meets_far()) } else { None };
     let Some(range) = range else {
-        // SAFETY: these calls change no memory's contents or place, whatever the arguments.
+        // SAFETY: these calls change neither contents nor place of memory, whatever the arguments.
         return unsafe { kernel(number, [addr, len, flags, 0, 0, 0]) }.map(drop);
     };
     for (near, _) in range.pieces().filter(|(_, far)| !far) {
@@ -51,6 +51,6 @@ pub(crate) extern "C" fn mlockall(flags: c_int) -> c_int {
     if far::active() {
         return 0;
     }
-    // SAFETY: changes no memory's contents or place.
+    // SAFETY: changes neither contents nor place of memory.
     status(unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }.map(drop))
 }

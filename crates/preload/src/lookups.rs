@@ -1,12 +1,12 @@
-//! `dlopen`, `dlsym` and `dlvsym`: what the program looks up by itself is what it would be linked with.
+//! `dlopen`, `dlsym` and `dlvsym`: a program that looks up a function itself gets the one that it would be linked with.
 //!
-//! Two ways lead past the calls of this library. A library loaded with `RTLD_DEEPBIND` binds to the C library before anyone
-//! else, so its `free` would get blocks that the C library never gave out: that flag is left out. And a function asked of
-//! the C library's own handle is the C library's, for which far memory is nothing special: in its place the program gets
-//! the one of this library, where there is one.
+//! There are two ways around this library. A library loaded with `RTLD_DEEPBIND` binds to the C library first, so its
+//! `free` would get blocks that the C library did not allocate. So that flag is dropped. And a function looked up in
+//! the C library's own handle is the C library's, which does not know far memory. The program gets this library's
+//! function instead, if there is one.
 //!
-//! The dynamic linker looks at who calls, for run paths and for `RTLD_NEXT`. So each call goes on as a jump wherever the
-//! answer may depend on that. The linker's functions are found in the library that has them, not by a lookup.
+//! The dynamic linker examines the caller for run paths and for `RTLD_NEXT`. So each call continues as a jump if the
+//! result may depend on the caller. The linker's functions are found in their own library, not by a lookup.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
@@ -33,7 +33,7 @@ impl Linker {
         if !found.is_null() {
             return found;
         }
-        // Older C libraries have them in a library of their own.
+        // In older C libraries, they are in a library of their own.
         let found = [c"libc.so.6", c"libdl.so.2"]
             .into_iter()
             .find_map(|library| Library::loaded(library)?.function(self.name))
@@ -43,7 +43,7 @@ impl Linker {
     }
 }
 
-/// In place of a function that no loaded library has: finds nothing.
+/// Replaces a function that no loaded library has. Finds nothing.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -64,8 +64,8 @@ extern "C" fn linkers_symbol_of_version() -> *mut c_void {
     SYMBOL_OF_VERSION.get()
 }
 
-/// What comes before the jump to the function whose address `$find` tells: it is in `rax` or `x16`, and the arguments are
-/// where they were.
+/// The code before the jump to the function whose address `$find` returns. The address is in `rax` or `x16`, and the
+/// arguments are where they were.
 macro_rules! found {
     ($($then:literal),*) => {
         concat!(
@@ -96,7 +96,7 @@ unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c
     std::arch::naked_asm!(found_arm!("and w1, w1, #0xfffffff7", "br x16"), find = sym linkers_open);
 }
 
-/// The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask what a name is bound to: those calls are the linker's.
+/// The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask for the binding of a name. Those calls go to the linker.
 macro_rules! lookup {
     ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
         #[unsafe(naked)]
@@ -151,8 +151,8 @@ unsafe extern "C" fn symbol_of_version(
     }
 }
 
-/// What the program gets for a function that was found in a library. Where another library stands between this one and the
-/// C library, it is left alone: it may be the one that asks, for what its own function calls.
+/// The function that the program gets for one that was found in a library. If another library is between this one and
+/// the C library, the result is not changed: that library may be asking for the function that its own one calls.
 ///
 /// # Safety
 /// `name` is a terminated text.
@@ -160,7 +160,8 @@ unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: the linker's function of this type. It is called from this library, so what is next is behind it.
+    // SAFETY: the linker's function of this type. It is called from this library, so the next definition is the one
+    // after it.
     let [bound, next] = unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]

@@ -1,19 +1,19 @@
 //! `mmap`, `munmap`, `mremap` and `mprotect`.
 //!
-//! Far becomes what a program uses as plain memory: a private anonymous mapping, readable and writable, of at least the
-//! threshold; and one that is not accessible at all (`PROT_NONE`), the address space that allocators set aside to open
-//! parts of it with `mprotect` or a fixed mapping. Everything else is the kernel's: files, shared memory, stacks, huge
-//! pages, locked pages, reservations of more than a quarter of the far address space, and mappings at an address the
-//! program insists on.
+//! Two kinds of mapping become far. The first is plain memory: private, anonymous, readable and writable, of at least
+//! the threshold. The second is an inaccessible mapping (`PROT_NONE`): address space that allocators reserve and later
+//! open by `mprotect` or a fixed mapping. Everything else goes to the kernel: files, shared memory, stacks, huge pages,
+//! locked pages, reservations of more than a quarter of the far address space, and mappings at a required address.
 //!
-//! Choices where the meaning of a call and far memory meet:
+//! Where a call and far memory conflict:
 //! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. For
-//!   anything else (a file, shared memory) the place becomes the kernel's for good.
-//! - What is to be executed becomes the kernel's too, with its contents: code is not paged.
-//! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. A mapping moved without one is
-//!   copied piece by piece, so the program must be able to read it; it is readable and writable afterwards.
-//! - A near mapping grown by `mremap` stays near: what it maps is not known here.
-//! - Protection keys (`pkey_mprotect`) are refused with `EINVAL`: the pages are not the kernel's to guard.
+//!   anything else (a file, shared memory), the range becomes the kernel's for good.
+//! - Memory that is made executable becomes the kernel's too, with its contents: code is not paged.
+//! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. Without an address, a
+//!   mapping that must move is copied piece by piece. So the program must be able to read it, and it is readable and
+//!   writable afterwards.
+//! - A near mapping grown by `mremap` stays near, because its kind is not known here.
+//! - Protection keys (`pkey_mprotect`) are refused with `EINVAL`: the kernel does not guard these pages.
 
 use std::ffi::{c_int, c_void};
 
@@ -22,10 +22,10 @@ use hanare::{far, heap};
 use crate::answer::{MAP_FAILED, address, keeping_errno, kernel, status};
 use crate::entry::entry_of_six;
 use crate::go;
-use crate::heap::{far_pages, unpromised_pages, wants_far};
+use crate::heap::{far_pages, uncommitted_pages, wants_far};
 use crate::range::{PAGE, Range};
 
-/// The flags a mapping may carry and still be plain memory.
+/// The flags that plain memory may have.
 const PLAIN_FLAGS: c_int = libc::MAP_PRIVATE
     | libc::MAP_ANONYMOUS
     | libc::MAP_NORESERVE
@@ -38,22 +38,22 @@ const PLAIN_PROT: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 const ANONYMOUS_PRIVATE: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 
-/// Whether this is plain memory. The descriptor and offset of an anonymous mapping mean nothing to the kernel either.
+/// Whether this is plain memory. The descriptor and offset of an anonymous mapping are ignored, as by the kernel.
 fn is_plain(prot: c_int, flags: c_int) -> bool {
     prot == PLAIN_PROT && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE && flags & !PLAIN_FLAGS == 0
 }
 
-/// Whether this only keeps addresses for later, as allocators do before they open parts with `mprotect`.
+/// Whether this only reserves addresses, as allocators do before they open parts with `mprotect`.
 fn is_reservation(prot: c_int, flags: c_int) -> bool {
     prot == libc::PROT_NONE && is_plain(PLAIN_PROT, flags)
 }
 
-/// Whether a mapping of `len` that `caller` asks for is to be far, if it is of the kind.
+/// Whether a mapping of `len` bytes for code at `caller` is to be far, if it is of the right kind.
 fn may_be_far(len: usize, caller: usize) -> bool {
     wants_far(len) && !go::keeps_mapping(caller)
 }
 
-/// The range, when the engine runs and part of it is far.
+/// The range, if the engine runs and part of the range is far.
 pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
         return None;
@@ -68,7 +68,7 @@ entry_of_six!(
     map,
     fn(_addr: *mut c_void, _len: usize, _prot: c_int, _flags: c_int, _fd: c_int, _off: Offset) -> *mut c_void
 );
-// The two are one call where offsets have 64 bits.
+// The two are the same call where offsets have 64 bits.
 entry_of_six!(
     mmap64,
     map,
@@ -76,7 +76,7 @@ entry_of_six!(
 );
 
 /// # Safety
-/// As mmap(2), called by whoever goes on at `caller`.
+/// Like mmap(2), called from code at `caller`.
 pub(crate) unsafe extern "C" fn map(
     addr: *mut c_void,
     len: usize,
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn map(
     caller: usize,
 ) -> *mut c_void {
     if is_plain(prot, flags) && may_be_far(len, caller) {
-        let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { unpromised_pages(len) };
+        let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { uncommitted_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
     if is_reservation(prot, flags) && may_be_far(len, caller) {
@@ -107,8 +107,8 @@ pub(crate) unsafe extern "C" fn map(
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
 
-/// A fixed mapping where far memory is. Private anonymous memory stays far; for anything else the place becomes the
-/// kernel's, once it is sure that the kernel can make the mapping.
+/// Makes a fixed mapping over far memory. Private anonymous memory stays far. For anything else, the range becomes the
+/// kernel's, once it is certain that the kernel can make the mapping.
 ///
 /// # Safety
 /// The arguments are those of a call of mmap(2) at the start of `range`.
@@ -118,14 +118,14 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
     if anonymous && prot & libc::PROT_EXEC == 0 {
         let near = |part: Range| {
             let args = [part.start, part.len(), prot as usize, flags as usize, fd, off];
-            // SAFETY: passed on from the caller, for a part that is not far.
+            // SAFETY: the caller keeps the same promise, and the part is not far.
             unsafe { kernel(libc::SYS_mmap, args) }.map(drop)
         };
         split(range, near, |part| renew(part, prot))?;
         return Ok(range.start);
     }
     let elsewhere = (flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE)) as usize;
-    // SAFETY: maps and unmaps at a place of the kernel's choice.
+    // SAFETY: maps and unmaps at an address of the kernel's choice.
     unsafe {
         let trial = kernel(libc::SYS_mmap, [0, len, prot as usize, elsewhere, fd, off])?;
         kernel(libc::SYS_munmap, [trial, len, 0, 0, 0, 0])?;
@@ -134,12 +134,12 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
         // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
         keeping_errno(|| unsafe { far::make_hole(part.start, part.len()) });
     }
-    // SAFETY: passed on from the caller; nothing of the range is far any more.
+    // SAFETY: the caller keeps the same promise. Nothing of the range is far any more.
     unsafe { kernel(libc::SYS_mmap, args) }
 }
 
-/// Fresh zeroes with a new protection, where far memory is, or was before the program gave it back. The protection first:
-/// where it fails nothing must be lost.
+/// Fresh zeroes with a new protection, where memory is far or was far before the program returned it. The protection
+/// comes first: if it fails, nothing must be lost.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::claim(range.start, range.len())?;
     // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
@@ -150,7 +150,7 @@ fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Hands the near parts of a range to `near`, the far ones to `far`; stops at the first error.
+/// Passes the near parts of a range to `near` and the far parts to `far`. Stops at the first error.
 pub(crate) fn split(
     range: Range,
     near: impl Fn(Range) -> Result<(), c_int>,
@@ -166,7 +166,8 @@ pub(crate) fn split(
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let unmap = |start: usize, len: usize| {
         if far::is_hole(start) {
-            // What was far stays ours, so that no block of somebody else's is ever taken for one of the heap's.
+            // Addresses that were far stay Hanare's, so that no block of another allocator is ever taken for one of the
+            // heap's.
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             // SAFETY: the contract of munmap(2): the program gives up what is mapped there.
             return unsafe {
@@ -206,7 +207,8 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
             range,
             |near| protect(near.start, near.len()),
             |part| {
-                // SAFETY: the contract of mprotect(2). Who makes memory code writes it no more.
+                // SAFETY: the contract of mprotect(2). A program that makes memory executable does not write it any
+                // more.
                 unsafe {
                     if prot & libc::PROT_EXEC == 0 {
                         return far::protect(part.start, part.len(), prot);
@@ -223,7 +225,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
     if key == -1 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         return unsafe { mprotect(addr, len, prot) };
     }
     if with_far(addr as usize, len).is_some() {
@@ -234,7 +236,7 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, pro
     status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 
-/// The C prototype is variadic; the fifth argument is read only with `MREMAP_FIXED`, and comes in the same register.
+/// The C prototype is variadic. The fifth argument is read only with `MREMAP_FIXED`, and comes in the same register.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -265,7 +267,7 @@ pub(crate) unsafe extern "C" fn mremap(
 }
 
 /// # Safety
-/// Nobody uses `old` during the call; `new_len` is a positive multiple of the page.
+/// Nobody uses `old` during the call. `new_len` is a positive multiple of the page size.
 unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c_int> {
     let may_move = flags & libc::MREMAP_MAYMOVE != 0;
     let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
@@ -273,7 +275,7 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
         return Err(libc::EINVAL);
     }
     if !keep_old && new_len <= old.len() {
-        // SAFETY: the program gives up what lies beyond the new length, as mremap(2) says.
+        // SAFETY: the program gives up what is beyond the new length, as mremap(2) says.
         keeping_errno(|| unsafe { far::release(old.start + new_len, old.len() - new_len) });
         return Ok(old.start);
     }
@@ -282,7 +284,7 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if !keep_old && whole && keeping_errno(|| unsafe { far::resize(old.start, new_len) }) {
         return Ok(old.start);
     }
-    // What cannot be read cannot be copied.
+    // Unreadable memory cannot be copied.
     if !may_move || !far::is_readable(old.start) {
         return Err(libc::ENOMEM);
     }
@@ -292,7 +294,7 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     }
     // SAFETY: the new block holds at least the old range and is distinct from it.
     unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
-    // SAFETY: its bytes have moved, and the program gives up what was there, as mremap(2) says.
+    // SAFETY: the bytes have moved, and the program gives up the old range, as mremap(2) says.
     keeping_errno(|| unsafe {
         match keep_old {
             true => far::discard(old.start, old.len()),

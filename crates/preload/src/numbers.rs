@@ -1,4 +1,4 @@
-//! Calls made by number (`syscall`) whose meaning on far memory is not the kernel's: they are handed to the functions of
+//! Calls made by number (`syscall`) that need special treatment on far memory. They are passed to the functions of
 //! their names. Everything else goes to the kernel.
 
 use std::ffi::{c_int, c_long};
@@ -10,7 +10,7 @@ use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
-/// The answer of a call that has a function here; `None` for the kernel's own business.
+/// The result of a call that has a function here; `None` if it must go to the kernel.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -23,9 +23,10 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     // SAFETY: the caller's arguments under the contract of each call.
     Some(unsafe {
         match number {
-            // Memory that is mapped by number stays near, save where far memory is.
+            // Memory mapped by number stays near, except over far memory.
             libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
-                // Not `mmap` itself, whose name means another function within this library (runtime's `jemalloc.c`).
+                // Not `mmap` itself, because that name means another function within this library (runtime's
+                // `jemalloc.c`).
                 mapping::map(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t, 0) as c_long
             }
             libc::SYS_munmap => mapping::munmap(a as *mut _, b).into(),
@@ -56,7 +57,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
-            // The kernel's business: it ends this thread alone.
+            // Left to the kernel: it ends only this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));
                 return None;
@@ -67,8 +68,8 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Calls that act before they write what came: with a far place for it the kernel answers EFAULT, and a child, a signal, a
-/// message or a connection is lost.
+/// Calls that act before they write their result. With a far pointer for it, the kernel would answer EFAULT, and a
+/// child, a signal, a message or a connection would be lost.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -94,7 +95,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
             libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
                 let mut set: libc::sigset_t = std::mem::zeroed();
-                // The kernel's set is the first of the C library's.
+                // The kernel's set is the beginning of the C library's.
                 (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
                 waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
             }

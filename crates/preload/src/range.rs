@@ -1,10 +1,11 @@
-//! A range of the program's addresses, cut into what is far and what is not. It must not know what is done with either.
+//! A range of the program's addresses, divided into far and near pieces. This room does not know what is done with
+//! them.
 
 use hanare::far;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// `[start, end)`, both multiples of the page.
+/// `[start, end)`, both multiples of the page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: usize,
@@ -12,7 +13,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The pages that meet `[addr, addr + len)`; `None` when that wraps around the address space.
+    /// The pages that overlap `[addr, addr + len)`; `None` if that wraps around the address space.
     pub(crate) fn covering(addr: usize, len: usize) -> Option<Range> {
         let end = addr.checked_add(len)?.checked_next_multiple_of(PAGE)?;
         Some(Range { start: addr & !(PAGE - 1), end })
@@ -22,7 +23,7 @@ impl Range {
         self.end - self.start
     }
 
-    /// The pieces that are far or near as a whole, in order, each with whether it is far.
+    /// The pieces in order, each with whether it is far.
     pub(crate) fn pieces(self) -> impl Iterator<Item = (Range, bool)> {
         let mut start = self.start;
         std::iter::from_fn(move || {

@@ -1,8 +1,9 @@
-//! Robust mutexes in far memory: when a thread ends that holds one, the kernel tells others so in the mutex. It does not wait
-//! for an absent page then and gives up, and the others would wait for ever. So the thread does it itself, last of all.
+//! Robust mutexes in far memory. If a thread ends while it holds one, the kernel marks the mutex for the other threads.
+//! For an absent page the kernel gives up instead of waiting, and the others would wait for ever. So the thread marks
+//! its mutexes itself, at its very end.
 //!
-//! Only programs that ask for such mutexes pay for it, from then on, at the end of each thread that is made later, and of the
-//! one that asks.
+//! Only programs that use such mutexes pay for this: from then on, at the end of the thread that asked and of each
+//! thread created later.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -16,27 +17,29 @@ use libc::{pthread_key_t, pthread_mutexattr_t};
 use crate::answer::{keeping_errno, kernel};
 use crate::calls::real;
 
-/// The kernel looks at so many mutexes of a thread.
+/// Most mutexes of a thread that the kernel examines.
 const MUTEXES_MAX: usize = 2048;
-/// How often destructors of a thread's data are run again when they leave new data; ours works in the last round.
+/// Most rounds in which destructors of a thread's data run again when they leave new data. Ours works in the last
+/// round.
 const ROUNDS: usize = 4;
-/// A page may leave again between a touch and a call; so often it does not.
+/// Most attempts. A page may be evicted between an access and a call, but not this often.
 const TRIES: u32 = 100;
 
 const OWNER_DIED: u32 = 1 << 30;
 const WAITERS: u32 = 1 << 31;
 const OWNER: u32 = OWNER_DIED - 1;
 
-/// Where the C library keeps its pointer to the first mutex that a thread holds: the kernel's `struct robust_list_head`.
+/// The kernel's `struct robust_list_head`, where the C library keeps its pointer to the first mutex that a thread
+/// holds.
 #[repr(C)]
 struct Head {
     first: usize,
-    /// From an entry to its futex.
+    /// Offset from an entry to its futex.
     offset: isize,
     pending: usize,
 }
 
-/// The thread's data that is destroyed when it ends, and one; 0 before there is any.
+/// One plus the key of the thread's data that is destroyed when it ends; 0 before there is one.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 type SetRobust = unsafe extern "C" fn(*mut pthread_mutexattr_t, c_int) -> c_int;
@@ -56,7 +59,7 @@ fn begin() {
     let mut key: pthread_key_t = 0;
     // SAFETY: a variable of ours, and a function that stays loaded.
     if KEY.load(Ordering::Acquire) == 0 && unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) } == 0 {
-        // Two threads at once use up two keys, which does no harm.
+        // If two threads do this at once, they use two keys, which is harmless.
         KEY.store(key as usize + 1, Ordering::Release);
     }
 }
@@ -65,37 +68,37 @@ fn key() -> Option<pthread_key_t> {
     KEY.load(Ordering::Acquire).checked_sub(1).map(|key| key as pthread_key_t)
 }
 
-/// Whether threads are to be watched.
+/// Whether threads are watched.
 pub(crate) fn is_used() -> bool {
     key().is_some()
 }
 
-/// Sees to the mutexes that this thread holds when it ends.
+/// Makes this thread mark the mutexes that it holds when it ends.
 pub(crate) fn watch_this_thread() {
     set_rounds(1);
 }
 
 fn set_rounds(round: usize) {
     if let Some(key) = key() {
-        // Refused for want of memory, the mutexes are left to the kernel.
-        // SAFETY: a key of ours, which is never deleted; the value is a number.
+        // If this fails for lack of memory, the mutexes are left to the kernel. SAFETY: a key of ours, which is never
+        // deleted. The value is a number.
         let _ = unsafe { libc::pthread_setspecific(key, round as *const c_void) };
     }
 }
 
-/// Other destructors may still give mutexes back, so the last round is waited for.
+/// Other destructors may still release mutexes, so this waits for the last round.
 unsafe extern "C" fn at_end(round: *mut c_void) {
     match round as usize {
         round if round < ROUNDS => set_rounds(round + 1),
-        // SAFETY: the thread runs no code of the program's any more that holds a mutex.
+        // SAFETY: the thread runs no more code of the program that holds a mutex.
         _ => unsafe { give_up() },
     }
 }
 
-/// Marks the mutexes that this thread holds, if any of them is far, as the kernel would, and leaves it none.
+/// If any mutex that this thread holds is far, marks all of them as the kernel would, and empties the thread's list.
 ///
 /// # Safety
-/// The thread ends, and none of its code gives a mutex back any more.
+/// The thread ends, and none of its code releases a mutex any more.
 unsafe fn give_up() {
     let (mut head, mut len) = (null_mut::<Head>(), 0_usize);
     let args = [0, &raw mut head as usize, &raw mut len as usize, 0, 0, 0];
@@ -107,11 +110,12 @@ unsafe fn give_up() {
     // SAFETY: the C library's head, which only this thread uses.
     let head = unsafe { &mut *head };
     let end = &raw mut *head as usize;
-    // The lowest bit tells mutexes whose waiters the kernel wakes.
+    // The lowest bit marks mutexes whose waiters the kernel wakes.
     let is_mutex = |entry: &usize| ![0, end].contains(&(entry & !1));
-    // An entry is given out when the next is known, and may be somebody else's then.
+    // The next entry is read before an entry is released, because the released one may belong to another thread at
+    // once.
     let entries = |first: usize| {
-        // SAFETY: a list of the C library's, of mutexes that this thread holds; each begins with where the next is.
+        // SAFETY: a list of the C library, of mutexes that this thread holds. Each begins with the address of the next.
         let next = move |entry: &usize| is_mutex(entry).then(|| unsafe { ((entry & !1) as *const usize).read() });
         std::iter::successors(Some(first), next).take_while(is_mutex).take(MUTEXES_MAX)
     };
@@ -125,7 +129,7 @@ unsafe fn give_up() {
 }
 
 /// # Safety
-/// A futex of a mutex.
+/// The futex of a mutex.
 unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {
     // SAFETY: the caller's promise.
     let word = unsafe { &*futex };
@@ -135,10 +139,10 @@ unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {
     if before & WAITERS == 0 || kernel_wakes {
         return;
     }
-    // As the kernel does: not private.
+    // Like the kernel: not private.
     let args = [futex as usize, libc::FUTEX_WAKE as usize, 1, 0, 0, 0];
     for _ in 0..TRIES {
-        // SAFETY: wakes one who waits there.
+        // SAFETY: wakes one thread that waits there.
         if keeping_errno(|| unsafe { kernel(libc::SYS_futex, args) }) != Err(libc::EFAULT) {
             return;
         }

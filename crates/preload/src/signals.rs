@@ -1,6 +1,6 @@
-//! The trap signal stays Hanare's. The program's own handler for it is remembered and called for faults that are not
-//! far (`hanare_sys::signal`), and no mask the program sets ever blocks it: a fault under a blocked signal kills the
-//! process. In thread mode there is no trap signal and every call goes through unchanged.
+//! The trap signal stays Hanare's. The program's own handler for it is stored and called for faults that are not far
+//! (`hanare_sys::signal`). No mask that the program sets ever blocks it: a fault under a blocked signal kills the
+//! process. In thread mode there is no trap signal, and every call is passed on unchanged.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
@@ -19,10 +19,10 @@ unsafe extern "C" {
     fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// Signals glibc uses itself (to cancel threads and to change their user), which it never lets a program block.
+/// Signals that glibc uses itself (to cancel threads and to change their user). It never lets a program block them.
 const GLIBC_SIGNALS: u64 = bit(32) | bit(33);
 
-/// The kernel's signal set, in bytes.
+/// Bytes of the kernel's signal set.
 const MASK_BYTES: usize = 8;
 
 const fn bit(signal: c_int) -> u64 {
@@ -33,10 +33,10 @@ fn is_trap(signum: c_int) -> bool {
     far::trap_signal() == Some(signum)
 }
 
-/// Replaces what is chained behind the trap and returns what was.
+/// Replaces the action chained behind the trap and returns the previous one.
 fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction, c_int> {
     match new {
-        // SAFETY: what the program gives sigaction(2) or signal(2).
+        // SAFETY: the program's argument for sigaction(2) or signal(2).
         Some(action) => unsafe { signal::set_chained(signum, action) },
         None => signal::chained(signum),
     }
@@ -53,12 +53,12 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
             unsafe { libc::sigdelset(&mut action.sa_mask, trap) };
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `new` is null or a copy of the caller's action, `old` the caller's.
+        // SAFETY: `new` is null or a copy of the caller's action, and `old` is the caller's.
         return unsafe { libc_sigaction(signum, new, old) };
     }
     status(chain(signum, action).map(|before| {
         if !old.is_null() {
-            // SAFETY: the contract of sigaction(2): null or a valid place.
+            // SAFETY: the contract of sigaction(2): null or a valid pointer.
             unsafe { old.write(before) };
         }
     }))
@@ -66,10 +66,10 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
 
 type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
-/// `signal` under one of its names: what is chained behind the trap is called with these flags.
+/// `signal` under one of its names. The action chained behind the trap gets these flags.
 ///
 /// # Safety
-/// The contract of signal(2); `real` is a function of its type.
+/// The contract of signal(2). `real` is a function of its type.
 unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if is_trap(signum) {
         // SAFETY: an action of zeroes is valid: the default, an empty mask, no flags.
@@ -98,13 +98,13 @@ macro_rules! setting_handlers {
     ($($name:ident($flags:expr))*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller keeps the same promise.
             unsafe { set_handler(&real::$name, signum, handler, $flags) }
         }
     )* };
 }
 
-// The names are those that headers give `signal` by the standard a program asks for. System V's handlers are reset.
+// Headers give `signal` these names, depending on the standard that a program asks for. System V's handlers are reset.
 setting_handlers! {
     signal(libc::SA_RESTART)
     bsd_signal(libc::SA_RESTART)
@@ -119,10 +119,10 @@ const SIG_HOLD: sighandler_t = 2;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_t {
     if is_trap(signum) && handler == SIG_HOLD {
-        // The trap is never blocked; the answer is what is chained behind it.
+        // The trap is never blocked. The result describes the chained action.
         return chain(signum, None).map_or(libc::SIG_ERR, |before| before.sa_sigaction);
     }
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { set_handler(&real::sigset, signum, handler, 0) }
 }
 
@@ -133,7 +133,7 @@ unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
     if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// The mask change of the calling thread, without the trap signal and glibc's own.
+/// Changes the mask of the calling thread, without the trap signal and glibc's own.
 ///
 /// # Safety
 /// `set` and `old` are null or valid, as for sigprocmask(2).
@@ -149,16 +149,17 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
     let mut before = 0u64;
     let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
-    // SAFETY: null or a mask of our own, and a place of our own: the caller's may be far, where the kernel cannot write.
+    // SAFETY: null or a mask of our own, and a variable of our own: the caller's may be far, where the kernel cannot
+    // write.
     unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
     if !old.is_null() {
-        // SAFETY: a place of the caller's that holds at least the kernel's mask, which lies first.
+        // SAFETY: a variable of the caller that holds at least the kernel's mask, which comes first.
         unsafe { old.cast::<u64>().write_unaligned(before) };
     }
     Ok(())
 }
 
-/// Lets the trap come through a mask that the process was started with.
+/// Unblocks the trap, which the process may have been started with blocked.
 pub(crate) fn unblock_trap() {
     if let Some(trap) = far::trap_signal() {
         let set = bit(trap);
@@ -180,11 +181,11 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }
 
-/// Changes the first 32 signals of the mask; the mask before.
+/// Changes the first 32 signals of the mask. Returns the previous mask.
 fn change_old_mask(how: c_int, mask: c_int) -> c_int {
     // SAFETY: sets of zeroes are empty sets.
     let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
-    // SAFETY: a set is longer than the kernel's and starts with it; both are ours.
+    // SAFETY: a set is longer than the kernel's and starts with it. Both are ours.
     let (changed, before) = unsafe {
         (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
         (change_mask(how, &raw const set, &raw mut before), (&raw const before).cast::<u64>().read())
@@ -204,7 +205,7 @@ extern "C" fn sigsetmask(mask: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
-    // SAFETY: a set of zeroes is an empty set, longer than the kernel's, which lies first; ours.
+    // SAFETY: a set of zeroes is an empty set. It is longer than the kernel's, which comes first, and it is ours.
     unsafe {
         let mut set: sigset_t = zeroed();
         (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
@@ -217,7 +218,7 @@ extern "C" fn sighold(signum: c_int) -> c_int {
     if !(1..=64).contains(&signum) {
         return status(Err(libc::EINVAL));
     }
-    // SAFETY: a set of zeroes is an empty set, longer than the kernel's, which lies first; ours.
+    // SAFETY: a set of zeroes is an empty set. It is longer than the kernel's, which comes first, and it is ours.
     status(unsafe {
         let mut set: sigset_t = zeroed();
         (&raw mut set).cast::<u64>().write(bit(signum));
@@ -229,7 +230,7 @@ extern "C" fn sighold(signum: c_int) -> c_int {
 unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
     type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
     let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
-    // SAFETY: the caller's arguments, the set without the trap; the C library's function of this type.
+    // SAFETY: the caller's arguments, with the trap removed from the set, and the C library's function of this type.
     unsafe {
         let mask = Mask::new(set);
         transmute::<*mut c_void, Call>(call)(attributes, mask.given())
@@ -238,13 +239,13 @@ unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_a
 
 // ---- contexts -------------------------------------------------------------------------------------------------------
 
-/// Takes the trap out of the mask that a context brings with it; the address of the C library's function.
+/// Removes the trap from the mask of a context. Returns the address of the C library's function.
 ///
 /// # Safety
 /// A context as for setcontext(3).
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_context(real: &Real, context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: the caller's promise; the mask starts with the kernel's.
+    // SAFETY: the caller's promise. The mask starts with the kernel's.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         let trap = far::trap_signal().map_or(0, bit);
@@ -262,17 +263,17 @@ extern "C" fn no_contexts() -> c_int {
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_for_set(context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { opened_context(&real::setcontext, context) }
 }
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_for_swap(context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { opened_context(&real::swapcontext, context) }
 }
 
-/// The C library's function saves the caller's own return address, so it is jumped to, not called.
+/// The C library's function saves the caller's own return address, so this jumps to it instead of calling it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

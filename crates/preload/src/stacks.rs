@@ -1,9 +1,10 @@
-//! Stacks that a program gives its threads, in far memory: what the kernel accesses there becomes near before they start.
+//! Thread stacks that a program allocates in far memory. The parts that the kernel accesses become near before the
+//! thread starts.
 //!
-//! When a thread ends the kernel clears the thread's number, by which others wait for it, in a structure that the C library
-//! keeps at the top of the stack. It does not wait for an absent page then, and the others would wait for ever. So the top
-//! of the stack becomes the kernel's for good, with what it holds. Where the trap is a signal all of the stack does, since the
-//! trap's frame is written to it.
+//! When a thread ends, the kernel clears the thread's number, which other threads wait for. The number is in a
+//! structure that the C library keeps at the top of the stack. For an absent page the kernel gives up instead of
+//! waiting, and the others would wait for ever. So the top of the stack becomes the kernel's for good, with its
+//! contents. In signal modes all of the stack does, because the trap's frame is written to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -18,10 +19,10 @@ use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
 use crate::robust;
 
-/// What the C library may have at the top of a stack: its own structure and the thread's copies of thread-locals.
+/// Most bytes that the C library has at the top of a stack: its own structure and the thread's copies of thread-locals.
 const TOP_BYTES: usize = 64 << 10;
 
-/// How often the kernel is asked for memory.
+/// Attempts to get memory from the kernel.
 const TRIES: u32 = 8;
 
 /// A thread's first function. It may be unwound.
@@ -29,13 +30,13 @@ type First = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, First, *mut c_void) -> c_int;
 
-/// Looks the C library's function up before there are threads: another one may hold the dynamic linker's lock later, and
-/// wait for the thread that is to be made.
+/// Looks up the C library's function before there are threads. Later another thread may hold the dynamic linker's lock
+/// and wait for the thread that is being created.
 pub(crate) fn find() {
     real::pthread_create.get();
 }
 
-/// The whole pages of the stack that these attributes name; `None` when they name none, or one that is not far.
+/// The whole pages of the stack that these attributes name; `None` if they name none, or one that is not far.
 ///
 /// # Safety
 /// Null or valid attributes.
@@ -48,7 +49,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // Without a stack the address is that far below zero, and the end wraps around.
+    // Without a stack, the address is the size below zero, and the end wraps around.
     let start = addr as usize;
     let end = start.checked_add(len)?;
     with_far(start, len.max(1))?;
@@ -56,7 +57,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     (whole.end > whole.start).then_some((whole, (whole.start, whole.end) != (start, end)))
 }
 
-/// Makes the part of a stack near that has to be. Guard pages keep their protection.
+/// Makes the necessary part of a stack near. Guard pages keep their protection.
 ///
 /// # Errors
 /// The kernel has no memory or no mapping for it.
@@ -72,7 +73,7 @@ fn make_near(stack: Range) -> Result<(), c_int> {
             let opened = far::is_writable(at);
             end = (at..end).step_by(PAGE).find(|&page| far::is_writable(page) != opened).unwrap_or(end);
             if opened {
-                // SAFETY: the program gives the stack to a thread that is not there yet, so nobody uses it.
+                // SAFETY: the program gives the stack to a thread that does not exist yet, so nobody uses it.
                 let answer = || unsafe { far::expel(at, end - at) };
                 (1..TRIES).find_map(|_| answer().ok()).map_or_else(answer, Ok)?;
             }
@@ -89,7 +90,7 @@ struct Begin {
 }
 
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
-    // SAFETY: what `create` made for this thread alone.
+    // SAFETY: `create` made this for this thread alone.
     let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
     robust::watch_this_thread();
     // SAFETY: the program's function and its argument.
@@ -97,7 +98,7 @@ unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
 }
 
 /// # Safety
-/// The contract of pthread_create(3); `call` is that function.
+/// The contract of pthread_create(3). `call` is that function.
 unsafe fn create(
     call: Create,
     thread: *mut pthread_t,
@@ -105,25 +106,25 @@ unsafe fn create(
     first: First,
     argument: *mut c_void,
 ) -> c_int {
-    // The C library reads them with signals blocked, when nothing can trap.
-    // SAFETY: null or valid attributes, as the caller promises.
+    // The C library reads them with signals blocked, when nothing can trap. SAFETY: null or valid attributes, as the
+    // caller promises.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
     if !robust::is_used() || far::is_own_thread() {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         return unsafe { call(thread, attributes, first, argument) };
     }
     let given = Box::into_raw(Box::new(Begin { first, argument }));
-    // SAFETY: passed on from the caller; the thread takes over what it is given.
+    // SAFETY: the caller keeps the same promise. The thread takes ownership of its argument.
     let answer = unsafe { call(thread, attributes, begin, given.cast()) };
     if answer != 0 {
-        // SAFETY: made above, and no thread was.
+        // SAFETY: made above, and no thread took it.
         drop(unsafe { Box::from_raw(given) });
     }
     answer
 }
 
-/// pthread_create(3). A stack in far memory loses the parts of pages at its ends, which may hold something else's bytes.
+/// pthread_create(3). A stack in far memory loses the partial pages at its ends, which may hold bytes of other objects.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut pthread_t,
@@ -147,8 +148,8 @@ unsafe extern "C" fn pthread_create(
         return unsafe { create(call, thread, attributes, first, argument) };
     }
     let mut copy = MaybeUninit::<pthread_attr_t>::uninit();
-    // SAFETY: a copy of valid attributes, which is not destroyed: what it refers to is the caller's. Whole pages of the
-    // caller's own stack.
+    // SAFETY: a copy of valid attributes, which is not destroyed, because what it refers to is the caller's. The range
+    // is whole pages of the caller's own stack.
     unsafe {
         copy.as_mut_ptr().copy_from_nonoverlapping(attributes, 1);
         match libc::pthread_attr_setstack(copy.as_mut_ptr(), stack.start as *mut c_void, stack.len()) {

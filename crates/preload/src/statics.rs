@@ -1,9 +1,9 @@
 //! Static arrays: the large writable data of the program and its libraries becomes far before `main`.
 //!
-//! What is left near: the data of the C library, the dynamic linker, the unwinder and this library, which faults are
-//! resolved with; what the linker protects after relocation (RELRO), the dynamic section, the initial thread-locals, and
-//! the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`), which the C
-//! library uses with signals blocked.
+//! Some data stays near: that of the C library, the dynamic linker, the unwinder and this library, which resolving
+//! faults needs; data that the linker protects after relocation (RELRO); the dynamic section; the initial
+//! thread-locals; and the pages of variables that a library shares with the program by a copy relocation (`stdout`,
+//! `environ`), which the C library uses with signals blocked.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use hanare::far;
 
 use crate::range::PAGE;
 
-/// Objects whose data is never far, by the start of their file's name.
+/// Objects whose data is never far, by the beginning of their file names.
 const NEAR_OBJECTS: [&[u8]; 12] = [
     b"libc.so",
     b"libc-2",
@@ -32,7 +32,7 @@ const NEAR_OBJECTS: [&[u8]; 12] = [
 /// Smallest data of an object that becomes far, in bytes.
 const BYTES_MIN: usize = 64 << 10;
 
-/// Most entries looked at in a table of the dynamic section, should it have no end.
+/// Most entries read from a table of the dynamic section, in case it has no end.
 const ENTRIES_MAX: usize = 1 << 24;
 
 const DT_NULL: u64 = 0;
@@ -44,7 +44,7 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. To be called once, when nothing of the program runs yet.
+/// Makes large static arrays far. Call it once, before any code of the program runs.
 ///
 /// # Errors
 /// See [`AdoptError`].
@@ -61,10 +61,10 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     }
     let mappings = private_mappings();
     let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
-    // Should there be more than have a place, the largest are far.
+    // If there are more than there is room for, the largest ones become far.
     wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
     for pieces in wholes.iter().take(far::ADOPTED_MAX) {
-        // SAFETY: plain data of the program's, which runs in this thread alone, and not of anything that resolves faults.
+        // SAFETY: plain data of the program, which only this thread runs, and no data of code that resolves faults.
         unsafe { far::adopt(pieces) }?;
     }
     Ok(())
@@ -72,7 +72,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
 
 /// Collects the large data of one object.
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, large: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid description, and back the address given to it.
+    // SAFETY: the dynamic linker passes a valid description and the address that it was given.
     let (info, large) = unsafe { (&*info, &mut *large.cast::<Vec<Range<usize>>>()) };
     if !is_near_object(info) {
         large.extend(large_data(info));
@@ -113,7 +113,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     }
     for header in headers {
         match header.p_type {
-            // The dynamic linker protects whole pages only.
+            // The dynamic linker protects only whole pages.
             libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {
@@ -129,11 +129,11 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The variables that this object holds for the libraries they come from.
+/// The variables of libraries that this object holds copies of.
 fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
     let (mut symbols, mut table, mut bytes) = (0, 0, 0);
     for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
-        // SAFETY: an entry of the object's dynamic section, inside the segment that holds it.
+        // SAFETY: an entry of the object's dynamic section, inside the segment that contains it.
         let [tag, value] = unsafe { (entry as *const [u64; 2]).read() };
         match tag {
             DT_NULL => break,
@@ -147,7 +147,8 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
         return Vec::new();
     }
     let entries = (table..table.saturating_add(bytes)).step_by(24).take(ENTRIES_MAX);
-    // SAFETY: the dynamic linker has made these addresses absolute; the table has so many entries of three words.
+    // SAFETY: the dynamic linker has made these addresses absolute. The table has this number of entries of three
+    // words.
     let entries = entries.map(|entry| unsafe { (entry as *const [u64; 3]).read() });
     let copies = entries.filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_COPY);
     let object = link_base(table);
@@ -162,14 +163,14 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Where the object around an address was loaded.
+/// The load address of the object that contains an address.
 fn link_base(addr: usize) -> usize {
-    // SAFETY: zeroes are a valid value for the answer, which is only read where the call fills it.
+    // SAFETY: zeroes are a valid value for the answer, which is only read if the call filled it.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let mut map: *mut LinkMap = std::ptr::null_mut();
-    // SAFETY: asks for the object of any address; both answers go to places of ours.
+    // SAFETY: asks for the object of any address. Both answers go to variables of ours.
     let known = unsafe { dladdr1(addr as *const c_void, &raw mut found, (&raw mut map).cast(), RTLD_DL_LINKMAP) };
-    // SAFETY: a link map of the dynamic linker's begins with the difference between addresses in file and memory.
+    // SAFETY: the dynamic linker's link map begins with the difference between addresses in file and memory.
     if known != 0 && !map.is_null() { unsafe { (*map).addr } } else { 0 }
 }
 
@@ -192,7 +193,7 @@ fn inward(range: Range<usize>) -> Range<usize> {
     range.start & !(PAGE - 1)..range.end & !(PAGE - 1)
 }
 
-/// Takes a range out of others.
+/// Removes a range from others.
 fn cut(ranges: &mut Vec<Range<usize>>, out: Range<usize>) {
     if out.is_empty() {
         return;
@@ -204,13 +205,13 @@ fn cut(ranges: &mut Vec<Range<usize>>, out: Range<usize>) {
     }
 }
 
-/// A writable private mapping of this process, and whether it shows a file.
+/// A writable private mapping of this process, and whether it maps a file.
 struct Private {
     range: Range<usize>,
     file: bool,
 }
 
-/// None where `/proc` cannot be read: then nothing is far that is not known to be plain.
+/// Returns `None` if `/proc` cannot be read. Then only data that is known to be plain becomes far.
 fn private_mappings() -> Vec<Private> {
     let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     text.lines().filter_map(private_mapping).collect()
@@ -226,7 +227,7 @@ fn private_mapping(line: &str) -> Option<Private> {
     plain.then_some(Private { range, file: inode != "0" })
 }
 
-/// The parts of a range that are mapped as plain data, each cut at the borders of its mappings and still large.
+/// The parts of a range that are mapped as plain data, divided at mapping borders, if they are still large.
 fn pieces(range: Range<usize>, mappings: &[Private]) -> Vec<Vec<Piece>> {
     let mut parts: Vec<Vec<Piece>> = Vec::new();
     for mapping in mappings {
@@ -248,7 +249,7 @@ fn bytes(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
-/// What is smaller is not worth a place of its own, however small the allocations that are far.
+/// The smallest data that becomes far. Smaller data is not worth a mapping, however small far allocations may be.
 fn threshold() -> usize {
     far::threshold().max(BYTES_MIN)
 }

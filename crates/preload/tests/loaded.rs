@@ -1,10 +1,10 @@
-//! Programs under the preload library while no engine runs: it must be as if it were not there, and must refuse bad
+//! Programs under the preload library without a running engine. The library must have no effect, and must refuse bad
 //! settings before the program runs. (Programs with far memory need a memory server and are tested end to end.)
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The library lies beside the directory of the test programs.
+/// The library is beside the directory of the test programs.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let built = test.ancestors().nth(2).expect("a build directory");
@@ -17,8 +17,7 @@ fn workloads() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads")
 }
 
-/// `program` with the library and nothing of Hanare in its environment but `settings`. The time limit is the bound on
-/// every wait here.
+/// `program` with the library, and no variables of Hanare except `settings`. The time limit bounds every wait here.
 fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Output {
     let mut command = Command::new("timeout");
     command.arg("60").arg("env").arg(preload()).arg(program).args(args);

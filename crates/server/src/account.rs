@@ -1,7 +1,7 @@
-//! What one session holds and moves, counted for its quota and for those who ask.
+//! What one session holds and transfers, counted for its quota and for the operator.
 //!
-//! The counts are atomics, so that status never waits for a session that is at work. Slots are charged by whoever holds
-//! the session's table, under its lock, so that a quota is never exceeded.
+//! The counts are atomics, so a status request never waits for a session at work. The holder of the session's table
+//! charges slots under the table's lock, so a quota is never exceeded.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hanare_wire::payload::NO_QUOTA;
 use hanare_wire::{Identity, SessionStatus, Transport};
 
-/// Bytes that went through, and how many a second of late.
+/// Bytes transferred, in all and per second recently.
 #[derive(Default)]
 pub(crate) struct Meter {
     total: AtomicU64,
@@ -32,7 +32,7 @@ impl Meter {
         self.per_s.load(Relaxed)
     }
 
-    /// Takes the rate anew, half of it from the time since the last call. One thread calls this.
+    /// Updates the rate: half of it comes from the time since the last call. One thread calls this.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let total = self.total();
         let moved = total - self.seen.swap(total, Relaxed);
@@ -41,9 +41,9 @@ impl Meter {
     }
 }
 
-/// Who a session is for, and how it came.
+/// The owner of a new session, and how it connected.
 #[derive(Clone, Copy)]
-pub(crate) struct Newcomer {
+pub(crate) struct SessionOwner {
     pub(crate) client: Identity,
     pub(crate) transport: Transport,
     pub(crate) slot_size: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Newcomer {
     pub(crate) quota_bytes: u64,
 }
 
-/// Free slots in what a session and its clones have of memory and spill file, for themselves alone.
+/// Free slots in the blocks and the spill file of a session and its clones. Only this family may use them.
 #[derive(Clone, Default)]
 pub(crate) struct Spare(Arc<AtomicU64>);
 
@@ -61,7 +61,7 @@ impl Spare {
         self.0.fetch_add(slots, Relaxed);
     }
 
-    /// Counts slots that are no longer so.
+    /// Counts slots that are free no longer.
     pub(crate) fn less(&self, slots: u64) {
         self.0.fetch_sub(slots, Relaxed);
     }
@@ -70,7 +70,7 @@ impl Spare {
 /// One session's account.
 pub(crate) struct Account {
     id: u64,
-    owner: Newcomer,
+    owner: SessionOwner,
     since: Instant,
     slots: AtomicU64,
     spill_bytes: AtomicU64,
@@ -80,12 +80,12 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn new(id: u64, owner: Newcomer) -> Account {
+    pub(crate) fn new(id: u64, owner: SessionOwner) -> Account {
         Account::in_family(id, owner, Spare::default())
     }
 
-    /// The account of a clone, which has its free slots in common with the session of that account.
-    pub(crate) fn in_family(id: u64, owner: Newcomer, spare: Spare) -> Account {
+    /// The account of a clone. It shares its free slots with the session of that account.
+    pub(crate) fn in_family(id: u64, owner: SessionOwner, spare: Spare) -> Account {
         Account {
             id,
             owner,
@@ -106,21 +106,21 @@ impl Account {
         }
     }
 
-    /// What the session could still hold, when the store has so much room for anybody.
+    /// Bytes that the session could still hold, if the store has `room_bytes` for anybody.
     pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
         let slot = u64::from(self.owner.slot_size);
         let room = room_bytes.saturating_add(self.spare.0.load(Relaxed).saturating_mul(slot));
         room.min(self.slots_allowed().saturating_mul(slot))
     }
 
-    /// Counts slots that hold something from now on.
-    pub(crate) fn took(&self, slots: u64, spill_bytes: u64) {
+    /// Charges slots that hold something from now on.
+    pub(crate) fn charge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_add(slots, Relaxed);
         self.spill_bytes.fetch_add(spill_bytes, Relaxed);
     }
 
-    /// Counts slots that no longer hold anything.
-    pub(crate) fn gave(&self, slots: u64, spill_bytes: u64) {
+    /// Uncharges slots that no longer hold anything.
+    pub(crate) fn uncharge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_sub(slots, Relaxed);
         self.spill_bytes.fetch_sub(spill_bytes, Relaxed);
     }
@@ -158,7 +158,8 @@ mod tests {
     use super::*;
 
     fn account(quota_bytes: u64) -> Account {
-        let owner = Newcomer { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes };
+        let owner =
+            SessionOwner { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes };
         Account::new(1, owner)
     }
 
@@ -166,11 +167,11 @@ mod tests {
     fn a_quota_allows_whole_slots_and_no_more() {
         let account = account(3 * 4096 + 5);
         assert_eq!((account.slots_allowed(), account.capacity_bytes(1 << 30)), (3, 3 * 4096));
-        account.took(2, 4096);
+        account.charge(2, 4096);
         assert_eq!((account.slots_allowed(), account.capacity_bytes(0)), (1, 0));
         account.spare().more(5);
         assert_eq!(account.capacity_bytes(0), 4096, "its own free slots, within the quota");
-        account.gave(1, 0);
+        account.uncharge(1, 0);
         assert_eq!(account.status(1).bytes(), 4096);
     }
 

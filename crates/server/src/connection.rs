@@ -1,4 +1,4 @@
-//! One connection from its welcome to its end: frames in, answers out, in order.
+//! One connection from its welcome to its end. Requests are answered in their order.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
-use crate::greeting::{FAREWELL, Guest};
+use crate::greeting::{CLOSING_WAIT, Guest};
 use crate::host::{HostSession, ReturnError};
 use crate::pool::NoSlot;
 use crate::registry::{Membership, Registry};
@@ -25,40 +25,40 @@ use crate::transfer::{Channel, RangeError};
 use crate::turns::Turns;
 
 /// What every connection of a server uses.
-pub(crate) struct House {
+pub(crate) struct ServerState {
     pub(crate) store: Arc<Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: Arc<Stop>,
-    /// The outer end of the door, for clients of this host.
+    /// The door's outer end, which clients of this host receive.
     pub(crate) door: OwnedFd,
     pub(crate) spinners: Spinners,
     pub(crate) turns: Turns,
-    /// How long a connection looks for the next request before it sleeps.
+    /// Time that a connection polls for the next request before it sleeps.
     pub(crate) spin: Duration,
 }
 
-/// How serving went on after one frame.
+/// What to do after one frame.
 enum Served {
-    /// Answered.
+    /// The request was answered.
     Fine,
-    /// The peer broke the protocol; it is told, and the connection ends.
+    /// The peer broke the protocol. Send it this error and close the connection.
     Broken { tag: u64, code: ErrorCode, text: &'static str },
 }
 
-/// Serves a welcomed connection until its peer goes, breaks the protocol, or the server stops.
-pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) -> Result<(), LinkError> {
+/// Serves a welcomed connection until its peer closes it or breaks the protocol, or the server stops.
+pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: Guest) -> Result<(), LinkError> {
     let (payload_crc, mut role) = match guest {
         Guest::Session { membership, payload_crc } => (payload_crc, Serving::Session(membership)),
         Guest::Control => (false, Serving::Control),
         Guest::Host(session) => (false, Serving::Host(session)),
     };
-    let mut channel = Channel::new(socket, inbox, payload_crc, &house.turns);
+    let mut channel = Channel::new(socket, inbox, payload_crc, &state.turns);
     loop {
-        let header = match next_header(house, &mut channel) {
+        let header = match next_header(state, &mut channel) {
             Ok(Some(header)) => header,
             Ok(None) => {
                 role.server_stops();
-                socket.finish(FAREWELL);
+                socket.finish(CLOSING_WAIT);
                 return Ok(());
             }
             Err(LinkError::Closed) => return Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn serve(house: &House, socket: &Socket, inbox: Inbox, guest: Guest) 
             }
             Err(e) => return Err(e),
         };
-        if let Served::Broken { tag, code, text } = role.serve(house, &mut channel, &header)? {
+        if let Served::Broken { tag, code, text } = role.serve(state, &mut channel, &header)? {
             farewell(&mut channel, tag, code, text);
             return Err(LinkError::Server { tag, code, text: Text::new(text) });
         }
@@ -79,12 +79,12 @@ fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
     let text = Text::new(text);
     let said = channel.answer(Kind::Error, tag, code as u32, text.as_str().as_bytes());
     if said.and_then(|()| channel.flush()).is_ok() {
-        channel.socket.finish(FAREWELL);
+        channel.socket.finish(CLOSING_WAIT);
     }
 }
 
-/// The next request; `None` when the server stops and nothing more has arrived.
-fn next_header(house: &House, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
+/// The next request; `None` when the server stops and no further request has arrived.
+fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
     loop {
         if let Some(header) = channel.inbox.header()? {
             if channel.inbox.waiting() < header.payload_bytes() {
@@ -96,16 +96,16 @@ fn next_header(house: &House, channel: &mut Channel<'_>) -> Result<Option<Header
         if channel.inbox.fill(channel.socket)?.is_some() {
             continue;
         }
-        if house.stop.is_stopping() {
+        if state.stop.is_stopping() {
             return Ok(None);
         }
-        if house.spinners.run(|| spin(house.spin, channel)).transpose()?.is_none() {
-            sleep(house, channel.socket)?;
+        if state.spinners.run(|| spin(state.spin, channel)).transpose()?.is_none() {
+            sleep(state, channel.socket)?;
         }
     }
 }
 
-/// Looks for bytes for a while; something when there were some, or the connection failed.
+/// Polls for bytes for `time`. Returns `None` when nothing came, else the bytes' or the failure's result.
 fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkError>> {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -120,8 +120,8 @@ fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkE
 }
 
 /// Sleeps until the peer sends something or the server is to stop.
-fn sleep(house: &House, socket: &Socket) -> Result<(), LinkError> {
-    let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&*house.stop, PollFlags::IN)];
+fn sleep(state: &ServerState, socket: &Socket) -> Result<(), LinkError> {
+    let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&*state.stop, PollFlags::IN)];
     match rustix::event::poll(&mut ready, None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(LinkError::Io { what: "waiting for requests", source: e.into() }),
@@ -136,7 +136,7 @@ enum Serving {
 }
 
 impl Serving {
-    /// Clients go on for a moment with what they have.
+    /// The server stops: leaves the files of a same-host session filled, because its client uses them until it notices.
     fn server_stops(&mut self) {
         if let Serving::Host(session) = self {
             session.leave_files();
@@ -151,33 +151,33 @@ impl Serving {
         }
     }
 
-    fn serve(&mut self, house: &House, channel: &mut Channel<'_>, header: &Header) -> Result<Served, LinkError> {
+    fn serve(&mut self, state: &ServerState, channel: &mut Channel<'_>, header: &Header) -> Result<Served, LinkError> {
         match (self, header.kind) {
             (role, Kind::Ping) => {
-                let left = role.account().map_or(0, |account| house.store.capacity_bytes(account));
+                let left = role.account().map_or(0, |account| state.store.capacity_bytes(account));
                 done(channel, Kind::Pong, header.tag, left)?;
             }
             (_, Kind::Status) => {
-                let status = house.store.status(house.registry.count()).encode();
+                let status = state.store.status(state.registry.count()).encode();
                 channel.answer(Kind::StatusReply, header.tag, 0, &status)?;
             }
             (_, Kind::Sessions) => {
-                let sessions = house.registry.list(header.offset, SESSIONS_PER_REPLY);
+                let sessions = state.registry.list(header.offset, SESSIONS_PER_REPLY);
                 let bytes: Vec<u8> = sessions.iter().flat_map(|session| session.encode()).collect();
                 channel.answer(Kind::SessionsReply, header.tag, 0, &bytes)?;
             }
-            (Serving::Session(member), Kind::Read) => return read(house, channel, member.session(), header),
-            (Serving::Session(member), Kind::Write) => return write(house, channel, member.session(), header),
+            (Serving::Session(member), Kind::Read) => return read(state, channel, member.session(), header),
+            (Serving::Session(member), Kind::Write) => return write(state, channel, member.session(), header),
             (Serving::Session(member), Kind::Discard) => {
                 if !header.names_valid_range() {
                     return answer(channel, header, ErrorCode::BadRange, BAD_RANGE);
                 }
                 member.session().discard(header.offset, u64::from(header.length));
-                done(channel, Kind::Done, header.tag, house.store.capacity_hint(member.session().account()))?;
+                done(channel, Kind::Done, header.tag, state.store.capacity_hint(member.session().account()))?;
             }
-            (Serving::Host(session), Kind::Attach) => attach(house, channel, session, header.tag)?,
-            (Serving::Host(session), Kind::GrantRequest) => return grant(house, channel, session, header),
-            (Serving::Host(session), Kind::Return) => return take_back(house, channel, session, header),
+            (Serving::Host(session), Kind::Attach) => attach(state, channel, session, header.tag)?,
+            (Serving::Host(session), Kind::GrantRequest) => return grant(state, channel, session, header),
+            (Serving::Host(session), Kind::Return) => return take_back(state, channel, session, header),
             _ => {
                 let text = "this frame does not belong on this connection";
                 return Ok(Served::Broken { tag: header.tag, code: ErrorCode::NotAllowed, text });
@@ -187,7 +187,7 @@ impl Serving {
     }
 }
 
-/// Says that something is done, and what could still be held for the session.
+/// Acknowledges a request, with the bytes that could still be held for the session.
 fn done(channel: &mut Channel<'_>, kind: Kind, tag: u64, capacity_left: u64) -> Result<(), LinkError> {
     channel.answer_with(Header { offset: capacity_left, ..Header::bare(kind, tag) }, &[])
 }
@@ -203,7 +203,7 @@ fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &st
     Ok(Served::Fine)
 }
 
-/// Answers a request about a range that could not be moved.
+/// Answers a request whose range could not be transferred.
 fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),
@@ -218,14 +218,19 @@ fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Re
     }
 }
 
-fn read(house: &House, channel: &mut Channel<'_>, session: &Session, header: &Header) -> Result<Served, LinkError> {
-    house.turns.note(session.id);
+fn read(
+    state: &ServerState,
+    channel: &mut Channel<'_>,
+    session: &Session,
+    header: &Header,
+) -> Result<Served, LinkError> {
+    state.turns.note(session.id);
     if !header.names_valid_range() {
         return answer(channel, header, ErrorCode::BadRange, BAD_RANGE);
     }
     match channel.send_range(session, header) {
         Ok(()) => {
-            house.store.stats.read.add(u64::from(header.length));
+            state.store.stats.read.add(u64::from(header.length));
             session.account().read.add(u64::from(header.length));
             Ok(Served::Fine)
         }
@@ -233,26 +238,31 @@ fn read(house: &House, channel: &mut Channel<'_>, session: &Session, header: &He
     }
 }
 
-fn write(house: &House, channel: &mut Channel<'_>, session: &Session, header: &Header) -> Result<Served, LinkError> {
-    house.turns.note(session.id);
+fn write(
+    state: &ServerState,
+    channel: &mut Channel<'_>,
+    session: &Session,
+    header: &Header,
+) -> Result<Served, LinkError> {
+    state.turns.note(session.id);
     if channel.payload_crc && !header.has_payload_crc() {
         let text = "a WRITE without the checksum that was agreed";
         return Ok(Served::Broken { tag: header.tag, code: ErrorCode::BadFrame, text });
     }
     match channel.receive_range(session, header) {
         Ok(()) => {
-            house.store.stats.write.add(u64::from(header.length));
+            state.store.stats.write.add(u64::from(header.length));
             session.account().write.add(u64::from(header.length));
-            done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?;
+            done(channel, Kind::Done, header.tag, state.store.capacity_hint(session.account()))?;
             Ok(Served::Fine)
         }
         Err(e) => answer_range(channel, header, e),
     }
 }
 
-fn attach(house: &House, channel: &mut Channel<'_>, session: &HostSession, tag: u64) -> Result<(), LinkError> {
+fn attach(state: &ServerState, channel: &mut Channel<'_>, session: &HostSession, tag: u64) -> Result<(), LinkError> {
     channel.flush()?;
-    let mut files = vec![session.memfd(), house.door.as_fd()];
+    let mut files = vec![session.memfd(), state.door.as_fd()];
     files.extend(session.spill());
     let code = if session.spill().is_some() { ATTACHED_SPILL } else { 0 };
     let frame = Header { code, ..Header::bare(Kind::Attached, tag) };
@@ -265,7 +275,7 @@ fn payload<'a>(
     header: &Header,
     into: &'a mut [u8; CONTROL_MAX],
 ) -> Result<&'a [u8], LinkError> {
-    // The codec bounds these kinds' payloads by CONTROL_MAX.
+    // The codec limits these kinds' payloads to CONTROL_MAX.
     let into = &mut into[..header.payload_bytes().min(CONTROL_MAX)];
     channel.inbox.receive_all(channel.socket, into, &mut Progress::of(channel.socket))?;
     check_payload(header, into)?;
@@ -273,7 +283,7 @@ fn payload<'a>(
 }
 
 fn grant(
-    house: &House,
+    state: &ServerState,
     channel: &mut Channel<'_>,
     session: &mut HostSession,
     header: &Header,
@@ -293,13 +303,13 @@ fn grant(
         _ => {}
     }
     let bytes: Vec<u8> = runs.iter().flat_map(Grant::encode).collect();
-    let offset = house.store.capacity_hint(session.account());
+    let offset = state.store.capacity_hint(session.account());
     channel.answer_with(Header { offset, ..control_header(Kind::Grant, header.tag, 0, &bytes) }, &bytes)?;
     Ok(Served::Fine)
 }
 
 fn take_back(
-    house: &House,
+    state: &ServerState,
     channel: &mut Channel<'_>,
     session: &mut HostSession,
     header: &Header,
@@ -317,7 +327,7 @@ fn take_back(
             Err(ReturnError::Punch(e)) => return answer(channel, header, ErrorCode::Spill, &e.to_string()),
         }
     }
-    done(channel, Kind::Done, header.tag, house.store.capacity_hint(session.account()))?;
+    done(channel, Kind::Done, header.tag, state.store.capacity_hint(session.account()))?;
     Ok(Served::Fine)
 }
 

@@ -1,8 +1,8 @@
-//! The door: a socket pair by which who has a same-host link gets further ones, without the server's path.
+//! The door: a socket pair by which the holder of a same-host link opens further links, without the server's path.
 //!
-//! A process that has entered another root or mount namespace, or given up its rights, cannot reach the path any more. The
-//! door's outer end goes to every same-host client. A client sends one end of a new socket pair through it, which the
-//! server then serves like a connection that it accepted.
+//! A process may enter another root or mount namespace, or give up its rights. Then it cannot reach the path any more.
+//! Every same-host client therefore receives the door's outer end. A client sends one end of a new socket pair through
+//! it, and the server serves that end like an accepted connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ impl Door {
         Ok((Door { inner }, outer))
     }
 
-    /// A connection that somebody has sent, without waiting.
+    /// A connection that a client has sent through the door. Does not wait.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -37,7 +37,7 @@ impl Door {
             _ => None,
         });
         let file = files.by_ref().flatten().next();
-        // The message is taken either way.
+        // The message has been taken, whether or not it carried files.
         file.ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "a message without a socket came through the door")
         })

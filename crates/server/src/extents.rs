@@ -1,8 +1,8 @@
-//! A set of numbers kept as runs: which slots of a same-host session are free, and which are granted.
+//! A set of numbers, kept as runs: the free slots of a same-host session, or the granted ones.
 
 use std::collections::BTreeMap;
 
-/// Disjoint runs, none touching the next, by their first number.
+/// Disjoint runs by their first number. No run is adjacent to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     runs: BTreeMap<u32, u32>,
@@ -38,7 +38,7 @@ impl Extents {
         missing
     }
 
-    /// Adds a run that is not in the set, joining it with its neighbours.
+    /// Adds a run that is not in the set, and joins it with adjacent runs.
     pub(crate) fn insert(&mut self, first: u32, count: u32) {
         let (mut first, mut count) = (first, count);
         let before = self.runs.range(..first).next_back().map(|(start, n)| (*start, *n));
@@ -53,7 +53,7 @@ impl Extents {
         self.runs.insert(first, count);
     }
 
-    /// Removes a run if all of it is in the set; says whether it was.
+    /// Removes a run if all of it is in the set. Returns whether it was.
     pub(crate) fn remove(&mut self, first: u32, count: u32) -> bool {
         let Some((&start, &n)) = self.runs.range(..=first).next_back() else { return false };
         let (end, run_end) = (u64::from(first) + u64::from(count), u64::from(start) + u64::from(n));

@@ -1,4 +1,4 @@
-//! The server's side of welcoming a connection: who may use it, and for what.
+//! The server's side of the handshake: may this client connect, and for what.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use hanare_wire::payload::{HELLO_BYTES, Hello, NONCE_BYTES, Role, Welcome};
 use hanare_wire::socket::{Progress, Socket};
 use hanare_wire::{Key, LinkError, Transport};
 
-use crate::account::Newcomer;
+use crate::account::SessionOwner;
 use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
 
-/// What a welcomed connection is for.
+/// The role of a welcomed connection.
 pub(crate) enum Guest {
     /// Far space.
     Session { membership: Membership, payload_crc: bool },
@@ -25,18 +25,18 @@ pub(crate) enum Guest {
     Host(Box<HostSession>),
 }
 
-/// What is needed to judge a newcomer.
+/// What the server needs to judge a new connection.
 pub(crate) struct Host<'a> {
     pub(crate) key: Option<&'a Key>,
     pub(crate) store: &'a Arc<Store>,
     pub(crate) registry: &'a Arc<Registry>,
-    /// Whether the connection came by AF_UNIX, so that files can be passed.
+    /// Whether the connection came over AF_UNIX, so that files can be passed.
     pub(crate) is_unix: bool,
 }
 
-/// Why there is no guest.
+/// Why a connection was not welcomed.
 pub(crate) enum NoGuest {
-    /// The newcomer was told why.
+    /// It was refused, and the client knows why.
     Refused(String),
     /// The connection failed.
     Link(LinkError),
@@ -52,26 +52,26 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
     Err(NoGuest::Refused(reason.into()))
 }
 
-/// Welcomes or refuses a newcomer, within a few seconds.
+/// Welcomes or refuses a new connection, within a few seconds.
 pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let result = try_greet(socket, inbox, host);
     let reason = match &result {
         Ok(_) => return result,
         Err(NoGuest::Refused(reason)) => reason.clone(),
-        // A newcomer of another version can read this much, and learns our version from the header.
+        // A client of another version can read a bare header. It learns our version from it.
         Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
         Err(NoGuest::Link(_)) => return result,
     };
     if send_control(socket, Kind::Refused, 0, cut(&reason, REASON_MAX).as_bytes()).is_ok() {
-        socket.finish(FAREWELL);
+        socket.finish(CLOSING_WAIT);
     }
     result
 }
 
-/// How long a connection that ends with bad news is kept, so that the news arrives.
-pub(crate) const FAREWELL: std::time::Duration = std::time::Duration::from_millis(500);
+/// Time that a failed connection stays open so that its closing message arrives.
+pub(crate) const CLOSING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// The beginning of `text` that fits, cut at a character's edge.
+/// The longest beginning of `text` that fits, cut at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
@@ -118,7 +118,7 @@ fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Gues
     Ok(guest)
 }
 
-/// Has the newcomer prove that it holds the key, and makes the server's own proof.
+/// Makes the client prove that it holds the key, and returns the server's own proof.
 fn check_key(
     socket: &Socket,
     inbox: &mut Inbox,
@@ -150,14 +150,14 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
         (_, true) => Transport::Unix,
         (_, false) => Transport::Tcp,
     };
-    let newcomer = Newcomer { client: hello.client, transport, slot_size: hello.slot_size, quota_bytes };
+    let owner = SessionOwner { client: hello.client, transport, slot_size: hello.slot_size, quota_bytes };
     match hello.role {
         Role::Control => Ok(Guest::Control),
         Role::Session if hello.session == 0 => {
-            let membership = host.registry.open(newcomer, host.store)?;
+            let membership = host.registry.open(owner, host.store)?;
             Ok(Guest::Session { membership, payload_crc: hello.payload_crc })
         }
-        Role::Session if hello.clone => match host.registry.open_clone(newcomer, hello.session, &hello.token)? {
+        Role::Session if hello.clone => match host.registry.open_clone(owner, hello.session, &hello.token)? {
             Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
             None => no("there is no such session to clone; it may have ended with its last connection"),
         },
@@ -169,12 +169,12 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
         },
         Role::Attach if !host.is_unix => no("the same-host link needs an AF_UNIX socket"),
         Role::Attach if hello.clone => {
-            match HostSession::open_clone(newcomer, hello.session, &hello.token, host.registry)? {
+            match HostSession::open_clone(owner, hello.session, &hello.token, host.registry)? {
                 Some(session) => Ok(Guest::Host(Box::new(session))),
                 None => no("there is no such same-host session to clone; it may have ended"),
             }
         }
-        Role::Attach => match HostSession::open(newcomer, host.store, host.registry) {
+        Role::Attach => match HostSession::open(owner, host.store, host.registry) {
             Ok(session) => Ok(Guest::Host(Box::new(session))),
             Err(e) => no(format!("the session's files could not be made: {e}")),
         },

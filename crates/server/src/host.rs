@@ -1,9 +1,9 @@
-//! The same-host link: a memfd and a spill file for each family of sessions, handed to the clients, who copy by
-//! themselves.
+//! The same-host link: one memfd and one spill file for each family of sessions. The server hands the files to the
+//! clients, which copy by themselves.
 //!
-//! The server grants runs of slots within its limits and takes them back; it never looks at the bytes. A clone of a
-//! session is granted the very slots that the session is granted: both only read them, and each writes to slots of its
-//! own. A slot is free when no session of the family is granted it any more.
+//! The server grants runs of slots within its limits and takes them back. It never reads the bytes. A clone is granted
+//! the same slots as its session: both only read them, and each writes to slots of its own. A slot is free when no
+//! session of the family is granted it any more.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,12 +19,12 @@ use hanare_wire::{Grant, LinkError, Place};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::account::{Account, Newcomer};
+use crate::account::{Account, SessionOwner};
 use crate::extents::Extents;
 use crate::registry::{HostMembership, Registry};
 use crate::shared::Store;
 
-/// A session that was opened anew, its clones, and theirs: one pair of files.
+/// A family of sessions, which share one pair of files: a session that was opened anew, its clones, and their clones.
 pub(crate) struct Family {
     store: Arc<Store>,
     slot_size: u32,
@@ -33,11 +33,11 @@ pub(crate) struct Family {
     slots: Mutex<Slots>,
 }
 
-/// Which slots of a family's files are whose.
+/// Which slots of a family's files are free, and which session was granted the others.
 struct Slots {
     free: Files,
     granted: HashMap<u64, Files>,
-    /// Slots that the system would not empty: they count, and are granted to nobody, until the family ends.
+    /// Slots that the system would not empty. They stay counted and are granted to nobody until the family ends.
     stuck: Vec<(Place, u32)>,
 }
 
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-/// A same-host session. Dropping it gives back what is granted to no other of its family.
+/// A same-host session. Dropping it gives back the slots that no other session of its family is granted.
 pub(crate) struct HostSession {
     membership: HostMembership,
     family: Arc<Family>,
@@ -69,7 +69,7 @@ pub(crate) struct HostSession {
 pub(crate) enum ReturnError {
     /// The run was not granted.
     NotGranted,
-    /// The file would not let go of its bytes.
+    /// The file's bytes could not be removed.
     Punch(Errno),
 }
 
@@ -77,8 +77,8 @@ impl Family {
     fn new(slot_size: u32, store: &Arc<Store>) -> io::Result<Family> {
         let count = u32::try_from(store.memory.limit_bytes() / u64::from(slot_size)).unwrap_or(u32::MAX);
         let memfd = rustix::fs::memfd_create("hanare-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // The whole limit at once, for holes cost nothing: the client maps it once, and the sealed size keeps it from
-        // ever being cut under a mapping.
+        // The file has the size of the whole limit at once, because unwritten parts cost nothing. The client maps it
+        // once, and the seal keeps it from ever being cut under a mapping.
         rustix::fs::ftruncate(&memfd, u64::from(count) * u64::from(slot_size))?;
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let spill = store.spill.as_ref().map(|dir| dir.open_file()).transpose()?;
@@ -108,16 +108,16 @@ impl Family {
         }
     }
 
-    /// Grants up to `wanted` slots in memory to session `id`, as runs; says how many.
+    /// Grants up to `wanted` slots in memory to session `id`, as runs. Returns how many.
     fn grant_memory(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
         let reserved = self.store.memory.reserve(self.bytes(wanted), u64::from(self.slot_size));
-        // No more than `wanted`, so it fits.
+        // No more than `wanted`, so the number fits.
         let mut left = (reserved / u64::from(self.slot_size)) as u32;
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
             let Some((first_slot, count)) = slots.free.memory.take(left) else { break };
-            // Filled here, so that this process and not the client is charged for the memory, and the client never waits
-            // for it, nor dies of SIGBUS because the system has none.
+            // The memory is allocated here. So this process is charged for it, not the client. The client never waits
+            // for it, and never gets a SIGBUS because the system has none.
             let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
             let fill = || rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
             if retry_on_intr(fill).is_err() {
@@ -152,7 +152,7 @@ impl Family {
         }
     }
 
-    /// Claims disk space for a run, or, near the disk's end, for what halving leaves of it.
+    /// Claims disk space for a run. Near the disk's end, halves the run until its space can be claimed.
     fn claim_spill(&self, first_slot: u32, count: u32) -> u32 {
         let (Some(dir), Some(file)) = (&self.store.spill, &self.spill) else { return 0 };
         let mut count = count;
@@ -162,7 +162,8 @@ impl Family {
         count
     }
 
-    /// Empties and frees what of a run is granted to nobody any more. What cannot be emptied is not granted again.
+    /// Empties and frees the slots of a run that are granted to nobody any more. A slot that cannot be emptied is not
+    /// granted again.
     fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), Errno> {
         let mut result = Ok(());
         for (first, count) in unclaimed(&mut slots.granted, place, run) {
@@ -180,7 +181,7 @@ impl Family {
         result
     }
 
-    /// Makes a part of a file read as zeroes, and gives its room back where the file system can.
+    /// Makes a part of a file read as zeroes. Returns its space to the file system where that is possible.
     fn empty(&self, place: Place, at: u64, bytes: u64) -> Result<(), Errno> {
         let Some(file) = self.file(place) else { return Ok(()) };
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -209,7 +210,7 @@ impl Drop for Family {
     }
 }
 
-/// For file systems that cannot make holes.
+/// For file systems without holes.
 fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut done = 0;
@@ -222,7 +223,7 @@ fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The parts of a run that no session is granted.
+/// The parts of a run that are granted to no session.
 fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -> Vec<(u32, u32)> {
     granted.values_mut().fold(vec![run], |parts, files| {
         let theirs = files.of(place);
@@ -231,26 +232,26 @@ fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -
 }
 
 impl HostSession {
-    pub(crate) fn open(newcomer: Newcomer, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
-        let family = Arc::new(Family::new(newcomer.slot_size, store)?);
-        let membership = registry.open_host(newcomer, &family).map_err(|e| io::Error::other(e.to_string()))?;
+    pub(crate) fn open(owner: SessionOwner, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
+        let family = Arc::new(Family::new(owner.slot_size, store)?);
+        let membership = registry.open_host(owner, &family).map_err(|e| io::Error::other(e.to_string()))?;
         Ok(HostSession { membership, family, leaves_files: false })
     }
 
-    /// A session that is granted what another one is granted now, for those who know that one's token.
+    /// Opens a session that is granted what the session `id` is granted now. The caller must know that one's token.
     pub(crate) fn open_clone(
-        newcomer: Newcomer,
+        owner: SessionOwner,
         of: u64,
         token: &[u8; TOKEN_BYTES],
         registry: &Arc<Registry>,
     ) -> Result<Option<HostSession>, LinkError> {
-        let family = registry.host_family(of, token).filter(|family| family.slot_size == newcomer.slot_size);
+        let family = registry.host_family(of, token).filter(|family| family.slot_size == owner.slot_size);
         let Some(family) = family else { return Ok(None) };
-        let membership = registry.open_host(newcomer, &family)?;
+        let membership = registry.open_host(owner, &family)?;
         let mut slots = family.slots();
         let granted = slots.granted.get(&of).cloned().unwrap_or_default();
         let spilled = granted.spill.total() * u64::from(family.slot_size);
-        membership.account.took(granted.memory.total() + granted.spill.total(), spilled);
+        membership.account.charge(granted.memory.total() + granted.spill.total(), spilled);
         slots.granted.insert(membership.id(), granted);
         drop(slots);
         Ok(Some(HostSession { membership, family, leaves_files: false }))
@@ -273,12 +274,13 @@ impl HostSession {
         self.family.file(Place::Spill)
     }
 
-    /// When the session ends, its slots are not emptied: its client may not have noticed yet that the server stops.
+    /// When the session ends, its slots are not emptied: its client may not have noticed yet that the server is
+    /// stopping.
     pub(crate) fn leave_files(&mut self) {
         self.leaves_files = true;
     }
 
-    /// Grants up to `wanted` slots within the quota, memory first; no run when nothing is left.
+    /// Grants up to `wanted` slots within the quota, in memory first. Returns no run when nothing is left.
     pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
         let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
         let mut runs = Vec::new();
@@ -289,11 +291,11 @@ impl HostSession {
         let slots: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
         self.family.store.stats.slots.fetch_add(slots, Relaxed);
         let spilled: u64 = runs.iter().filter(|run| run.place == Place::Spill).map(|run| u64::from(run.count)).sum();
-        self.account().took(slots, spilled * u64::from(self.family.slot_size));
+        self.account().charge(slots, spilled * u64::from(self.family.slot_size));
         runs
     }
 
-    /// Takes a run back. What of it no other session of the family has reads as zeroes when granted again.
+    /// Takes a run back. Slots that no other session of the family is granted read as zeroes when granted again.
     pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
         let mut slots = self.family.slots();
         let mine = slots.granted.entry(self.membership.id()).or_default().of(run.place);
@@ -301,7 +303,7 @@ impl HostSession {
             return Err(ReturnError::NotGranted);
         }
         let spilled = if run.place == Place::Spill { self.family.bytes(run.count) } else { 0 };
-        self.account().gave(u64::from(run.count), spilled);
+        self.account().uncharge(u64::from(run.count), spilled);
         self.family.free(&mut slots, run.place, (run.first_slot, run.count)).map_err(ReturnError::Punch)
     }
 }
@@ -310,13 +312,14 @@ impl Drop for HostSession {
     fn drop(&mut self) {
         let mut slots = self.family.slots();
         let Some(mut mine) = slots.granted.remove(&self.membership.id()) else { return };
-        // The last one's files are closed, not emptied: whoever still maps them must not read zeroes. The kernel frees
-        // them with their last holder.
+        // The last session's files are closed, not emptied: a process that still maps them must not read zeroes. The
+        // kernel frees them with their last descriptor or mapping.
         let empties = !self.leaves_files && !slots.granted.is_empty();
         for place in [Place::Memory, Place::Spill] {
             for run in mine.of(place).runs() {
                 if empties {
-                    // Nobody is left to be told. What cannot be emptied is noted, and kept until the family ends.
+                    // There is nobody to report a failure to. Slots that cannot be emptied are recorded until the
+                    // family ends.
                     let (Ok(()) | Err(_)) = self.family.free(&mut slots, place, run);
                 } else {
                     let count = unclaimed(&mut slots.granted, place, run).iter().map(|(_, n)| u64::from(*n)).sum();

@@ -1,15 +1,16 @@
 //! The Hanare memory server as a library: it holds the far pages of programs in memory and, past a limit, in a spill
 //! file.
 //!
-//! It knows frames (`hanare-wire`) and slots, and nothing of pages, policies or programs. A thread serves a
-//! connection; a session owns its slots and ends with its last connection.
+//! It knows frames (`hanare-wire`) and slots. It knows nothing of pages, policies or programs. One thread serves each
+//! connection. A session owns its slots and ends with its last connection.
 //!
-//! - `memory`: the budget and the 2 MiB blocks that slots are carved from; `spill`: the files behind them.
-//! - `pool`: the slots of a session and its clones; `table`: which of them holds which part of a session's far space;
+//! - `memory`: the budget, and the 2 MiB blocks that are divided into slots; `spill`: the spill files.
+//! - `pool`: the slots of a session and its clones; `table`: which slot holds which part of a session's far space;
 //!   `session`, `registry`: who owns a table.
 //! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link.
-//! - `listen`, `greeting`: being reached, and by whom; `account`: what each session holds and moves, and its quota.
-//! - `turns`: fair service; `upkeep`: rates, and memory that goes back to the system.
+//! - `listen`, `greeting`: accepting connections and judging who may connect; `account`: what each session holds and
+//!   transfers, and its quota.
+//! - `turns`: fair service; `upkeep`: rates, and returning memory to the system.
 #![forbid(unsafe_code)]
 
 mod account;

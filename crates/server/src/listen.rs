@@ -1,4 +1,4 @@
-//! Being reached: listening sockets, a thread a connection, and the way down.
+//! Accepting connections: listening sockets, one thread for each connection, and the orderly stop.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -19,7 +19,7 @@ use hanare_wire::{Endpoint, Key};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::connection::{House, serve};
+use crate::connection::{ServerState, serve};
 use crate::door::Door;
 use crate::greeting::{Host, NoGuest, greet};
 use crate::memory::{Available, BLOCK_BYTES};
@@ -30,28 +30,29 @@ use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
 
-/// How long a stopping server waits for its connections before it cuts them.
+/// Time that a stopping server waits for its connections before it cuts them.
 const DRAIN: Duration = Duration::from_secs(4);
-/// How often a stopping server looks whether they are gone.
+/// Pause between two checks whether they have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// How long one newcomer for whom there is no room may hold up the others.
+/// Time that turning away one connection, for which there is no room, may delay the others.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// What a newcomer has to say for itself takes no longer than this when others wait for its place.
+/// Time after which a connection that has not completed its handshake may be cut, when others need its place.
 const GREETING: Duration = Duration::from_millis(100);
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Receives the server's log, line by line.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a server is to do.
+/// The settings of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
     /// Where to listen: TCP addresses (port 0 takes a free one) and AF_UNIX paths.
     pub listen: Vec<Endpoint>,
     /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
     pub memory: u64,
-    /// Says what the system could give; asked now and then, so that no more is handed out. Without, the limit alone rules.
+    /// Returns what the system could give. The server asks it now and then, and hands out no more than that. Without
+    /// it, only the limit applies.
     pub available: Option<Available>,
     /// Where pages go when the memory is used up.
     pub spill: Option<PathBuf>,
@@ -59,20 +60,20 @@ pub struct ServerConfig {
     pub spill_margin: u64,
     /// The key that clients must hold; needed to listen beyond loopback.
     pub key: Option<Key>,
-    /// How long a connection looks for the next request before it sleeps.
+    /// Time that a connection polls for the next request before it sleeps.
     pub spin: Duration,
     /// The most connections at a time.
     pub connections_max: usize,
     /// What each session may hold at most, in bytes.
     pub client_quota: Option<u64>,
-    /// How long memory that nobody needs is kept before it goes back to the system.
+    /// Time that unused memory is kept before it goes back to the system.
     pub keep_free: Duration,
     /// Where the log goes.
     pub log: Log,
 }
 
 impl ServerConfig {
-    /// The defaults: no look at the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no log.
+    /// The defaults: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -102,7 +103,7 @@ pub enum ServerError {
     Listen {
         /// The address.
         endpoint: Endpoint,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Anyone on the network could use the server.
@@ -111,7 +112,7 @@ pub enum ServerError {
         /// The address beyond loopback.
         endpoint: Endpoint,
     },
-    /// The memory limit holds no block, and there is nowhere to spill.
+    /// The memory limit is smaller than a block, and there is no spill directory.
     #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
     NoMemory {
         /// The limit.
@@ -122,20 +123,20 @@ pub enum ServerError {
     Spill {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system failed.
     #[error("{what} failed: {source}")]
     Io {
-        /// The call.
+        /// The call that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What to do about an address that cannot be listened on.
+/// What the user can do about an address that cannot be listened on.
 fn listen_advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => "choose another address or end what uses it",
@@ -151,7 +152,7 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Has the server answer what has arrived, close its connections and return; within 5 s.
+    /// Makes the server answer the requests that have arrived, close its connections and return, within 5 s.
     pub fn stop(&self) {
         self.stop.stop();
     }
@@ -191,24 +192,24 @@ impl Listener {
 /// A memory server that listens.
 pub struct Server {
     listeners: Vec<Listener>,
-    house: Arc<House>,
+    state: Arc<ServerState>,
     key: Option<Key>,
     connections_max: usize,
     keep_free: Duration,
     log: Log,
 }
 
-/// A connection's thread, and its socket to cut it by.
+/// A connection's thread, and the socket that can cut it.
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
-    /// Whether it has said what it wants, and may have it.
+    /// Whether its handshake has succeeded.
     is_welcome: Arc<AtomicBool>,
     since: Instant,
 }
 
 impl Server {
-    /// Listens on every address. Memory is taken only as clients need it.
+    /// Listens on every address. The server takes memory only as clients need it.
     pub fn bind(config: ServerConfig) -> Result<Server, ServerError> {
         if config.listen.is_empty() {
             return Err(ServerError::NoAddress);
@@ -231,7 +232,7 @@ impl Server {
             Door::new().map_err(|e| ServerError::Io { what: "making a socket pair", source: e.into() })?;
         listeners.push(Listener::Door(door));
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
-        let house = House {
+        let state = ServerState {
             store: Store::new(config.memory, config.available, spill, config.client_quota),
             registry: Arc::default(),
             stop: Arc::new(stop),
@@ -242,7 +243,7 @@ impl Server {
         };
         Ok(Server {
             listeners,
-            house: Arc::new(house),
+            state: Arc::new(state),
             key: config.key,
             connections_max: config.connections_max,
             keep_free: config.keep_free,
@@ -250,7 +251,7 @@ impl Server {
         })
     }
 
-    /// The addresses it listens on, with the ports it was given.
+    /// The addresses it listens on, with the ports that the system chose.
     pub fn local_addrs(&self) -> Vec<Endpoint> {
         let address = |listener: &Listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
@@ -262,32 +263,32 @@ impl Server {
 
     /// What stops it.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { stop: Arc::clone(&self.house.stop), registry: Arc::clone(&self.house.registry) }
+        StopHandle { stop: Arc::clone(&self.state.stop), registry: Arc::clone(&self.state.registry) }
     }
 
     /// Serves until it is stopped.
     pub fn run(self) -> Result<(), ServerError> {
         let mut running: Vec<Running> = Vec::new();
-        let (house, keep_free) = (Arc::clone(&self.house), self.keep_free);
+        let (state, keep_free) = (Arc::clone(&self.state), self.keep_free);
         let upkeep =
-            std::thread::Builder::new().name("hanare-upkeep".into()).spawn(move || upkeep::run(&house, keep_free));
+            std::thread::Builder::new().name("hanare-upkeep".into()).spawn(move || upkeep::run(&state, keep_free));
         let upkeep = upkeep.map_err(|source| ServerError::Io { what: "starting a thread", source })?;
         let result = self.accept_until_stopped(&mut running);
-        let Server { listeners, house, .. } = self;
+        let Server { listeners, state, .. } = self;
         drop(listeners);
-        // An accept loop that failed ends the connections, too.
-        house.stop.stop();
+        // A failed accept loop ends the connections, too.
+        state.stop.stop();
         drain(running);
-        // A panic in it has been reported on stderr.
+        // A panic in that thread has been reported on stderr.
         let _ = upkeep.join();
         result
     }
 
     fn accept_until_stopped(&self, running: &mut Vec<Running>) -> Result<(), ServerError> {
-        while !self.house.stop.is_stopping() {
+        while !self.state.stop.is_stopping() {
             let mut ready: Vec<PollFd<'_>> =
                 self.listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)).collect();
-            ready.push(PollFd::from_borrowed_fd(self.house.stop.as_fd(), PollFlags::IN));
+            ready.push(PollFd::from_borrowed_fd(self.state.stop.as_fd(), PollFlags::IN));
             match rustix::event::poll(&mut ready, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(ServerError::Io { what: "waiting for connections", source: e.into() }),
@@ -319,14 +320,14 @@ impl Server {
             let reason = format!("all of its {most} connections are in use; try again when a client has ended");
             return turn_away(&socket, &reason);
         }
-        let (house, key, log) = (Arc::clone(&self.house), self.key.clone(), Arc::clone(&self.log));
+        let (state, key, log) = (Arc::clone(&self.state), self.key.clone(), Arc::clone(&self.log));
         let is_welcome = Arc::new(AtomicBool::new(false));
         let (theirs, welcome) = (Arc::clone(&socket), Arc::clone(&is_welcome));
         let life = move || {
-            if let Err(e) = connection_life(&house, key.as_ref(), &theirs, is_unix, &welcome) {
+            if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
-            // The peer is to see the end now, not when the accepting thread drops its handle.
+            // The peer must see the end now, not when the accepting thread drops its handle.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
@@ -339,14 +340,15 @@ impl Server {
     }
 }
 
-/// Cuts the oldest connection that has not said what it wants, once it has had the time to, so that those who say nothing do
-/// not keep others out; false when there is none. Others wait meanwhile, for no longer than a greeting.
+/// Makes room for a new connection: cuts the oldest one that has not completed its handshake, once it has had
+/// [`GREETING`] to do so. Returns false when there is no such connection. New connections wait meanwhile, at most for
+/// that time.
 fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // Its thread sees the end at its next look and ends by itself.
+            // Its thread notices the cut at its next call and ends by itself.
             running.remove(at).socket.sever();
             return true;
         }
@@ -354,30 +356,30 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     false
 }
 
-/// Tells a newcomer that there is no room, without giving it a thread.
+/// Tells a client that there is no room, without giving its connection a thread.
 fn turn_away(socket: &Socket, reason: &str) {
     if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
         socket.finish(TURNING_AWAY);
     }
 }
 
-/// From the greeting to the end; the text of an error is for the log.
+/// A connection from its handshake to its end. The text of an error goes to the log.
 fn connection_life(
-    house: &House,
+    state: &ServerState,
     key: Option<&Key>,
     socket: &Socket,
     is_unix: bool,
     is_welcome: &AtomicBool,
 ) -> Result<(), String> {
     let mut inbox = Inbox::default();
-    let host = Host { key, store: &house.store, registry: &house.registry, is_unix };
+    let host = Host { key, store: &state.store, registry: &state.registry, is_unix };
     match greet(socket, &mut inbox, &host) {
         Ok(guest) => {
             is_welcome.store(true, Release);
-            serve(house, socket, inbox, guest).map_err(|e| e.to_string())
+            serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // In the words of the client's side these blame the memory server.
+        // The client's texts of these errors blame the memory server, so they are worded anew.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }
@@ -387,7 +389,7 @@ fn connection_life(
     }
 }
 
-/// Waits for the connections to end by themselves, then cuts those that are left.
+/// Waits for the connections to end by themselves, then cuts the remaining ones.
 fn drain(mut running: Vec<Running>) {
     let end = Instant::now() + DRAIN;
     while !running.is_empty() && Instant::now() < end {
@@ -396,7 +398,7 @@ fn drain(mut running: Vec<Running>) {
     }
     for connection in running {
         connection.socket.sever();
-        // A panic in it has been reported on stderr and concerns nobody else.
+        // A panic in that thread has been reported on stderr and concerns no other connection.
         let _ = connection.thread.join();
     }
 }

@@ -1,10 +1,11 @@
-//! The memory budget of the whole server, and the blocks that slots are carved from.
+//! The memory budget of the whole server, and the blocks that are divided into slots.
 //!
-//! A block given back is kept mapped for a while, for the next session that needs one. Its old bytes stay in it: whoever
-//! takes it is told so, and must never show them. What nobody takes goes back to the system ([`Memory::shrink`]).
+//! A block given back stays mapped for a while, for the next session that needs one. It keeps its old bytes: its next
+//! owner knows this and must never show them. A block that nobody takes goes back to the system ([`Memory::shrink`]).
 //!
-//! The limit is what the operator allows; what the system has may be less by now. A system without memory kills who touches
-//! what it was promised, so it is asked now and then what it could give, and no more than that is handed out.
+//! The operator sets the limit, but the system may have less. A system without memory kills a process that writes to
+//! memory it was granted. The server therefore asks the system now and then what it could give, and hands out no more
+//! than that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,19 +16,20 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 
-/// Bytes the system is left with for others, and for the server's own books.
+/// Bytes that stay with the system, for other processes and for the server's own tables.
 const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
-/// Handed out at most between two looks at what the system could give.
+/// The most bytes handed out between two checks of what the system could give.
 const LOOK_BYTES: u64 = 64 << 20;
-/// What a look found is believed for so long.
+/// Time for which the result of a check is used.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Address space kept aside: when there is no more for blocks, the server's own small needs are met from it.
+/// Bytes of reserved address space. When the system has no more for blocks, the server's own small needs are met from
+/// it.
 const RESERVE_BYTES: usize = 32 << 20;
 
-/// Says how many bytes the system could give without harm; `None` when it is not known.
+/// Returns how many bytes the system could give without harm; `None` when this is not known.
 pub type Available = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// The bytes of a block: what the kernel can back with one huge page.
+/// Bytes of a block: the kernel can back it with one huge page.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
 
 /// 2 MiB of memory. The lock is held only while bytes are copied, never while waiting for a peer.
@@ -36,16 +38,16 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The block's bytes, for as long as it takes to copy.
+    /// Locks the block's bytes. Hold the lock only while copying.
     pub(crate) fn lock(&self) -> MutexGuard<'_, MmapMut> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the system back what lies outside `used`, whose bytes stay; the rest reads as zeroes. False when the system
-    /// has no memory to do it with.
-    pub(crate) fn thin(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
+    /// Returns the memory outside `used` to the system; it then reads as zeroes. The bytes in `used` stay. False when
+    /// the system has no memory for this.
+    pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // A huge page would be filled as a whole by the first byte.
+        // The first byte written would fill a whole huge page.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -56,17 +58,17 @@ impl Block {
     }
 }
 
-/// A block handed to a session, and whether all its bytes are known to be zero.
+/// A block given to a session, and whether all its bytes are known to be zero.
 pub(crate) struct Lease {
     pub(crate) block: Arc<Block>,
     pub(crate) zeroed: bool,
 }
 
-/// What the system could give, as of the last look at it.
+/// What the system could give when it was last asked.
 struct System {
     available: Option<Available>,
     bytes: u64,
-    /// What may be handed out before the next look.
+    /// Bytes that may be handed out before the next check.
     approved: u64,
     looked: Instant,
     reserve: Option<MmapMut>,
@@ -90,10 +92,10 @@ impl System {
         self.approved = self.bytes.min(LOOK_BYTES);
     }
 
-    /// How many of these bytes the system can give; they count as given.
+    /// Takes up to `wanted` bytes of what the system can give, and returns how many it took.
     fn take(&mut self, wanted: u64) -> u64 {
         let is_old = self.looked.elapsed() >= LOOK_EVERY;
-        // A system that has nothing is not asked at every request.
+        // A system that has nothing is not asked again at every request.
         if is_old || self.approved < wanted && self.bytes > self.approved {
             self.look();
         }
@@ -103,24 +105,24 @@ impl System {
         taken
     }
 
-    /// The system refused: it is not asked again before the next look.
+    /// The system refused. It is not asked again before the next check.
     fn refused(&mut self) {
         (self.bytes, self.approved, self.looked, self.reserve) = (0, 0, Instant::now(), None);
     }
 }
 
-/// The budget. Everything counted against it is either in a session or in the list of free blocks.
+/// The budget. All that is counted against it is either in a session or in the list of free blocks.
 pub(crate) struct Memory {
     limit_bytes: u64,
     state: Mutex<State>,
-    /// What could still be handed out, as of the last change.
+    /// Bytes that could still be handed out after the last change.
     room_bytes: AtomicU64,
 }
 
 struct State {
     used_bytes: u64,
     system: System,
-    /// Free blocks and since when; the longest free one first.
+    /// Free blocks with the time when each became free, the oldest first.
     free: VecDeque<(Arc<Block>, Instant)>,
 }
 
@@ -132,7 +134,7 @@ impl Memory {
         memory
     }
 
-    /// Asks the system anew what it could give.
+    /// Asks the system again what it could give.
     pub(crate) fn look(&self) {
         let mut state = self.state();
         state.system.look();
@@ -143,14 +145,14 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the room that a change leaves, the state still locked.
+    /// Publishes the room after a change. The state is still locked.
     fn changed(&self, state: &State) {
         let free = (state.free.len() * BLOCK_BYTES) as u64;
         let more = (self.limit_bytes - state.used_bytes).min(state.system.bytes);
         self.room_bytes.store(more + free, Relaxed);
     }
 
-    /// Bytes that could still be handed out, without waiting for anyone.
+    /// Bytes that could still be handed out. Does not wait for a lock.
     pub(crate) fn room_bytes(&self) -> u64 {
         self.room_bytes.load(Relaxed)
     }
@@ -159,13 +161,13 @@ impl Memory {
         self.limit_bytes
     }
 
-    /// Bytes counted against the limit, and those of them in free blocks.
+    /// Bytes counted against the limit, and the part of them in free blocks.
     pub(crate) fn used_and_free_bytes(&self) -> (u64, u64) {
         let state = self.state();
         (state.used_bytes, (state.free.len() * BLOCK_BYTES) as u64)
     }
 
-    /// A free block if there is one, else a new one within the limit and what the system can give.
+    /// Returns a free block if there is one, else a new one within the limit and what the system can give.
     pub(crate) fn take_block(&self) -> Option<Lease> {
         let mut state = self.state();
         if let Some((block, _)) = state.free.pop_back() {
@@ -182,21 +184,21 @@ impl Memory {
             self.changed(&state);
             return None;
         };
-        // Huge pages make copies faster; without them (an old kernel, a policy) everything works the same.
+        // Huge pages make copies faster. Without them (an old kernel, a policy) everything works the same.
         let _ = bytes.advise(memmap2::Advice::HugePage);
         state.used_bytes = used_bytes;
         self.changed(&state);
         Some(Lease { block: Arc::new(Block { bytes: Mutex::new(bytes) }), zeroed: true })
     }
 
-    /// Takes a block back, to be kept for reuse.
+    /// Takes a block back and keeps it for reuse.
     pub(crate) fn give_block(&self, block: Arc<Block>) {
         let mut state = self.state();
         state.free.push_back((block, Instant::now()));
         self.changed(&state);
     }
 
-    /// Gives the system back up to `blocks_max` blocks that nobody wanted for as long as `idle`.
+    /// Returns up to `blocks_max` blocks to the system. Each has been free for at least `idle`.
     pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
         for _ in 0..blocks_max {
             let mut state = self.state();
@@ -208,13 +210,13 @@ impl Memory {
             state.used_bytes -= BLOCK_BYTES as u64;
             self.changed(&state);
             drop(state);
-            // Unmapped here, while nobody waits for the lock.
+            // Unmapped after the lock is released, so that nobody waits for it.
             drop(block);
         }
     }
 
-    /// Counts bytes that the same-host link hands out, as many whole `unit`s as fit, up to `wanted_bytes`; unmaps free
-    /// blocks to make room. Says how many bytes it counted.
+    /// Counts bytes that the same-host link hands out: as many whole `unit`s as fit, up to `wanted_bytes`. Unmaps free
+    /// blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
@@ -228,7 +230,7 @@ impl Memory {
         granted
     }
 
-    /// Uncounts bytes that [`Memory::reserve`] counted and the system would not give.
+    /// Uncounts bytes that [`Memory::reserve`] counted and the system refused to give.
     pub(crate) fn refused(&self, bytes: u64) {
         self.state().system.refused();
         self.release(bytes);
@@ -280,7 +282,7 @@ mod tests {
         let memory = Memory::new(BLOCK, None);
         let lease = memory.take_block().expect("a block");
         lease.block.lock().fill(7);
-        assert!(lease.block.thin([4096..8192, 65536..65537].into_iter()));
+        assert!(lease.block.trim([4096..8192, 65536..65537].into_iter()));
         let bytes = lease.block.lock();
         let kept = bytes.iter().enumerate().filter(|(_, byte)| **byte == 7).map(|(at, _)| at);
         assert!(kept.eq((4096..8192).chain([65536])) && bytes.len() == BLOCK_BYTES);
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(memory.used_and_free_bytes(), (0, 0));
     }
 
-    /// A server that hands out what the system does not have is killed when a client writes to it.
+    /// A server that hands out more than the system has is killed when a client writes to it.
     #[test]
     fn no_more_is_handed_out_than_the_system_can_give() {
         let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));

@@ -1,4 +1,4 @@
-//! A listening socket with a name in the file system. What else may have that name is never removed.
+//! A listening socket with a name in the file system. A file of that name that is not a stale socket is never removed.
 
 use std::fs::{Metadata, Permissions};
 use std::io;
@@ -6,19 +6,19 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// The longest path that fits an AF_UNIX address with the zero byte behind it.
+/// The longest path that fits an AF_UNIX address with its final zero byte.
 const PATH_MAX: usize = 107;
 
-/// A listening AF_UNIX socket. Its name is removed at the end if it still is the name of this very socket.
+/// A listening AF_UNIX socket. When dropped, it removes its name if the name still refers to this very socket.
 pub(crate) struct Named {
     pub(crate) listener: UnixListener,
     pub(crate) path: PathBuf,
-    /// Device and inode of the name; none where they could not be read.
+    /// Device and inode of the name; `None` where they could not be read.
     identity: Option<(u64, u64)>,
 }
 
 impl Named {
-    /// Listens on a path for this user alone; replaces a socket that nobody listens on any more.
+    /// Listens on a path that only this user may use. Replaces a socket that nobody listens on any more.
     pub(crate) fn listen(path: &Path) -> io::Result<Named> {
         let length = path.as_os_str().len();
         if length > PATH_MAX {
@@ -44,22 +44,22 @@ impl Drop for Named {
     fn drop(&mut self) {
         let there = std::fs::symlink_metadata(&self.path).ok();
         if there.is_some_and(|meta| is_socket(&meta) && Some(identity(&meta)) == self.identity) {
-            // Nothing depends on the name any more; a next server replaces what is left of it.
+            // Nothing depends on the name any more. The next server replaces it if it could not be removed.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket that nobody listens on. Anything else stays, with `in_use` or a better reason as the answer.
+/// Removes a socket that nobody listens on. Anything else stays, and the answer is `in_use` or a better reason.
 fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if !is_socket(&meta) {
         let what = kind(&meta);
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{what} of that name is there")));
     }
-    // A socket is refused by the kernel when no process listens on it any more.
+    // The kernel refuses a connection to a socket that no process listens on any more.
     let is_stale = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    // Another server may have replaced the stale one meanwhile.
+    // Another server may have replaced the stale socket meanwhile.
     let is_same = std::fs::symlink_metadata(path).is_ok_and(|now| identity(&now) == identity(&meta));
     if is_stale && is_same { std::fs::remove_file(path) } else { Err(in_use) }
 }

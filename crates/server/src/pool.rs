@@ -1,8 +1,8 @@
-//! The slots of a family of sessions: one that was opened anew, its clones, and theirs.
+//! The slots of a family of sessions: a session that was opened anew, its clones, and their clones.
 //!
-//! A slot belongs to every group of places ([`Group`]) that names it. Groups are shared as wholes when a session is
-//! cloned and copied when one side changes its own, so that a clone costs a sixty-fourth of its slots; a slot that
-//! several copies name counts its owners here, and is free when the last one lets go.
+//! A slot belongs to every group of places ([`Group`]) that names it. A clone shares whole groups with its session, and
+//! a group is copied when one of them changes it. So a clone costs one group reference for every 64 slots. The pool
+//! counts the owners of a slot that several copies name. The slot is free when its last owner releases it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -16,9 +16,9 @@ use crate::memory::{BLOCK_BYTES, Block, Lease};
 use crate::shared::Store;
 use crate::spill::SpillFile;
 
-/// Far slots whose places are kept side by side; an empty group takes no memory.
+/// Far slots in a group. Their places are stored side by side; an empty group takes no memory.
 pub(crate) const GROUP: u64 = 64;
-/// A block of the smallest slots has this many, one bit each.
+/// Slots in a block of the smallest slots: one bit each.
 const SLOTS_PER_BLOCK_MAX: usize = BLOCK_BYTES / hanare_wire::limits::SLOT_MIN as usize;
 const MASK_WORDS: usize = SLOTS_PER_BLOCK_MAX / 64;
 
@@ -33,9 +33,9 @@ pub(crate) enum Place {
 /// The places of [`GROUP`] far slots in a row.
 pub(crate) type Group = [Place; GROUP as usize];
 
-/// Bytes of far space that lie together.
+/// Bytes of far space that lie together in one place.
 pub(crate) enum Run {
-    /// No slot was ever written for this many bytes.
+    /// No slot was ever written for these bytes.
     Absent { bytes: usize },
     /// In a block.
     Memory { block: Arc<Block>, at: usize, bytes: usize },
@@ -48,14 +48,14 @@ pub(crate) enum Run {
 pub(crate) enum NoSlot {
     /// Memory and spill space are used up.
     Full,
-    /// The session holds as much as it may.
+    /// The session holds all that it may.
     OverQuota,
 }
 
-/// Slots taken to hold bytes that are about to arrive; in no table until they have.
+/// Slots taken for bytes that are about to arrive. No table names them until the bytes are there.
 pub(crate) struct Taken {
     pub(crate) first: Place,
-    /// How many slots, lying side by side.
+    /// How many slots. They are adjacent.
     pub(crate) count: usize,
     /// Whether the slots may hold old bytes.
     pub(crate) reused: bool,
@@ -63,15 +63,15 @@ pub(crate) struct Taken {
     pub(crate) run: Run,
 }
 
-/// A block of the family and which of its slots are in use.
+/// A block of the family, and which of its slots are in use.
 struct Held {
     block: Arc<Block>,
     zeroed: bool,
     used: [u64; MASK_WORDS],
     used_count: usize,
-    /// Slots below this were handed out since the family has the block.
+    /// Number of the first slot never handed out since the family took the block.
     carved: usize,
-    /// When a slot was last freed, until the memory of the free ones went back to the system.
+    /// When a slot was last freed; `None` once the memory of the free slots went back to the system.
     freed: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl Held {
         (0..slots).filter(|index| self.is_used(*index)).map(move |index| index * slot_size..(index + 1) * slot_size)
     }
 
-    /// Whether a slot holds old bytes, of this family or an earlier one.
+    /// Whether a slot holds old bytes, from this family or an earlier one.
     fn is_reused(&self, index: usize) -> bool {
         !self.zeroed || index < self.carved
     }
@@ -102,11 +102,12 @@ pub(crate) struct Pool {
     spare: Spare,
     slot_size: usize,
     blocks: Vec<Option<Held>>,
-    /// Indices of `blocks` that are empty, and those with a free slot.
+    /// Indices of `blocks` that are empty.
     holes: Vec<u32>,
+    /// Indices of blocks with a free slot.
     with_room: BTreeSet<u32>,
     spill: Option<SpillFile>,
-    /// Owners beyond the first, of the places that have any.
+    /// Owners beyond the first, of places that have several.
     more_owners: HashMap<Place, u32>,
 }
 
@@ -128,11 +129,11 @@ impl Pool {
         BLOCK_BYTES / self.slot_size
     }
 
-    /// The place `n` slots behind `first`, if they lie together.
+    /// The place `n` slots behind `first`, if the two lie in one block or file.
     pub(crate) fn next_to(first: Place, n: usize) -> Place {
         match first {
             Place::Absent => Place::Absent,
-            // An index behind the block's end is in no table, so it equals nothing.
+            // An index behind the block's end is in no table, so no place equals it.
             Place::Memory { block, index } => Place::Memory { block, index: index.saturating_add(n as u16) },
             Place::Spill { slot } => Place::Spill { slot: slot.saturating_add(n as u32) },
         }
@@ -158,8 +159,8 @@ impl Pool {
         }
     }
 
-    /// Takes up to `count` free slots that lie side by side: in memory, else in the spill file; `None` when both are
-    /// used up. Slots freed before come first.
+    /// Takes up to `count` adjacent free slots, in memory first, then in the spill file. Returns `None` when both are
+    /// used up. Slots freed earlier are taken first.
     pub(crate) fn take(&mut self, count: usize) -> Option<Taken> {
         let taken = match self.take_in_memory(count) {
             Some(taken) => taken,
@@ -235,20 +236,20 @@ impl Pool {
         Some(Taken { first, count: run.count as usize, reused: run.reused, run: self.run(first, 0, bytes) })
     }
 
-    /// Whether copies of several sessions name this place.
+    /// Whether the groups of several sessions name this place.
     pub(crate) fn is_shared(&self, place: Place) -> bool {
         !self.more_owners.is_empty() && self.more_owners.contains_key(&place)
     }
 
-    /// The place has one owner more.
+    /// Adds an owner to the place.
     pub(crate) fn share(&mut self, place: Place) {
         if place != Place::Absent {
             *self.more_owners.entry(place).or_default() += 1;
         }
     }
 
-    /// An owner lets a place go. With the last one the slot goes on its block's or file's free list; a block without any
-    /// used slot goes back to the server.
+    /// Removes an owner from a place. After the last one, the slot goes to the free list of its block or file, and a
+    /// block without used slots goes back to the server.
     pub(crate) fn free(&mut self, place: Place) {
         if self.is_shared(place) {
             let more = self.more_owners.entry(place).or_default();
@@ -284,15 +285,15 @@ impl Pool {
         self.store.stats.slots.fetch_sub(1, Relaxed);
     }
 
-    /// Gives the system back the memory of one block's free slots, if there is a block of which at least half has been free
-    /// for as long as `idle`. The slots stay the family's; false when there is no such block.
-    pub(crate) fn thin_one(&mut self, idle: Duration) -> bool {
+    /// Returns the memory of one block's free slots to the system. The block is at least half free, and no slot of it
+    /// was freed for `idle`. The slots stay the family's. False when there is no such block.
+    pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         let (slots, slot_size) = (self.slots_per_block(), self.slot_size);
         let is_thin =
             |held: &&mut Held| held.used_count * 2 <= slots && held.freed.is_some_and(|freed| freed.elapsed() >= idle);
         let Some(held) = self.blocks.iter_mut().flatten().find(is_thin) else { return false };
         held.freed = None;
-        held.block.thin(held.used_ranges(slots, slot_size))
+        held.block.trim(held.used_ranges(slots, slot_size))
     }
 
     fn remove_block(&mut self, block: u32) {
@@ -307,8 +308,8 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// The last session of the family is over: its blocks are for others, and the spill file vanishes with its last
-    /// descriptor.
+    /// The last session of the family has ended. Its blocks go back to the server, and the spill file vanishes with its
+    /// last descriptor.
     fn drop(&mut self) {
         for block in 0..self.blocks.len() as u32 {
             self.remove_block(block);

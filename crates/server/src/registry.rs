@@ -1,4 +1,4 @@
-//! Which sessions are open, and how many connections hold each.
+//! Which sessions are open, and how many connections each has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,7 +8,7 @@ use hanare_wire::handshake::random;
 use hanare_wire::payload::TOKEN_BYTES;
 use hanare_wire::{LinkError, SessionStatus};
 
-use crate::account::{Account, Newcomer};
+use crate::account::{Account, SessionOwner};
 use crate::host::Family;
 use crate::session::Session;
 use crate::shared::Store;
@@ -41,9 +41,9 @@ impl Entry {
     }
 }
 
-/// A connection's hold on its session; the session ends with the last one.
+/// A connection's membership in its session. The session ends with the last one.
 ///
-/// The fields are dropped in their order: a session is counted until its slots are free.
+/// The fields are dropped in this order, so a session is counted until its slots are free.
 pub(crate) struct Membership {
     session: Arc<Session>,
     _counted: Counted,
@@ -55,7 +55,7 @@ impl Membership {
     }
 }
 
-/// One connection in the count of its session.
+/// One connection, counted for its session.
 struct Counted {
     registry: Arc<Registry>,
     id: u64,
@@ -79,7 +79,7 @@ struct HostEntry {
     family: Arc<Family>,
 }
 
-/// A same-host session, counted and to be cloned as long as this lives.
+/// A same-host session. It is counted and may be cloned as long as this value lives.
 pub(crate) struct HostMembership {
     registry: Arc<Registry>,
     id: u64,
@@ -110,7 +110,7 @@ impl Registry {
         (state.sessions.len() + state.host_sessions.len()) as u64
     }
 
-    /// Open sessions whose number is above `after`, in the order of their numbers, at most `count_max`.
+    /// The open sessions whose number is above `after`, at most `count_max`, in ascending order.
     pub(crate) fn list(&self, after: u64, count_max: usize) -> Vec<SessionStatus> {
         let state = self.state();
         let Some(from) = after.checked_add(1) else { return Vec::new() };
@@ -123,12 +123,12 @@ impl Registry {
         list
     }
 
-    /// The sessions that are open now, but for those of the same-host link.
+    /// The sessions open now, without those of the same-host link.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.state().sessions.values().filter_map(|entry| entry.session.upgrade()).collect()
     }
 
-    /// Takes every session's rates anew.
+    /// Updates every session's rates.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let state = self.state();
         let linked = state.sessions.values().map(|entry| &entry.account);
@@ -137,30 +137,30 @@ impl Registry {
     }
 
     /// Opens a new session.
-    pub(crate) fn open(self: &Arc<Registry>, newcomer: Newcomer, store: &Arc<Store>) -> Result<Membership, LinkError> {
+    pub(crate) fn open(self: &Arc<Registry>, owner: SessionOwner, store: &Arc<Store>) -> Result<Membership, LinkError> {
         let token = random::<TOKEN_BYTES>()?;
         let mut state = self.state();
         state.last_id += 1;
-        let account = Arc::new(Account::new(state.last_id, newcomer));
-        let session = Session::new(state.last_id, token, newcomer.slot_size, Arc::clone(store), account);
+        let account = Arc::new(Account::new(state.last_id, owner));
+        let session = Session::new(state.last_id, token, owner.slot_size, Arc::clone(store), account);
         let session = Arc::new(session);
         state.sessions.insert(session.id, Entry::new(&session));
         let counted = Counted { registry: Arc::clone(self), id: session.id };
         Ok(Membership { session, _counted: counted })
     }
 
-    /// Opens a session that begins with what an open one holds, for those who know that one's token.
+    /// Opens a session that begins with what an open one holds. The caller must know that one's token.
     pub(crate) fn open_clone(
         self: &Arc<Registry>,
-        newcomer: Newcomer,
+        owner: SessionOwner,
         of: u64,
         token: &[u8; TOKEN_BYTES],
     ) -> Result<Option<Membership>, LinkError> {
-        let Some(original) = self.join(of, token, newcomer.slot_size) else { return Ok(None) };
+        let Some(original) = self.join(of, token, owner.slot_size) else { return Ok(None) };
         let token = random::<TOKEN_BYTES>()?;
         let id = self.next_id();
-        let account = Arc::new(Account::in_family(id, newcomer, original.session().account().spare().clone()));
-        // Outside the lock: this takes time in proportion to what is held.
+        let account = Arc::new(Account::in_family(id, owner, original.session().account().spare().clone()));
+        // Outside the lock: this takes time in proportion to what the session holds.
         let session = Arc::new(original.session().cloned(id, token, account));
         self.state().sessions.insert(id, Entry::new(&session));
         Ok(Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } }))
@@ -172,7 +172,7 @@ impl Registry {
         state.last_id
     }
 
-    /// Joins an open session, for those who know its token, as long as it has not too many connections.
+    /// Joins an open session. The caller must know its token, and the session must have connections left.
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
@@ -188,18 +188,18 @@ impl Registry {
     /// Counts a new same-host session.
     pub(crate) fn open_host(
         self: &Arc<Registry>,
-        newcomer: Newcomer,
+        owner: SessionOwner,
         family: &Arc<Family>,
     ) -> Result<HostMembership, LinkError> {
         let token = random::<TOKEN_BYTES>()?;
         let id = self.next_id();
-        let account = Arc::new(Account::new(id, newcomer));
+        let account = Arc::new(Account::new(id, owner));
         let entry = HostEntry { token, account: Arc::clone(&account), family: Arc::clone(family) };
         self.state().host_sessions.insert(id, entry);
         Ok(HostMembership { registry: Arc::clone(self), id, token, account })
     }
 
-    /// The family of an open same-host session, for those who know its token.
+    /// The family of an open same-host session. The caller must know its token.
     pub(crate) fn host_family(&self, id: u64, token: &[u8; TOKEN_BYTES]) -> Option<Arc<Family>> {
         let state = self.state();
         let entry = state.host_sessions.get(&id).filter(|entry| is_token(&entry.token, token))?;
@@ -207,7 +207,7 @@ impl Registry {
     }
 }
 
-/// Whether this is the token. Every byte is looked at, so that the time taken tells nothing of it.
+/// Whether this is the token. Every byte is compared, so the time taken reveals nothing about it.
 fn is_token(token: &[u8; TOKEN_BYTES], shown: &[u8; TOKEN_BYTES]) -> bool {
     token.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

@@ -1,4 +1,4 @@
-//! A session: one client process' far space, shared by its connections.
+//! A session: the far space of one client process, shared by its connections.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use crate::pool::{NoSlot, Run, Taken};
 use crate::shared::Store;
 use crate::table::Table;
 
-/// What was found at a place of far space.
+/// Where a part of far space was found.
 pub(crate) enum Found<T> {
-    /// It lies in memory, and this came of it.
+    /// It lies in memory; this is the result of the access.
     Memory(T),
-    /// It lies in the spill file: that many bytes at that position.
+    /// It lies in the spill file: this number of bytes at this position.
     Spill { file: Arc<File>, at: u64, bytes: usize },
-    /// It was never written, for this many bytes.
+    /// It was never written, for this number of bytes.
     Absent { bytes: usize },
 }
 
@@ -60,10 +60,11 @@ impl Session {
         self.table().holds(offset, bytes)
     }
 
-    /// Gives `copy` the bytes from `offset` that lie together in memory, at most `bytes_max`. It must not wait.
+    /// Calls `copy` with the bytes from `offset` on that lie together in memory, at most `bytes_max`. `copy` must not
+    /// wait.
     ///
-    /// The block is locked before the table is let go, and a freed block's next owner has to lock it too, so that
-    /// `copy` never meets the bytes of another session.
+    /// The block is locked before the table is unlocked. The next owner of a freed block has to lock it too, so `copy`
+    /// never sees the bytes of another session.
     pub(crate) fn with_memory<T>(&self, offset: u64, bytes_max: usize, copy: impl FnOnce(&mut [u8]) -> T) -> Found<T> {
         let table = self.table();
         match table.run_at(offset, bytes_max) {
@@ -77,8 +78,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::with_memory`], for bytes that are to be changed; or for how many bytes a clone of the session holds
-    /// the slots too.
+    /// Like [`Session::with_memory`], for bytes that are to be changed. Where a clone also holds the slots, returns for
+    /// how many bytes it does.
     pub(crate) fn with_own_memory<T>(
         &self,
         offset: u64,
@@ -97,7 +98,7 @@ impl Session {
         })
     }
 
-    /// Takes slots for bytes about to arrive; they are seen by nobody until [`Session::insert`].
+    /// Takes slots for bytes that are about to arrive. Nobody sees them until [`Session::insert`].
     pub(crate) fn take(&self, count: usize) -> Result<Taken, NoSlot> {
         self.table().take(count)
     }
@@ -110,18 +111,18 @@ impl Session {
         self.table().give_back(taken);
     }
 
-    /// Gives the system back the memory of free slots in blocks that are mostly free and have been for as long as `idle`, at
-    /// most `blocks_max` of them; says how many.
-    pub(crate) fn thin(&self, idle: Duration, blocks_max: usize) -> usize {
-        let mut thinned = 0;
-        // A block at a time, so that nobody waits for more than its copying.
-        while thinned < blocks_max && self.table().thin_one(idle) {
-            thinned += 1;
+    /// Returns the memory of free slots to the system, in at most `blocks_max` blocks that are mostly free and have
+    /// been so for `idle`. Returns the number of blocks.
+    pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
+        let mut trimmed = 0;
+        // One block at a time, so that nobody waits longer than one block's copying.
+        while trimmed < blocks_max && self.table().trim_one(idle) {
+            trimmed += 1;
         }
-        thinned
+        trimmed
     }
 
-    /// Frees the slots wholly within the range, letting other connections in now and then.
+    /// Frees the slots wholly within the range. Lets other connections in now and then.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         let end = offset + bytes;
         let mut at = offset;
@@ -134,15 +135,19 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::Newcomer;
+    use crate::account::SessionOwner;
     use hanare_wire::payload::NO_QUOTA;
     use hanare_wire::{Identity, Transport};
 
     #[test]
     fn blocks_that_are_mostly_free_are_thinned_once() {
         let store = Store::new(64 << 20, None, None, None);
-        let owner =
-            Newcomer { client: Identity::unknown(), transport: Transport::Tcp, slot_size: 4096, quota_bytes: NO_QUOTA };
+        let owner = SessionOwner {
+            client: Identity::unknown(),
+            transport: Transport::Tcp,
+            slot_size: 4096,
+            quota_bytes: NO_QUOTA,
+        };
         let session = Session::new(1, [0; TOKEN_BYTES], 4096, store, Arc::new(Account::new(1, owner)));
         for slot in 0..512 {
             let taken = session.take(1).expect("room");
@@ -151,10 +156,10 @@ mod tests {
         let fill = |slot: u64| session.with_memory(slot * 4096, 4096, |bytes| bytes.fill(slot as u8));
         (0..512).for_each(|slot| assert!(matches!(fill(slot), Found::Memory(()))));
         session.discard(0, 200 * 4096);
-        assert_eq!(session.thin(Duration::ZERO, 9), 0, "more than half is in use");
+        assert_eq!(session.trim(Duration::ZERO, 9), 0, "more than half is in use");
         session.discard(200 * 4096, 100 * 4096);
-        assert_eq!(session.thin(Duration::from_secs(3600), 9), 0, "not free for long");
-        assert_eq!((session.thin(Duration::ZERO, 9), session.thin(Duration::ZERO, 9)), (1, 0));
+        assert_eq!(session.trim(Duration::from_secs(3600), 9), 0, "not free for long");
+        assert_eq!((session.trim(Duration::ZERO, 9), session.trim(Duration::ZERO, 9)), (1, 0));
         for slot in 300..512 {
             let same = session.with_memory(slot * 4096, 4096, |bytes| bytes.iter().all(|byte| *byte == slot as u8));
             assert!(matches!(same, Found::Memory(true)), "slot {slot}");

@@ -1,4 +1,4 @@
-//! What the threads of a server share: the store, its counters, the bound on spinning, and the signal to stop.
+//! What the threads of a server share: the store, its counters, the limit on polling, and the stop signal.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::account::{Account, Meter};
 use crate::memory::{Available, Memory};
 use crate::spill::SpillDir;
 
-/// Where slots come from, and the counters of what is held.
+/// The source of slots, and the counters of what is held.
 pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
-    /// What a session may hold at most; [`NO_QUOTA`] without a quota.
+    /// What a session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
     pub(crate) client_quota_bytes: u64,
     since: Instant,
 }
 
-/// Counters; their meanings are those of [`Status`].
+/// Counters. [`Status`] documents their meanings.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) slots: AtomicU64,
@@ -52,19 +52,19 @@ impl Store {
         })
     }
 
-    /// Bytes that could still be stored for a session; the system and the disk are asked.
+    /// Bytes that could still be stored for a session. Asks the system and the disk.
     pub(crate) fn capacity_bytes(&self, account: &Account) -> u64 {
         self.memory.look();
         account.capacity_bytes(self.memory.room_bytes().saturating_add(self.spill_free_bytes()))
     }
 
-    /// The same as far as it is known already, at no cost.
+    /// The same from what is already known, at no cost.
     pub(crate) fn capacity_hint(&self, account: &Account) -> u64 {
         let spill = self.spill.as_ref().map_or(0, |dir| dir.free_bytes_last());
         account.capacity_bytes(self.memory.room_bytes().saturating_add(spill))
     }
 
-    /// Takes the rates anew.
+    /// Updates the rates.
     pub(crate) fn tick(&self, elapsed: Duration) {
         self.stats.read.tick(elapsed);
         self.stats.write.tick(elapsed);
@@ -99,7 +99,7 @@ impl Store {
     }
 }
 
-/// Keeps the threads that spin fewer than the CPUs, or they would stand in the way of those with work.
+/// Keeps the number of polling threads below the number of CPUs, so that they never delay threads with work.
 pub(crate) struct Spinners {
     now: AtomicUsize,
     max: usize,
@@ -111,7 +111,7 @@ impl Spinners {
         Spinners { now: AtomicUsize::new(0), max: cpus - 1 }
     }
 
-    /// Runs `spin` unless enough threads spin already.
+    /// Runs `spin` unless enough threads poll already.
     pub(crate) fn run<T: Default>(&self, spin: impl FnOnce() -> T) -> T {
         let more = |now: usize| (now < self.max).then_some(now + 1);
         if self.now.fetch_update(AcqRel, Relaxed, more).is_err() {
@@ -123,7 +123,7 @@ impl Spinners {
     }
 }
 
-/// Tells every thread of the server to come to an end. The descriptor becomes readable and stays so.
+/// Tells every thread of the server to end. The descriptor becomes readable and stays so.
 pub(crate) struct Stop {
     flag: AtomicBool,
     event: OwnedFd,
@@ -138,7 +138,7 @@ impl Stop {
 
     pub(crate) fn stop(&self) {
         self.flag.store(true, Release);
-        // The only failure is an overflow after 2^64 - 2 calls, and then the descriptor is readable anyway.
+        // The only possible failure is an overflow after 2^64 - 2 calls, and the descriptor is then readable anyway.
         let (Ok(_) | Err(_)) = retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
     }
 

@@ -1,7 +1,7 @@
-//! The spill directory and the files in it: where slots go when memory is used up.
+//! The spill directory and its files. Slots go there when memory is used up.
 //!
-//! A file has no name from the start (or loses it at once), so that nothing is left behind however the server ends.
-//! Space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
+//! A file is created without a name (or loses it at once), so nothing is left behind however the server ends. Disk
+//! space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// A file grows by at least this much at a time.
+/// The least growth of a file, in bytes.
 const GROWTH_BYTES: u64 = 16 << 20;
 
 /// A directory on the disk to spill to.
 pub(crate) struct SpillDir {
     path: PathBuf,
     margin_bytes: u64,
-    /// Two files must not both claim the same free space.
+    /// Two files must not claim the same free space.
     claim: Mutex<()>,
-    /// What was free when the disk was last asked.
+    /// Free bytes when the disk was last asked.
     free_last: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl SpillDir {
         options.read(true).write(true).mode(0o600);
         let unnamed = options.clone().custom_flags(OFlags::TMPFILE.bits() as i32).open(&self.path);
         match unnamed.as_ref().map_err(Errno::from_io_error) {
-            // A file system or kernel that has no unnamed files.
+            // This file system or kernel has no unnamed files.
             Err(Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => self.open_and_unlink(&options),
             _ => unnamed,
         }
@@ -59,19 +59,19 @@ impl SpillDir {
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // A disk that cannot be asked has no room to promise.
+            // A disk that cannot be asked has no room.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
         free
     }
 
-    /// What could still be spilled when the disk was last asked, which every claim does.
+    /// Bytes that could still be spilled when the disk was last asked. Every claim asks it.
     pub(crate) fn free_bytes_last(&self) -> u64 {
         self.free_last.load(Relaxed)
     }
 
-    /// Claims the disk's space for a part of `file`, which then reads as zeroes where nothing was written.
+    /// Claims disk space for a part of `file`. What was not written there reads as zeroes.
     pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
         let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.free_bytes() < bytes {
@@ -79,7 +79,7 @@ impl SpillDir {
         }
         match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)) {
             Ok(()) => true,
-            // No way to claim space here: the check above has to do.
+            // Space cannot be claimed here, so the check above must suffice.
             Err(Errno::OPNOTSUPP) => match file.metadata() {
                 Ok(data) => file.set_len(data.len().max(at + bytes)).is_ok(),
                 Err(_) => false,
@@ -94,18 +94,18 @@ impl SpillDir {
 pub(crate) struct SpillRun {
     pub(crate) first: u32,
     pub(crate) count: u32,
-    /// Whether the slots were used before and hold old bytes.
+    /// Whether the slots were used before and may hold old bytes.
     pub(crate) reused: bool,
 }
 
-/// One session's spill file, a slot every `slot_size` bytes.
+/// One session's spill file, with a slot every `slot_size` bytes.
 pub(crate) struct SpillFile {
     dir: Arc<SpillDir>,
     file: Arc<File>,
     slot_size: u32,
-    /// Slots below this number were handed out once.
+    /// Number of the first slot never handed out.
     carved: u32,
-    /// Slots below this number have disk space.
+    /// Number of the first slot without disk space.
     claimed: u32,
     free: Vec<u32>,
 }
@@ -124,7 +124,7 @@ impl SpillFile {
         self.free.len() as u64
     }
 
-    /// A freed slot, or up to `count` new ones in a row; `None` when the disk has no room.
+    /// Returns a freed slot, or up to `count` new ones in a row; `None` when the disk has no room.
     pub(crate) fn take(&mut self, count: u32) -> Option<SpillRun> {
         if let Some(first) = self.free.pop() {
             return Some(SpillRun { first, count: 1, reused: true });
@@ -141,7 +141,7 @@ impl SpillFile {
         self.free.push(slot);
     }
 
-    /// Claims space for many slots, or, near the disk's end, for one.
+    /// Claims space for many slots or, near the disk's end, for one.
     fn grow(&mut self) -> Option<()> {
         let slot = u64::from(self.slot_size);
         for slots in [(GROWTH_BYTES / slot).max(1) as u32, 1] {

@@ -1,8 +1,8 @@
 //! Which slot holds which part of a session's far space.
 //!
-//! Slot number `n` of far space is the bytes from `n * slot_size`. A slot enters the table only when its bytes have
-//! arrived, so that nobody can see what a reused slot held before. A slot that a clone holds too is never written to:
-//! the session takes another one for what it writes.
+//! Slot number `n` of far space is the bytes from `n * slot_size` on. A slot enters the table only when its bytes have
+//! arrived, so nobody can see what a reused slot held before. A slot that a clone holds too is never written: the
+//! session takes another slot for what it writes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// Its family's. Whoever changes how groups are shared holds this lock.
+    /// The family's slots. Hold this lock to change which groups are shared.
     pool: Arc<Mutex<Pool>>,
-    /// What this session holds, shared or not.
+    /// The account of what this session holds, shared or not.
     account: Arc<Account>,
     slot_size: usize,
     groups: HashMap<u64, Arc<Group>>,
@@ -26,7 +26,7 @@ fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a clone has this group too. The family's pool is locked, so that the answer stays true.
+/// Whether a clone has this group too. The caller holds the lock of the family's pool, so that the answer stays true.
 fn is_common(group: &Arc<Group>) -> bool {
     Arc::strong_count(group) > 1
 }
@@ -46,7 +46,7 @@ impl Table {
             groups.values().flat_map(|group| group.iter()).fold((0, 0), |(slots, spilled), place| {
                 (slots + u64::from(*place != Place::Absent), spilled + u64::from(matches!(place, Place::Spill { .. })))
             });
-        account.took(slots, spilled * self.slot_size as u64);
+        account.charge(slots, spilled * self.slot_size as u64);
         Table { pool: Arc::clone(&self.pool), account, slot_size: self.slot_size, groups }
     }
 
@@ -66,19 +66,20 @@ impl Table {
         }
     }
 
-    /// Whether every slot that the range touches was written.
+    /// Whether every slot of the range was written.
     pub(crate) fn holds(&self, offset: u64, bytes: u64) -> bool {
         let size = self.slot_size as u64;
         (offset / size..=(offset + bytes - 1) / size).all(|slot| self.place(slot) != Place::Absent)
     }
 
-    /// The bytes from `offset`, at most `bytes_max` of them, that lie together. To be read only.
+    /// The bytes from `offset` on that lie together, at most `bytes_max`. They are only to be read.
     pub(crate) fn run_at(&self, offset: u64, bytes_max: usize) -> Run {
         let (first, within, bytes) = self.run_while(offset, bytes_max, |_| true);
         locked(&self.pool).run(first, within, bytes)
     }
 
-    /// As [`Table::run_at`], to be written to; or for how many bytes from `offset` the slots are a clone's too.
+    /// Like [`Table::run_at`], for bytes to be written. Where a clone also holds the slots, returns for how many bytes
+    /// it does.
     pub(crate) fn own_run_at(&self, offset: u64, bytes_max: usize) -> Result<Run, usize> {
         let pool = locked(&self.pool);
         let size = self.slot_size as u64;
@@ -94,7 +95,8 @@ impl Table {
         Ok(pool.run(place, within, bytes))
     }
 
-    /// Place of the slot at `offset`, the offset within it, and how far slots `fit` that lie behind it.
+    /// Returns the place of the slot at `offset`, the offset within it, and the number of bytes over which the
+    /// following slots satisfy `fit`.
     fn run_while(&self, offset: u64, bytes_max: usize, fit: impl Fn(u64) -> bool) -> (Place, usize, usize) {
         let size = self.slot_size as u64;
         let (slot, within) = (offset / size, (offset % size) as usize);
@@ -109,23 +111,24 @@ impl Table {
         (first, within, bytes_max.min(count * self.slot_size - within))
     }
 
-    /// Takes up to `count` free slots that lie side by side, within the quota.
+    /// Takes up to `count` adjacent free slots, within the quota.
     pub(crate) fn take(&mut self, count: usize) -> Result<Taken, NoSlot> {
         let count = count.min(usize::try_from(self.account.slots_allowed()).unwrap_or(usize::MAX));
         if count == 0 {
             return Err(NoSlot::OverQuota);
         }
         let taken = locked(&self.pool).take(count).ok_or(NoSlot::Full)?;
-        self.account.took(taken.count as u64, taken.count as u64 * self.spilled_bytes(taken.first));
+        self.account.charge(taken.count as u64, taken.count as u64 * self.spilled_bytes(taken.first));
         Ok(taken)
     }
 
-    /// Enters slots whose bytes have arrived as the far slots from number `slot`; what was there is let go.
+    /// Enters slots whose bytes have arrived as the far slots from number `slot` on. Releases the slots that were
+    /// there.
     pub(crate) fn insert(&mut self, slot: u64, taken: &Taken) {
         let mut pool = locked(&self.pool);
         for n in 0..taken.count {
             let old = replace(&mut self.groups, &mut pool, slot + n as u64, Pool::next_to(taken.first, n));
-            self.gave(old);
+            self.uncharge(old);
         }
     }
 
@@ -135,18 +138,18 @@ impl Table {
         for n in 0..taken.count {
             let place = Pool::next_to(taken.first, n);
             pool.free(place);
-            self.gave(place);
+            self.uncharge(place);
         }
     }
 
-    fn gave(&self, place: Place) {
+    fn uncharge(&self, place: Place) {
         if place != Place::Absent {
-            self.account.gave(1, self.spilled_bytes(place));
+            self.account.uncharge(1, self.spilled_bytes(place));
         }
     }
 
-    /// Lets the slots go that lie wholly within the range, group by group from `offset`; says where to go on, so that
-    /// the caller can let others in between groups.
+    /// Releases the slots wholly within the range, for the group at `offset`. Returns where to continue, so that the
+    /// caller can let others in between groups.
     pub(crate) fn discard_group(&mut self, offset: u64, end: u64) -> u64 {
         let size = self.slot_size as u64;
         let (from, to) = (offset.div_ceil(size), end / size);
@@ -155,7 +158,7 @@ impl Table {
             let mut pool = locked(&self.pool);
             for slot in from..group_end {
                 let old = replace(&mut self.groups, &mut pool, slot, Place::Absent);
-                self.gave(old);
+                self.uncharge(old);
             }
             if self.groups.get(&(from / GROUP)).is_some_and(|group| group.iter().all(|place| *place == Place::Absent)) {
                 self.groups.remove(&(from / GROUP));
@@ -164,26 +167,26 @@ impl Table {
         if group_end >= to { end } else { group_end * size }
     }
 
-    /// See [`Pool::thin_one`].
-    pub(crate) fn thin_one(&mut self, idle: Duration) -> bool {
-        locked(&self.pool).thin_one(idle)
+    /// See [`Pool::trim_one`].
+    pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
+        locked(&self.pool).trim_one(idle)
     }
 }
 
-/// Puts a place into a group, which becomes this session's own, and lets go of the one that was there, which it returns.
+/// Puts a place into a group and returns the place that was there, released. The group becomes this session's own.
 fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, place: Place) -> Place {
     let group = groups.entry(slot / GROUP).or_insert_with(|| Arc::new([Place::Absent; GROUP as usize]));
     if is_common(group) {
         group.iter().for_each(|place| pool.share(*place));
     }
-    // With the pool locked, this copies the group exactly when it is common.
+    // With the pool locked, this copies the group exactly when a clone has it too.
     let old = std::mem::replace(&mut Arc::make_mut(group)[(slot % GROUP) as usize], place);
     pool.free(old);
     old
 }
 
 impl Drop for Table {
-    /// The session is over: its family keeps what a clone still holds.
+    /// The session has ended. Its family keeps what a clone still holds.
     fn drop(&mut self) {
         let mut pool = locked(&self.pool);
         for group in std::mem::take(&mut self.groups).into_values() {

@@ -1,7 +1,7 @@
-//! Moving ranges between a socket and slots: straight from and into slot memory, by way of a buffer for spilled slots.
+//! Moving ranges between a socket and slots: straight from and to slots in memory, through a buffer for spilled slots.
 //!
-//! Slots are locked only for single nonblocking system calls. Whoever has to wait for the peer waits without a lock,
-//! and looks the slot up again afterwards.
+//! Slots are locked only for single nonblocking system calls. A thread that has to wait for its peer waits without a
+//! lock, and looks the slot up again afterwards.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -18,13 +18,13 @@ use crate::pool::{NoSlot, Run, Taken};
 use crate::session::{Found, Session};
 use crate::turns::{Turn, Turns};
 
-/// Spilled bytes pass through a buffer of this size.
+/// Size of the buffer that spilled bytes pass through, in bytes.
 const BOUNCE_BYTES: usize = 256 << 10;
-/// Answers are gathered up to this size.
+/// Size up to which answers are gathered, in bytes.
 const OUTBOX_BYTES: usize = 64 << 10;
 const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES >= HEADER_BYTES + CONTROL_MAX);
 
-/// One connection's means of moving bytes.
+/// The connection that a transfer uses, with its buffers.
 pub(crate) struct Channel<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) inbox: Inbox,
@@ -32,16 +32,16 @@ pub(crate) struct Channel<'a> {
     pub(crate) payload_crc: bool,
     turns: &'a Turns,
     bounce: Vec<u8>,
-    /// Answers to requests that came together, to go out together.
+    /// Answers to requests that arrived together. They are sent together.
     outbox: Vec<u8>,
 }
 
-/// Why a range was not moved; unless it is `Link`, the connection goes on.
+/// Why a range was not transferred. After any other error than `Link` the connection goes on.
 #[derive(Debug)]
 pub(crate) enum RangeError {
     /// The connection failed.
     Link(LinkError),
-    /// Some of it was never written.
+    /// Part of it was never written.
     NotHeld,
     /// No slot is left, for anyone or for this session.
     NoSlot(NoSlot),
@@ -62,12 +62,12 @@ impl<'a> Channel<'a> {
         Channel { socket, inbox, payload_crc, turns, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
     }
 
-    /// Makes a small answer; it goes out with others at the next [`Channel::flush`].
+    /// Adds a small answer to those that the next [`Channel::flush`] sends.
     pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
         self.answer_with(control_header(kind, tag, code, payload), payload)
     }
 
-    /// Like [`Channel::answer`], with a header of the caller's.
+    /// Like [`Channel::answer`], with a header that the caller made.
     pub(crate) fn answer_with(&mut self, header: Header, payload: &[u8]) -> Result<(), LinkError> {
         self.make_room(HEADER_BYTES + payload.len())?;
         self.outbox.extend_from_slice(&header.encode());
@@ -88,10 +88,10 @@ impl<'a> Channel<'a> {
         if self.outbox.len() + bytes > OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Answers a READ with DATA. An error other than `Link` is found before anything is sent.
+    /// Answers a READ with DATA. Any error other than `Link` is found before anything is sent.
     ///
-    /// A small page among others is copied, for that costs less than a system call; any other goes straight from its
-    /// slot.
+    /// A small page among others is copied, because that costs less than a system call. Any other page goes straight
+    /// from its slot.
     pub(crate) fn send_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let has_company = !self.outbox.is_empty() || self.inbox.next_is(Kind::Read);
         if has_company && request.length as usize <= SMALL_PAGE {
@@ -162,7 +162,7 @@ impl<'a> Channel<'a> {
             let head = &head[sent.min(HEADER_BYTES)..];
             let left = request.length as usize - done;
             let socket = self.socket;
-            // Held for the copying alone, never while waiting for the peer.
+            // Locked only while copying, never while waiting for the peer.
             let (piece, turn) = self.turns.take(session.id, left);
             let found = session.with_memory(request.offset + done as u64, piece, |bytes| {
                 let more = bytes.len() < left;
@@ -215,8 +215,7 @@ impl<'a> Channel<'a> {
         Ok(crc.finalize())
     }
 
-    /// Takes a WRITE's payload into slots. On an error other than `Link` the whole payload has been taken off the
-    /// connection all the same.
+    /// Receives a WRITE's payload into slots. On any error other than `Link` the whole payload has still been received.
     pub(crate) fn receive_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let mut arrival = Arrival {
             request,
@@ -256,7 +255,8 @@ impl<'a> Channel<'a> {
             Found::Memory(Err(e)) => Err(e.into()),
             Found::Spill { file, at, bytes } => self.receive_spilled(arrival, &file, at, bytes),
             Found::Absent { .. } => {
-                // Whole slots are taken, however short the piece: one whose bytes have not all arrived is seen by nobody.
+                // Whole slots are taken, however short the piece is. Nobody sees a slot whose bytes have not all
+                // arrived.
                 let Found::Absent { bytes } = session.with_memory(offset, arrival.left(), |_| ()) else {
                     return Ok(());
                 };
@@ -265,8 +265,8 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Bytes for slots that a clone of the session holds too. Slots that are wholly replaced are new ones; one that
-    /// is changed in part is copied first.
+    /// Receives bytes for slots that a clone of the session holds too. Slots that are wholly replaced are new. A slot
+    /// that is changed in part is copied first.
     fn receive_shared(&mut self, session: &Session, arrival: &mut Arrival<'_>) -> Result<(), RangeError> {
         let (offset, size) = (arrival.offset(), session.slot_size as usize);
         let Err(bytes) = session.with_own_memory(offset, arrival.left(), |_| ()) else { return Ok(()) };
@@ -285,7 +285,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Copies the slot at `offset` into one that nobody can see yet.
+    /// Copies the slot at `offset` into one that no table names yet.
     fn copy_slot(&mut self, session: &Session, offset: u64, to: &Taken) -> io::Result<()> {
         let size = session.slot_size as usize;
         self.bounce.resize(BOUNCE_BYTES, 0);
@@ -295,7 +295,7 @@ impl<'a> Channel<'a> {
             match session.with_memory(offset + done as u64, piece.len(), |bytes| piece.copy_from_slice(bytes)) {
                 Found::Memory(()) => {}
                 Found::Spill { file, at, .. } => file.read_exact_at(piece, at)?,
-                // Discarded by another connection of the session.
+                // Another connection of the session has discarded it.
                 Found::Absent { .. } => piece.fill(0),
             }
             match &to.run {
@@ -329,7 +329,8 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Fills slots that nobody can see yet: zeroes around the bytes that arrive, where old bytes may lie.
+    /// Fills slots that no table names yet. Where they may hold old bytes, the bytes around the arriving ones become
+    /// zeroes.
     fn receive_new(
         &mut self,
         session: u64,
@@ -390,7 +391,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Takes what is left of a payload that nothing can hold.
+    /// Receives and drops the rest of a payload that nothing can hold.
     fn skip(&mut self, arrival: &mut Arrival<'_>) -> Result<(), LinkError> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         while arrival.left() > 0 {
@@ -401,7 +402,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Reads up to a buffer of spilled bytes.
+    /// Reads as many spilled bytes as the buffer holds.
     fn load(&mut self, file: &File, at: u64, bytes: usize) -> io::Result<&[u8]> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         let into = &mut self.bounce[..BOUNCE_BYTES.min(bytes)];
@@ -422,8 +423,8 @@ impl<'a> Channel<'a> {
     }
 }
 
-/// A disk without room is no failure of the server: the client keeps the page, and may have it elsewhere. That a claimed place
-/// turns out to have none happens on file systems that cannot claim.
+/// A full disk is no failure of the server: the client keeps the page and may store it elsewhere. On file systems that
+/// cannot claim space, a slot may turn out to have none.
 fn not_written(e: io::Error) -> RangeError {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     match e.kind() {
@@ -432,7 +433,7 @@ fn not_written(e: io::Error) -> RangeError {
     }
 }
 
-/// A spill file that fails under way can no longer be answered with an ERROR: DATA has begun.
+/// Once DATA has begun, a failure of the spill file can no longer be answered with an ERROR.
 fn spill_failed(sent: usize, e: io::Error) -> RangeError {
     match sent {
         0 => RangeError::Spill(e),
@@ -440,7 +441,7 @@ fn spill_failed(sent: usize, e: io::Error) -> RangeError {
     }
 }
 
-/// A payload on its way in.
+/// A payload that is arriving.
 struct Arrival<'a> {
     request: &'a Header,
     done: usize,
@@ -457,7 +458,7 @@ impl Arrival<'_> {
         self.request.offset + self.done as u64
     }
 
-    /// Receives what is there; says whether there was something.
+    /// Receives what has arrived. Returns whether anything had.
     fn attempt(&mut self, inbox: &mut Inbox, socket: &Socket, into: &mut [u8]) -> Result<bool, LinkError> {
         match inbox.receive(socket, into)? {
             Some(n) => {

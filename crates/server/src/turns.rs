@@ -1,10 +1,10 @@
-//! Fair service: who asks for little is not kept waiting by who asks for much.
+//! Fair service: a client with few requests does not wait for a client with many.
 //!
-//! A thread serves each connection and the system shares the CPUs among threads, so a client with long ranges, or with
-//! many connections, has more than its part of them. As long as several sessions are served, therefore, long ranges are
-//! moved in pieces: a piece needs one of few turns, the session that was served least gets the next one, and after each
-//! piece the thread steps back behind all others that could run. Short ranges never wait for a turn. A session that is
-//! served alone is not held up at all.
+//! A thread serves each connection, and the system shares the CPUs among threads. So a client with long ranges or many
+//! connections would get more than its share. Therefore long ranges are moved in pieces as long as several sessions are
+//! served. A piece needs one of few turns, and the waiting session that was served least gets the next one. After each
+//! piece, the thread yields to all others that could run. Short ranges never wait for a turn. A session that is served
+//! alone is not delayed at all.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -12,20 +12,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ranges up to this length are short.
+/// The longest range that counts as short, in bytes.
 const SHORT_BYTES: usize = 64 << 10;
-/// A piece of a long range.
+/// A piece of a long range, in bytes.
 const PIECE_BYTES: usize = 128 << 10;
-/// Several sessions are served as long as none was served alone for this long.
-const COMPANY: Duration = Duration::from_millis(100);
+/// Several sessions count as served until one was served alone for this long.
+const SHARED_TIME: Duration = Duration::from_millis(100);
 
 /// The turns of all sessions.
 pub(crate) struct Turns {
     start: Instant,
-    /// The session that was served last, and when it was another one before, in microseconds since `start`.
+    /// The session that was served last; 0 before the first.
     last: AtomicU64,
+    /// When `last` last changed from one session to another, in microseconds since `start`; 0 for never.
     changed_us: AtomicU64,
-    /// Long ranges that move at once while several sessions are served.
+    /// Long ranges that may move at once while several sessions are served.
     turns_max: usize,
     queue: Mutex<Queue>,
     next: Condvar,
@@ -34,9 +35,9 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct Queue {
     taken: usize,
-    /// Bytes served in pieces, by session, among those that wait or have a turn; all count from the least served one.
+    /// Bytes served in pieces, for each session that waits or has a turn. All are counted from the least served one.
     served: BTreeMap<u64, Share>,
-    /// What a session that comes counts as served: no more than those that are there already.
+    /// Bytes that a new session counts as served: what the session with the last turn had been served before it.
     floor: u64,
 }
 
@@ -47,11 +48,11 @@ struct Share {
     holding: usize,
 }
 
-/// A turn for one piece; given back when dropped.
+/// A turn for one piece. Dropping it gives it back.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     session: u64,
-    /// Bytes of the piece that were not moved.
+    /// Bytes of the piece that have not been moved.
     unused: u64,
 }
 
@@ -80,7 +81,7 @@ impl Turns {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// A session's request is served.
+    /// Notes that a request of this session is served.
     pub(crate) fn note(&self, session: u64) {
         if self.last.load(Relaxed) != session && self.last.swap(session, Relaxed) != 0 {
             // Never 0, which stands for "never".
@@ -88,16 +89,16 @@ impl Turns {
         }
     }
 
-    /// Whether several sessions are served.
-    fn in_company(&self) -> bool {
+    /// Whether several sessions are served at present.
+    fn serves_several(&self) -> bool {
         let changed_us = self.changed_us.load(Relaxed);
-        changed_us != 0 && self.now_us().saturating_sub(changed_us) < COMPANY.as_micros() as u64
+        changed_us != 0 && self.now_us().saturating_sub(changed_us) < SHARED_TIME.as_micros() as u64
     }
 
-    /// How much of a range of `bytes` may be moved now, and the turn to do it in, when one is needed. May wait for other
-    /// sessions' pieces, which do not wait for their peers.
+    /// Returns how much of a range of `bytes` may be moved now, and the turn for it if one is needed. May wait for
+    /// other sessions' pieces, which never wait for their peers.
     pub(crate) fn take(&self, session: u64, bytes: usize) -> (usize, Option<Turn<'_>>) {
-        if bytes <= SHORT_BYTES || !self.in_company() {
+        if bytes <= SHORT_BYTES || !self.serves_several() {
             return (bytes, None);
         }
         let piece = bytes.min(PIECE_BYTES);
@@ -112,7 +113,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Ends a turn, if it is one. Of the piece so many bytes were moved: the rest does not count as served.
+    /// Ends a turn, if there is one, after `moved` bytes of its piece. The rest does not count as served.
     pub(crate) fn end(turn: Option<Self>, moved: usize) {
         if let Some(mut turn) = turn {
             turn.unused = turn.unused.saturating_sub(moved as u64);
@@ -124,7 +125,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turns.queue().leave(self.session, self.unused);
         self.turns.next.notify_all();
-        // Whoever is ready to run, of this server or not, comes first.
+        // Any thread that is ready, of this server or not, runs first.
         std::thread::yield_now();
     }
 }
@@ -137,7 +138,7 @@ impl Queue {
         share.waiting += 1;
     }
 
-    /// Whether a turn is free, and nobody who waits for it was served less.
+    /// Whether a turn is free and no waiting session was served less.
     fn may_take(&self, session: u64, turns_max: usize) -> bool {
         let of = |share: &Share| share.bytes;
         let mine = self.served.get(&session).map_or(0, of);
@@ -162,7 +163,7 @@ impl Queue {
             share.holding -= 1;
             share.bytes = share.bytes.saturating_sub(unused);
         }
-        // Who is behind the floor would start from it again, so nothing is lost with them.
+        // A session served less than the floor would start from the floor again, so its entry is not needed.
         let floor = self.floor;
         self.served.retain(|_, share| share.waiting + share.holding > 0 || share.bytes > floor);
     }

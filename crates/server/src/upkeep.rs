@@ -1,4 +1,4 @@
-//! What a server does now and then, beside its connections: takes rates, and gives memory that stays free back to the
+//! The server's periodic work beside its connections: it updates the rates, and returns memory that stays free to the
 //! system, a bounded amount at a time.
 
 use std::sync::Arc;
@@ -6,25 +6,26 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::connection::House;
+use crate::connection::ServerState;
 
-/// Between two rounds, at most.
+/// The longest pause between two rounds.
 const ROUND: Duration = Duration::from_secs(1);
-/// Between two rounds, at least.
+/// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// Free blocks given back in a round: at most 256 MiB.
+/// The most free blocks returned in a round: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
-/// Blocks with free slots thinned out in a round, of all sessions together.
-const THINNED_A_ROUND: usize = 16;
+/// The most blocks whose free slots are trimmed in a round, over all sessions.
+const TRIMMED_A_ROUND: usize = 16;
 
-/// Runs until the server stops. What stays free for `keep_free` is given back.
-pub(crate) fn run(house: &Arc<House>, keep_free: Duration) {
+/// Runs until the server stops. Returns memory that stayed free for `keep_free`.
+pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();
-    while !house.stop.is_stopping() {
+    while !state.stop.is_stopping() {
         let timeout = Timespec { tv_sec: round.as_secs() as i64, tv_nsec: i64::from(round.subsec_nanos()) };
-        // Interrupted, it only comes round early; an error of poll leaves nothing better to do than to pause.
-        if rustix::event::poll(&mut [PollFd::new(&*house.stop, PollFlags::IN)], Some(&timeout)).is_err() {
+        // An interrupted poll only makes the next round early. After an error of poll, nothing better is left than the
+        // pause.
+        if rustix::event::poll(&mut [PollFd::new(&*state.stop, PollFlags::IN)], Some(&timeout)).is_err() {
             std::thread::sleep(ROUND_MIN);
         }
         let elapsed = last.elapsed();
@@ -32,12 +33,12 @@ pub(crate) fn run(house: &Arc<House>, keep_free: Duration) {
             continue;
         }
         last = Instant::now();
-        house.store.tick(elapsed);
-        house.registry.tick(elapsed);
-        house.store.memory.shrink(keep_free, BLOCKS_A_ROUND);
-        let mut left = THINNED_A_ROUND;
-        for session in house.registry.sessions() {
-            left -= session.thin(keep_free, left);
+        state.store.tick(elapsed);
+        state.registry.tick(elapsed);
+        state.store.memory.shrink(keep_free, BLOCKS_A_ROUND);
+        let mut left = TRIMMED_A_ROUND;
+        for session in state.registry.sessions() {
+            left -= session.trim(keep_free, left);
         }
     }
 }

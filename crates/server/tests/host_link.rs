@@ -95,7 +95,7 @@ fn memory_then_spill_then_full() {
     assert_eq!((slots(&runs, Place::Memory), slots(&runs, Place::Spill)), (1, 1));
     use_slots(&attachment, &runs, 4);
 
-    // A further session gets spill space only, and pages of others are squeezed out, too.
+    // A further session gets spill space only, and the pages of other sessions are spilled, too.
     let mut other = Client::open(&server.tcp, 4096);
     other.write(0, &[1; 4096]).expect("spilled");
     assert_eq!(server.status().memory_bytes, 8 * MIB);
@@ -116,7 +116,7 @@ fn full_when_nothing_is_left_and_less_when_little_is() {
     assert_eq!(slots(&second.grant(6).expect("granted"), Place::Memory), 6);
 }
 
-/// Blocks that remote sessions left behind for reuse give way to grants.
+/// Blocks kept for reuse after remote sessions are unmapped for grants.
 #[test]
 fn grants_get_the_memory_that_free_blocks_held() {
     let server = TestServer::start(8 * MIB);
@@ -147,12 +147,12 @@ fn every_session_has_files_of_its_own() {
     let mut byte = [0; 8];
     a.read_exact_at(&mut byte, 0).expect("read");
     assert_eq!(u64::from_le_bytes(byte) >> 40, 6);
-    // Its size is sealed: a client cannot cut it under another mapping of it, nor grow it past the limit.
+    // The size is sealed: a client can neither cut it under another mapping nor grow it past the limit.
     assert!(a.set_len(4096).is_err() && a.set_len(16 * MIB).is_err());
 }
 
-/// The session's end frees what it counted, and takes no bytes away from one who still holds the files (a client that has
-/// yet to notice that its server stops, a forked child): reading zeroes there would be silent corruption.
+/// The session's end frees what it counted. It takes no bytes from a process that still holds the files: a client that
+/// has not noticed that its server stops, or a forked child. Reading zeroes there would be silent corruption.
 #[test]
 fn a_session_that_ends_is_counted_no_more_and_its_files_keep_their_bytes() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -191,7 +191,7 @@ fn wrong_returns_are_refused_and_the_link_goes_on() {
     assert_eq!(slots(&attachment.grant(10).expect("granted"), Place::Memory), 10);
 }
 
-/// Many small holes: a grant that would need more runs than a frame can carry is cut short, not lost.
+/// With many small free runs, a grant that would need more runs than a frame can carry is cut short, not lost.
 #[test]
 fn a_grant_of_many_small_runs_is_cut_short() {
     let server = TestServer::start(4 * MIB);
@@ -222,7 +222,7 @@ fn a_dead_server_is_noticed() {
     assert_eq!(rustix::event::poll(&mut ready, Some(&timeout)), Ok(1));
 }
 
-/// A clone has the same files and the same slots; a slot is free when both have given it back, or are gone.
+/// A clone has the same files and the same slots. A slot is free when both have given it back or ended.
 #[test]
 fn a_clone_is_granted_what_its_original_is() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -242,7 +242,7 @@ fn a_clone_is_granted_what_its_original_is() {
         file(&child, run.place).read_exact_at(&mut bytes, last * 65536).expect("read");
         assert!(bytes.chunks(8).all(|chunk| chunk == word(last)), "the clone sees its original's bytes");
     }
-    // What one gives back stays the other's, and keeps its bytes.
+    // A slot that one gives back stays the other's and keeps its bytes.
     let (memory, spilled) = (runs[0], *runs.last().expect("a run"));
     parent.give_back_runs(&[Grant { count: 10, ..memory }, Grant { count: 2, ..spilled }]).expect("taken back");
     assert!(parent.give_back(memory.first_slot, 1, Place::Memory).is_err(), "it is the parent's no more");
@@ -255,7 +255,7 @@ fn a_clone_is_granted_what_its_original_is() {
     let again = child.grant(4).expect("granted");
     assert_eq!(slots(&again, Place::Memory), 4, "freed slots of the family come first");
     use_slots(&child, &again, 2);
-    // The end of one leaves the other what it shares.
+    // When one ends, the other keeps the slots that they share.
     drop(parent);
     server.status_until(|status| status.sessions == 1);
     assert_eq!(server.status().slots, 80);
@@ -272,7 +272,7 @@ fn a_clone_is_granted_what_its_original_is() {
     assert_eq!((status.slots, status.memory_bytes, status.spill_bytes), (0, 0, 0));
 }
 
-/// A process may have left the place where the server's path is, by chroot for one. A link that it has leads to others.
+/// A process may have lost the server's path, for example by chroot. A link that it has opens further ones.
 #[test]
 fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     let server = TestServer::start(64 * MIB);
@@ -290,7 +290,7 @@ fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     assert!(matches!(error, LinkError::Closed), "{error:?}");
 }
 
-/// Whatever comes through the door, the server goes on.
+/// The server goes on, whatever is sent through the door.
 #[test]
 fn a_door_takes_nonsense() {
     let server = TestServer::start(64 * MIB);

@@ -19,7 +19,7 @@ struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// What each page of a held slot holds; the slots that hold nothing have no pages here.
+    /// What each page of a held slot contains. Slots that hold nothing have no entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,
@@ -78,7 +78,7 @@ impl Model {
     fn write(&mut self, first: u64, count: u64, n: u64) {
         for slot in self.slots(first, count) {
             if !self.holds_slot(slot) {
-                // A new slot reads as zeroes but for what is written.
+                // A new slot reads as zeroes except where it was written.
                 let pages = slot * self.slot_pages..(slot + 1) * self.slot_pages;
                 self.pages.extend(pages.map(|number| (number, vec![0; PAGE as usize])));
             }
@@ -139,7 +139,7 @@ fn several_clients(server: &TestServer, endpoint: &Endpoint) {
             scope.spawn(move || model.run(250));
         }
     });
-    // A session's slots go a moment after it; then all blocks are free.
+    // A session's slots are freed a moment after its end. Then all blocks are free.
     let status = server.status_until(|status| {
         let held = (status.sessions, status.slots, status.slots_free, status.spill_bytes);
         held == (0, 0, 0, 0) && status.memory_bytes == status.memory_free_bytes
@@ -159,7 +159,7 @@ fn several_clients_over_unix() {
     several_clients(&server, &server.unix);
 }
 
-/// With hardly any memory, nearly everything spills, and freed slots move between the two places.
+/// With hardly any memory, nearly everything spills, and freed slots change between memory and spill file.
 #[test]
 fn several_clients_that_spill() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -170,8 +170,8 @@ fn several_clients_that_spill() {
     several_clients(&server, &server.tcp);
 }
 
-/// Sessions and their clones, several generations of them, each against a model of its own: first one after the other,
-/// then all at once, each on a connection and in a thread of its own.
+/// Sessions and several generations of clones, each against a model of its own. First one after the other, then all at
+/// once, each on its own connection and thread.
 fn families(server: &TestServer, endpoint: &Endpoint) {
     for (seed, slot_size, checksum) in [(50, 4096, true), (80, 65536, false), (110, 2 << 20, false)] {
         let mut family = vec![Model::new(endpoint, slot_size, checksum, seed)];
@@ -184,7 +184,7 @@ fn families(server: &TestServer, endpoint: &Endpoint) {
                 family.push(other);
             }
             if n % 101 == 0 {
-                // Whoever goes first: the eldest, too.
+                // Any of them may be closed first, even the first parent.
                 let first = family.remove(0);
                 drop(first);
             }

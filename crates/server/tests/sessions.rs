@@ -1,5 +1,5 @@
-//! What each session may hold and is told: quotas, the room that answers tell, the list of sessions, and memory that goes
-//! back to the system when nobody needs it.
+//! The limits of each session and their reports: quotas, the remaining room in answers, the list of sessions, and
+//! memory that goes back to the system when nobody needs it.
 
 mod common;
 
@@ -14,11 +14,11 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
 const QUOTA_SLOTS: u64 = 40;
-/// No whole number of slots: the whole ones count.
+/// Not a whole number of slots: only the whole ones count.
 const QUOTA: u64 = QUOTA_SLOTS * PAGE + 100;
 
-/// Random writes and discards of one client against a set of slots: it is refused exactly when its quota is used up, and
-/// is told what it could still hold.
+/// Random writes and discards of one client against a set of slots. The client is refused exactly when its quota is
+/// used up, and learns how much it could still hold.
 fn keeps_to_its_quota(endpoint: &Endpoint) {
     let mut client = Client::open(endpoint, PAGE as u32);
     assert_eq!((client.info.quota_bytes, client.info.capacity_bytes), (QUOTA, QUOTA_SLOTS * PAGE));
@@ -167,19 +167,19 @@ fn memory_that_stays_free_goes_back_and_what_is_held_stays() {
         assert_eq!(client.write(first * PAGE, &bytes).expect("an answer"), AckStatus::Done);
     }
     assert_eq!(server.status().memory_bytes, 6 * MIB);
-    // Of two blocks nothing is left, of the third a few pages here and there.
+    // Two blocks are empty now, and the third has a few pages here and there.
     client.discard(0, 2 << 21);
     for slot in (1024..pages).filter(|slot| slot % 50 != 0) {
         client.discard(slot * PAGE, PAGE as u32);
     }
     server.status_until(|status| (status.memory_bytes, status.memory_free_bytes) == (2 * MIB, 0));
-    // Thinning comes in the same rounds; whatever it did, the pages are what they were.
+    // Trimming happens in the same rounds. It must not change the pages.
     std::thread::sleep(Duration::from_millis(300));
     for slot in (1024..pages).filter(|slot| slot % 50 == 0) {
         assert!(client.read(slot * PAGE, PAGE as u32).expect("a page") == page(slot, 1), "page {slot}");
     }
     assert!(matches!(client.read(0, 4096), Err(LinkError::Server { code: ErrorCode::NotHeld, .. })));
-    // Free slots of a thinned block are used again, and show nothing of before.
+    // The free slots of a trimmed block are used again, and show no old bytes.
     let again: Vec<u8> = (0..400).flat_map(|slot| page(slot, 2)).collect();
     assert_eq!(client.write(0, &again).expect("an answer"), AckStatus::Done);
     assert!(client.read(0, again.len() as u32).expect("pages") == again);

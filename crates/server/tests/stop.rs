@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::{AckStatus, Attachment, Endpoint, LinkError, Session, SessionOptions, Wait};
 
-/// "Within 5 s", with room for a slow machine between the end and the look at the clock.
+/// The promised 5 s, and some time because a slow machine may notice the end late.
 const END: Duration = Duration::from_secs(8);
 
 #[test]
@@ -27,7 +27,7 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     }
     let start = Instant::now();
     server.stop.stop();
-    // The versions may be mixed, for the two connections are not ordered; every page is whole.
+    // The versions may be mixed, because the two connections are not ordered. Every page is whole.
     for n in 0..200u64 {
         let bytes = client.receive(n * 4096, 4096).expect("a page that was asked for before");
         assert!(bytes == page(n, 1) || bytes == page(n, 2), "page {n}");
@@ -45,7 +45,7 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     assert!(matches!(result, Err(LinkError::Unreachable { .. })));
 }
 
-/// A client that never stops asking, one that takes no answers, and one that never says hello.
+/// A client that never stops sending requests, one that reads no answers, and one that never sends HELLO.
 #[test]
 fn clients_that_will_not_end_are_cut() {
     let server = TestServer::start(64 * MIB);

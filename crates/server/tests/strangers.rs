@@ -1,5 +1,5 @@
-//! Those who may not, or do not know how: keys, tokens, garbage, lies. Each is told why and turned away, and the
-//! others go on undisturbed.
+//! Clients that may not use the server, or do not follow its protocol: keys, tokens, garbage, lies. Each is refused
+//! with a reason, and the others go on undisturbed.
 
 mod common;
 
@@ -110,8 +110,8 @@ fn welcomed(server: &TestServer) -> (TcpStream, Welcome) {
     (stream, Welcome::decode(&payload).expect("a welcome"))
 }
 
-/// Reads on to the ERROR that ends the connection.
-fn last_words(stream: &mut TcpStream) -> ErrorCode {
+/// Reads up to the ERROR that ends the connection.
+fn final_error(stream: &mut TcpStream) -> ErrorCode {
     let (header, text) = frame(stream);
     assert_eq!(header.kind, Kind::Error);
     assert!(!text.is_empty());
@@ -145,7 +145,7 @@ fn lies_after_the_welcome_end_the_connection_with_the_reason() {
     let say = |bytes: &[u8]| {
         let (mut stream, _) = welcomed(&server);
         stream.write_all(bytes).expect("sent");
-        last_words(&mut stream)
+        final_error(&mut stream)
     };
     assert_eq!(say(b"GET / HTTP/1.1\r\n\r\n"), ErrorCode::BadFrame);
     let mut flipped = Header::range(Kind::Read, 1, 0, 4096).encode();
@@ -228,10 +228,10 @@ fn more_connections_than_allowed_are_turned_away() {
     }
 }
 
-/// How long an honest client may wait beside strangers.
+/// Time that an honest client may wait beside such clients.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A new client comes, and is served.
+/// A new client connects and is served.
 fn serves_others(server: &TestServer, beside: &str) {
     let start = Instant::now();
     let mut client = Client::open_with(&server.tcp, &SessionOptions::for_endpoint(&server.tcp, 4096))
@@ -257,7 +257,7 @@ fn those_who_say_half_of_it_or_nothing_keep_nobody_waiting() {
         serves_others(&server, what);
         let start = Instant::now();
         for mut stream in strangers {
-            // Told why, or cut: each ends, and in time.
+            // Each connection ends in time, by a reason or a cut.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
         assert!(start.elapsed() < 2 * SERVED_WITHIN, "{what}: {:?}", start.elapsed());
@@ -305,7 +305,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     while Instant::now() < ends {
         let start = Instant::now();
         assert!(old.read(0, 4096).expect("a page") == page(0, 7));
-        // A newcomer may be turned away by a word, and comes again.
+        // A new client may be refused. Then it tries again.
         while let Err(error) = fetch_status(&server.tcp, None, SERVED_WITHIN) {
             assert!(start.elapsed() < SERVED_WITHIN, "{error}");
         }
@@ -317,7 +317,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     server.status_until(|status| status.sessions == 1);
 }
 
-/// Who heard a client prove that it holds the key, and says the same again, is a stranger all the same.
+/// Replaying the messages by which a client proved its key gives no access.
 #[test]
 fn a_handshake_that_was_overheard_opens_nothing() {
     let key = key("the right key 123");
@@ -345,7 +345,7 @@ fn a_handshake_that_was_overheard_opens_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever a welcomed peer sends, the server lives on and holds nothing for it afterwards.
+    /// Whatever a welcomed client sends, the server goes on and holds nothing for it afterwards.
     #[test]
     fn any_frames_at_all_leave_the_server_in_order(
         frames in prop::collection::vec((any::<u8>(), any::<[u8; 29]>(), any::<bool>(), 0usize..5000), 1..12),
@@ -357,7 +357,7 @@ proptest! {
             let mut bytes = Header::bare(Kind::Ping, 0).encode();
             bytes[7..36].copy_from_slice(&fields);
             if sound {
-                // A real kind, aligned and of modest length, so that it gets further.
+                // A real kind, aligned and of modest length, so that it passes the first checks.
                 bytes[6] = [16, 18, 20, 34, 32][usize::from(kind) % 5];
                 bytes[7] = 0;
                 bytes[16..24].copy_from_slice(&u64::from(fields[9] % 64).wrapping_mul(4096).to_le_bytes());
@@ -372,7 +372,7 @@ proptest! {
             }
         }
         drop(stream);
-        // A session's slots go a moment after it.
+        // A session's slots are freed a moment after its end.
         server.status_until(|status| (status.sessions, status.slots, status.slots_free) == (0, 0, 0));
     }
 }

@@ -1,9 +1,9 @@
-//! Sizes that users give, against the memory that this process may use.
+//! Checks the sizes that users give against the memory that this process may use.
 
 use hanare_sys::memory::Memory;
 use thiserror::Error;
 
-/// More was asked for than there can ever be.
+/// A size beyond all memory of the machine or cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what} {asked} is more than the {total} that {whose}; give less", asked = about(*bytes), total = about(memory.total_bytes), whose = owner(memory))]
 pub struct TooMuch {
@@ -12,7 +12,7 @@ pub struct TooMuch {
     memory: Memory,
 }
 
-/// Refuses a size of local memory, which the user named as `what`, that is beyond all memory.
+/// Refuses a size of local memory that is larger than all memory. `what` is the flag or variable that the user gave.
 ///
 /// # Errors
 /// [`TooMuch`].
@@ -23,7 +23,7 @@ pub fn check(what: &str, bytes: u64, memory: &Memory) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// What is to be told of a size beyond what is available now: it may yet work.
+/// The warning for a size beyond the memory available now, which may still work.
 #[must_use]
 pub fn warning(what: &str, bytes: u64, memory: &Memory) -> Option<String> {
     let left = memory.available_bytes;
@@ -41,7 +41,7 @@ fn owner(memory: &Memory) -> &'static str {
     }
 }
 
-/// A size to be read: whole numbers of a unit, else one digit behind the point.
+/// A size for people: whole numbers of a unit, else one decimal digit.
 fn about(bytes: u64) -> String {
     let (unit, shift) = [("T", 40), ("G", 30), ("M", 20), ("K", 10)]
         .into_iter()

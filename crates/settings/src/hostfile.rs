@@ -1,8 +1,8 @@
-//! The host file of the DLM papers: who computes, who lends memory, and how much.
+//! The host file of the DLM papers: the compute node, the memory servers, and how much memory each gives.
 //!
-//! One host a line: its name (or `host:port`) and the megabytes it gives; the first line is the compute node, the others
-//! are memory servers. `//` and `#` begin a comment. (*DLM memory management*, figure 3; a megabyte is 1024 KiB, as
-//! there.) This room only reads the form; it reaches no host.
+//! Each line names a host (or `host:port`) and the megabytes it gives. The first line is the compute node, the others
+//! are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory management*, where a
+//! megabyte is 1024 KiB. This room only reads the file; it connects to no host.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use thiserror::Error;
 
 use crate::ServerSpec;
 
-/// More hosts than any cluster has; a longer file is not a host file.
+/// The most hosts in a file. No cluster has more.
 const HOSTS_MAX: usize = 4096;
-/// Longest host file read, in bytes.
+/// The longest host file, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Why a host file was refused.
@@ -24,7 +24,7 @@ pub enum HostfileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is too long to be a host file.
@@ -33,7 +33,7 @@ pub enum HostfileError {
         /// The file.
         path: PathBuf,
     },
-    /// A line has not the form.
+    /// A line does not have the form 'HOST MEGABYTES'.
     #[error("{file}:{line}: {reason}")]
     Line {
         /// The file's name.
@@ -43,13 +43,13 @@ pub enum HostfileError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No host at all.
+    /// The file names no host.
     #[error("{file}: no host is named; write 'HOST MEGABYTES' lines, the compute node first")]
     Empty {
         /// The file's name.
         file: String,
     },
-    /// No host but the compute node.
+    /// The file names only the compute node.
     #[error("{file}: no memory server is named after the compute node {compute}; add a 'HOST MEGABYTES' line")]
     NoServer {
         /// The file's name.
@@ -57,7 +57,7 @@ pub enum HostfileError {
         /// The first host.
         compute: String,
     },
-    /// `-n` fits no run of this file.
+    /// `-n` does not fit the number of hosts in the file.
     #[error("-n {count} does not fit {file}, which names {hosts} hosts; give 2 to {hosts} (the compute node counts)")]
     Count {
         /// The file's name.
@@ -81,10 +81,10 @@ pub struct Hostfile {
 }
 
 impl Hostfile {
-    /// Reads `path` and keeps the first `count` hosts (all when `None`), the compute node counted.
+    /// Reads `path` and keeps the first `count` hosts (all when `None`), including the compute node.
     ///
     /// # Errors
-    /// An unreadable file, a malformed line, no memory server, or a `count` the file does not have.
+    /// An unreadable file, a malformed line, no memory server, or a `count` beyond the hosts in the file.
     pub fn read(path: &Path, count: Option<usize>) -> Result<Self, HostfileError> {
         let unreadable = |source| HostfileError::Unreadable { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -95,7 +95,7 @@ impl Hostfile {
         Self::parse(&String::from_utf8_lossy(&text), &path.display().to_string(), count)
     }
 
-    /// Parses the text of a host file called `file` in messages.
+    /// Parses the text of a host file. Messages call it `file`.
     ///
     /// # Errors
     /// As [`Hostfile::read`].

@@ -1,7 +1,8 @@
-//! The settings of one run: what `hanare run` (or `dlm_startup`) decided, carried to the program in `HANARE_*` variables.
+//! The settings of one run: `hanare run` or `dlm_startup` decides them, and `HANARE_*` variables carry them to the
+//! program.
 //!
-//! This room knows the names, forms and defaults of the settings and nothing of what they do. Every value is checked
-//! here, so that the engine, the preload library, the C API and the command refuse the same values with the same words.
+//! This room knows the names, forms and defaults of the settings. It does not know what they do. Every value is checked
+//! here, so the engine, the preload library, the C API and the command refuse the same values with the same words.
 
 #![forbid(unsafe_code)]
 
@@ -28,17 +29,17 @@ pub use values::{
 };
 use values::{parse_number, parse_reserve};
 
-/// What `HANARE_FAR=large` means: the smallest allocation that becomes far, in bytes.
+/// The smallest allocation that is far under `HANARE_FAR=large`, in bytes.
 pub const FAR_LARGE: usize = 128 << 10;
 /// Default of `HANARE_FAR`.
 pub const DEFAULT_FAR: usize = FAR_LARGE;
-/// Default of `HANARE_RESERVE`: address space set aside for far memory, in bytes.
+/// Default of `HANARE_RESERVE`: address space reserved for far memory, in bytes.
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
-/// Default of `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
+/// Default of `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
 pub const DEFAULT_TIMEOUT_S: u32 = 3;
-/// The most memory servers of a run: their numbers have 16 bits, and each needs a thread and two connections.
+/// The most memory servers of a run. Each needs a thread and two connections, and servers' numbers have 16 bits.
 pub const SERVERS_MAX: usize = 1024;
-/// Default of `HANARE_TRACE_BYTES`: most bytes of a trace.
+/// Default of `HANARE_TRACE_BYTES`: the largest trace, in bytes.
 pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 /// Default of `HANARE_POLICY`.
 pub const DEFAULT_POLICY: &str = "auto";
@@ -48,7 +49,7 @@ pub const DEFAULT_PREFETCH: &str = "auto";
 /// Why the settings as a whole were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
-    /// A variable that must be there is not.
+    /// A required variable is missing.
     #[error("{0} is not set; start the program with 'hanare run', which sets it")]
     Missing(&'static str),
     /// A variable holds bytes that are not text.
@@ -73,29 +74,29 @@ pub enum SettingsError {
         /// Page size in bytes.
         page: u64,
     },
-    /// No policy or prefetcher is described so.
+    /// The text names no policy or prefetcher.
     #[error(transparent)]
     Choice(#[from] SpecError),
-    /// `HANARE_DISABLE` holds a word that is no feature.
+    /// `HANARE_DISABLE` names an unknown feature.
     #[error(transparent)]
     Disable(#[from] FeaturesError),
-    /// Pages have nowhere to go.
+    /// No memory server is named, so pages have nowhere to go.
     #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
     /// More servers than can be numbered.
     #[error("{given} memory servers are named; a run uses {most} at most: name fewer, with more memory each")]
     Servers {
-        /// How many are named.
+        /// The number of servers given.
         given: usize,
-        /// How many there may be.
+        /// The most servers allowed.
         most: usize,
     },
-    /// A server is named twice: its room would count twice, and the program be promised what is not there.
+    /// A server is named twice. Its room would count twice, and the program could allocate more than there is.
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
 }
 
-/// Everything a run is started with. `Settings::new` gives the defaults; `from_env` reads what `to_env` wrote.
+/// All settings of a run. `Settings::new` gives the defaults; `from_env` reads what `to_env` wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `HANARE_LOCAL`: the budget.
@@ -110,36 +111,36 @@ pub struct Settings {
     pub policy: String,
     /// `HANARE_PREFETCH`: name of the prefetcher, with its parameters.
     pub prefetch: String,
-    /// `HANARE_SEED`: seed of what policies draw at random.
+    /// `HANARE_SEED`: seed of the random numbers that policies draw.
     pub seed: u64,
     /// `HANARE_MODE`.
     pub mode: Mode,
-    /// `HANARE_DISABLE`: kernel features to do without, as [`Disabled::WORDS`] names them; empty for none.
+    /// `HANARE_DISABLE`: kernel features not to use, by the names of [`Disabled::WORDS`]; empty for none.
     pub disable: String,
     /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
     pub far: usize,
     /// `HANARE_STATIC`: whether large static arrays are far.
     pub statics: bool,
-    /// `HANARE_OVERCOMMIT`: when an allocation is refused for want of room on the servers.
+    /// `HANARE_OVERCOMMIT`: when an allocation is refused for lack of room on the servers.
     pub overcommit: Overcommit,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
     pub stats_fd: Option<i32>,
-    /// `HANARE_STATS_PID`: the process that has that descriptor, for programs in which it was closed.
+    /// `HANARE_STATS_PID`: the process that has that descriptor, for programs that closed it.
     pub stats_pid: Option<i32>,
     /// `HANARE_KEY_FILE`: file with the key shared with the servers.
     pub key_file: Option<PathBuf>,
-    /// `HANARE_TIMEOUT`: how long a silent server is waited for, in seconds.
+    /// `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
     pub timeout_s: u32,
-    /// `HANARE_TRACE`: the file the run is recorded into, by its whole path; it is there and empty.
+    /// `HANARE_TRACE`: absolute path of the file that the run is recorded into. The file exists and is empty.
     pub trace: Option<PathBuf>,
-    /// `HANARE_TRACE_BYTES`: most bytes of that file.
+    /// `HANARE_TRACE_BYTES`: largest size of that file, in bytes.
     pub trace_bytes: u64,
 }
 
 impl Settings {
-    /// The defaults around a budget, with no server named yet.
+    /// The defaults for a budget. No server is named yet.
     #[must_use]
     pub fn new(local: Local) -> Self {
         Settings {
@@ -185,8 +186,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What a process of a run has to know at once: the trap mode, the smallest allocation that becomes far, and the kernel
-    /// features to do without.
+    /// The settings that a process of a run needs at once: the trap mode, the smallest allocation that is far, and the
+    /// kernel features not to use.
     ///
     /// # Errors
     /// One of the three is malformed.
@@ -198,15 +199,15 @@ impl Settings {
         Ok((mode, far, disabled))
     }
 
-    /// Whether large static arrays are to be far. What makes no sense is told when far memory starts.
+    /// Whether large static arrays are to be far. An invalid value is reported when far memory starts.
     #[must_use]
     pub fn statics_are_far(environment: &Environment) -> bool {
         let vars = Variables(|name| environment.get(name));
         vars.value("HANARE_STATIC", values::parse_switch).is_ok_and(|value| value.unwrap_or(true))
     }
 
-    /// Reads the settings from any source of variables. What [`Settings::validate`] checks is left to the caller, who
-    /// may have more to add.
+    /// Reads the settings from any source of variables. The caller may add to them and then calls
+    /// [`Settings::validate`].
     ///
     /// # Errors
     /// The first variable that is missing or malformed.
@@ -240,7 +241,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks what no single value shows: the budget against the page size, and that pages have somewhere to go.
+    /// Checks what no single value shows: that the budget fits the page size, and that pages have somewhere to go.
     ///
     /// # Errors
     /// As [`Settings::validate_values`], or no server at all.
@@ -252,10 +253,11 @@ impl Settings {
         Ok(())
     }
 
-    /// The part of [`Settings::validate`] that can be judged before a private server has been started.
+    /// The part of [`Settings::validate`] that can be checked before a private server is started.
     ///
     /// # Errors
-    /// A budget below two pages, an unknown policy, prefetcher or feature to disable, too many servers or one twice.
+    /// A budget below two pages; an unknown policy, prefetcher or feature to disable; too many servers, or one named
+    /// twice.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
         let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
@@ -285,7 +287,7 @@ impl Settings {
         }
     }
 
-    /// The kernel features to do without.
+    /// The kernel features not to use.
     ///
     /// # Errors
     /// `disable` names an unknown feature.
@@ -293,7 +295,7 @@ impl Settings {
         Ok(Disabled::parse(&self.disable)?)
     }
 
-    /// The variables that carry these settings to the program. Absent ones stand for their default.
+    /// The variables that carry these settings to the program. An absent variable stands for its default.
     #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut vars = vec![
@@ -333,7 +335,7 @@ impl Settings {
         vars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Every variable [`Settings::from_env`] reads, so that a starter can clear what it inherited.
+    /// Every variable that [`Settings::from_env`] reads, so that a starter can clear inherited ones.
     pub const VARIABLES: [&'static str; 19] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
@@ -363,7 +365,7 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-/// Named lookups with the variable's name in every error. An empty variable counts as absent.
+/// Looks variables up and adds the variable's name to every error. An empty variable counts as absent.
 struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
@@ -390,7 +392,7 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     }
 }
 
-/// The variables of Hanare's as a process finds them when it starts. Programs may change their environment.
+/// Hanare's variables as a process finds them when it starts. The program may change its environment later.
 #[derive(Debug)]
 pub struct Environment(Vec<(OsString, OsString)>);
 

@@ -1,4 +1,4 @@
-//! The single values that settings are made of: their forms, and the words they are refused with.
+//! The single values of the settings: their forms, and the messages that refuse them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 use hanare_wire::{Endpoint, EndpointError};
 use thiserror::Error;
 
-/// Smallest page Hanare moves, in bytes; also the granularity of every far allocation.
+/// Smallest page that Hanare moves, in bytes. It is also the granularity of every far allocation.
 pub const PAGE_SIZE_MIN: u32 = 4 << 10;
-/// Largest page Hanare moves, in bytes.
+/// Largest page that Hanare moves, in bytes.
 pub const PAGE_SIZE_MAX: u32 = 2 << 20;
 
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 64 << 40;
-/// The longest time a silent server may be waited for, in seconds.
+/// Largest `HANARE_TIMEOUT`, in seconds.
 pub const TIMEOUT_MAX_S: u32 = 3600;
-/// A policy's or prefetcher's name must fit the 64-byte fields of the shared counters.
+/// Longest name of a policy or prefetcher, in bytes: it must fit the 64-byte fields of the shared counters.
 const NAME_LEN_MAX: usize = 63;
 
 /// Why a single value was refused. The message names the value, never the flag or variable it came from.
@@ -63,9 +63,9 @@ pub enum ValueError {
     OutOfRange {
         /// The text given.
         text: String,
-        /// Smallest value taken.
+        /// Smallest value allowed.
         min: u64,
-        /// Largest value taken.
+        /// Largest value allowed.
         max: u64,
     },
 }
@@ -101,17 +101,17 @@ impl fmt::Display for Local {
     }
 }
 
-/// The page size asked for.
+/// The page size that the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageSize {
-    /// Chosen by the engine as the program runs.
+    /// The engine chooses it as the program runs.
     Auto,
     /// A power of two from 4 KiB to 2 MiB, in bytes.
     Fixed(u32),
 }
 
 impl PageSize {
-    /// The page size in bytes that a budget is judged by: with `Auto` the engine can go down to the smallest.
+    /// The page size in bytes that a budget is checked against. With `Auto` the engine can use the smallest.
     #[must_use]
     pub fn smallest(self) -> u32 {
         match self {
@@ -146,26 +146,26 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// How touches of far pages are trapped.
+/// How accesses to absent far pages are trapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The best the machine allows.
+    /// The best mode that the machine allows.
     Auto,
-    /// A handler thread reads userfaultfd: compatible with every system call.
+    /// A handler thread reads userfaultfd. This works with every system call.
     Thread,
-    /// The faulting thread resolves its own fault in a SIGBUS handler: fastest.
+    /// The faulting thread resolves its own fault in a SIGBUS handler. This is the fastest mode.
     Sigbus,
-    /// SIGSEGV and mprotect: needs no privilege.
+    /// SIGSEGV and mprotect. This needs no privilege.
     Sigsegv,
 }
 
-/// When an allocation is refused for want of room on the memory servers; the kernel's `vm.overcommit_memory`, for far
-/// memory.
+/// When an allocation is refused for lack of room on the memory servers, like the kernel's `vm.overcommit_memory` but
+/// for far memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// When it does not fit beside what was touched so far.
+    /// When it does not fit beside the pages accessed so far.
     Heuristic,
-    /// Never: only full servers end the run.
+    /// Never. Only full servers end the run.
     Always,
     /// When it does not fit beside all that is allocated.
     Never,
@@ -218,12 +218,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A memory server and how much of it may be used: `HOST:PORT` or `unix:PATH`, with `=CAPACITY` behind it when limited.
+/// A memory server, and how much of it may be used: `HOST:PORT` or `unix:PATH`, followed by `=CAPACITY` when limited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSpec {
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// Bytes this run may keep there; `None` takes what the server gives.
+    /// Bytes that this run may keep there; `None` for no limit of its own.
     pub capacity: Option<u64>,
 }
 
@@ -259,8 +259,8 @@ impl fmt::Display for ServerSpec {
     }
 }
 
-/// A size in bytes: a plain number, or one with K, M, G or T (powers of 1024; `KB` and `KiB` mean the same), which may
-/// then have a fraction.
+/// Parses a size in bytes: a plain number, or a number with K, M, G or T (powers of 1024; `KB` and `KiB` mean the
+/// same). A number with a unit may have a fraction.
 ///
 /// # Errors
 /// Anything else, and sizes beyond 64 bits.
@@ -280,7 +280,7 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     whole.checked_add(fraction_bytes(fraction, shift)).ok_or_else(too_large)
 }
 
-/// Nine digits decide the fraction of a size; more could not change it by a whole KiB of a terabyte.
+/// Nine digits determine the fraction of a size. Further digits could not change even a terabyte by a whole KiB.
 fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
     let digits = fraction.bytes().take(9);
     let (value, scale) =
@@ -318,7 +318,7 @@ pub fn format_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A name of a policy or a prefetcher, as far as its form goes; whether there is such a one the engine knows.
+/// Checks the form of a policy's or prefetcher's name. The engine knows which names exist.
 ///
 /// # Errors
 /// An empty or overlong description, or one with other characters than `a-z 0-9 - _ : = ,`.
@@ -333,7 +333,7 @@ pub fn parse_name(text: &str) -> Result<String, ValueError> {
 /// A list of memory servers with commas between them.
 ///
 /// # Errors
-/// When one of them is none.
+/// One of them is not a server.
 pub fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
     text.split(',').map(ServerSpec::from_str).collect()
 }
@@ -344,10 +344,10 @@ pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueE
     if (min..=max).contains(&number) { Ok(number) } else { Err(refused()) }
 }
 
-/// Reads what is to be far: `all`, `large`, or the smallest size. The smallest size in bytes; 0 for `all`.
+/// Parses what is to be far: `all`, `large`, or the smallest size. Returns the smallest size in bytes; 0 for `all`.
 ///
 /// # Errors
-/// Another word, or a size beyond any reservation.
+/// Any other word, or a size larger than any reservation.
 pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     match text {
         "all" => Ok(0),
@@ -356,7 +356,7 @@ pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     }
 }
 
-/// The text that [`parse_far`] reads as `far`.
+/// The text that [`parse_far`] parses to `far`.
 #[must_use]
 pub fn format_far(far: usize) -> String {
     match far {
@@ -367,7 +367,7 @@ pub fn format_far(far: usize) -> String {
 }
 
 pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
-    // Whole pages of the largest size, so that the reservation's end is aligned for every page size.
+    // Rounds to whole pages of the largest size, so that the reservation's end is aligned for every page size.
     let bytes = bounded_size(text, RESERVE_MIN, RESERVE_MAX)?;
     Ok(bytes.next_multiple_of(u64::from(PAGE_SIZE_MAX)))
 }

@@ -1,4 +1,4 @@
-//! The results as one HTML page that needs nothing else: a plot of miss ratios over local memory, and the table.
+//! The results as one self-contained HTML page: a plot of miss ratios over local memory, and the table.
 
 use std::fmt::Write;
 
@@ -18,16 +18,16 @@ th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:right}\
 th:first-child,td:first-child{text-align:left}\
 svg{max-width:100%;height:auto}svg text{font-size:12px;fill:#222}";
 
-/// A page of these rows. `touches` is what misses are a ratio to.
+/// A page with these rows. Miss ratios are relative to `references`.
 #[must_use]
-pub fn page(title: &str, note: &str, rows: &[Row], touches: u64) -> String {
+pub fn page(title: &str, note: &str, rows: &[Row], references: u64) -> String {
     let title = escape(title);
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
          <style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>{}</p>\n",
         escape(note)
     );
-    plot(&mut html, rows, touches.max(1) as f64);
+    plot(&mut html, rows, references.max(1) as f64);
     table(&mut html, rows);
     html.push_str("</body></html>\n");
     html
@@ -37,13 +37,13 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Colours far apart for neighbours in the list.
+/// A colour that differs clearly from those of neighbours in the list.
 fn colour(index: usize) -> String {
     format!("hsl({:.0},70%,{}%)", (index as f64 * 137.5) % 360.0, 35 + index % 3 * 10)
 }
 
-fn plot(html: &mut String, rows: &[Row], touches: f64) {
-    let top = rows.iter().map(|row| row.figures.misses as f64 / touches).fold(0.0, f64::max).max(1e-9);
+fn plot(html: &mut String, rows: &[Row], references: f64) {
+    let top = rows.iter().map(|row| row.figures.misses as f64 / references).fold(0.0, f64::max).max(1e-9);
     let right = rows.iter().map(|row| row.local_percent).fold(100.0, f64::max);
     let x = |percent: f64| LEFT + percent / right * (WIDTH - LEFT - LEGEND);
     let y = |ratio: f64| TOP + (1.0 - ratio / top) * (HEIGHT - TOP - BOTTOM);
@@ -68,12 +68,12 @@ fn plot(html: &mut String, rows: &[Row], touches: f64) {
     }
     let _ = writeln!(
         html,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">local memory; up: misses of all touches</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">local memory; up: misses per reference</text>",
         x(right / 2.0),
         HEIGHT - 4.0
     );
     for (index, policy) in policies(rows).into_iter().enumerate() {
-        line(html, rows, index, policy, &|row| (x(row.local_percent), y(row.figures.misses as f64 / touches)));
+        line(html, rows, index, policy, &|row| (x(row.local_percent), y(row.figures.misses as f64 / references)));
     }
     html.push_str("</svg>\n");
 }

@@ -1,8 +1,8 @@
-//! What became of a run under other policies, told from its trace.
+//! What a recorded run would have cost under other policies, computed from its trace.
 //!
-//! The policies are those of `hanare_paging`, the very code that runs live; this room gives them a memory that is only
-//! counted. It opens no file: `string` reads what to run, `machine` and `opt` run it once, `policies` runs any set of
-//! policies over any set of sizes, `replay` checks a recorded run against its own policy, `html` draws.
+//! The policies are those of `hanare_paging`, the same code as in live runs; this room gives them a memory that is only
+//! counted. It opens no file. `string` reads the reference string, `machine` and `opt` run it once, `policies` runs any
+//! policies over any sizes, `replay` checks a recorded run against its own policy, `html` draws.
 
 #![forbid(unsafe_code)]
 

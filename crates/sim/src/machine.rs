@@ -1,5 +1,5 @@
-//! A little machine: a memory of so many pages, a policy that says which one leaves, and counters. It follows the pager's
-//! rules without its transit: pages move at once, and the filter accepts every page in view.
+//! A small machine: a memory of a fixed number of pages, a policy that chooses which one leaves, and counters. It
+//! follows the pager's rules without transit states: pages move at once, and the filter accepts every page in view.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use hanare_paging::{PageId, limits};
 
 use crate::string::{RefString, Step};
 
-/// Which touches of pages in view a policy is told of.
+/// Which references to pages in view the policy sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
-    /// Those that trap in a live run: the first write to a page that came by a read, and the next touch of a page that
-    /// the policy hid.
+    /// Those that trap in a live run: the first write to a page that a read brought in, and the next access to a page
+    /// that was unmapped for the policy.
     Traps,
-    /// All of them, as the literature on replacement assumes.
+    /// All, as the literature on replacement assumes.
     All,
 }
 
-/// What a run cost.
+/// The costs of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
-    /// Touches of pages that were not in memory.
+    /// References to pages that were not in memory.
     pub misses: u64,
-    /// Of those, touches of pages that had been written back: their bytes came over the link.
+    /// Misses of pages that had been written back, so that their bytes came over the link.
     pub transfers_in: u64,
-    /// Pages that left with changed bytes.
+    /// Pages that were evicted with changed bytes.
     pub write_backs: u64,
-    /// Pages taken out of sight for the policy.
+    /// Pages unmapped for the policy.
     pub protects: u64,
 }
 
-/// The policy broke its contract: so many pages were in view, and it named none of them.
+/// The policy broke its contract: this number of pages was in view, and it named no victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoVictim(pub u32);
 
@@ -44,16 +44,16 @@ impl fmt::Display for NoVictim {
 impl std::error::Error for NoVictim {}
 
 const IN_VIEW: u8 = 1;
-/// Written to since it came: a further write does not trap, and leaving it is written back.
+/// The page was written since it came in. A further write does not trap, and its eviction writes it back.
 const OPEN: u8 = 2;
 const HIDDEN: u8 = 4;
-/// The server has bytes of it.
+/// The server has bytes of the page.
 const HELD: u8 = 8;
 
-/// How often progress is told, in steps.
+/// Steps between two reports of progress.
 const STRIDE: usize = 1 << 16;
 
-/// State: a byte a page, beside the policy's.
+/// The memory. Its state is one byte a page, beside the policy's.
 pub(crate) struct Memory {
     pages: Vec<u8>,
     in_view: u32,
@@ -74,7 +74,7 @@ impl Memory {
         self.in_view >= self.capacity
     }
 
-    /// Takes in a page that was missed.
+    /// Brings in a page that was missed.
     pub(crate) fn take_in(&mut self, page: u32, write: bool) {
         let flags = &mut self.pages[page as usize];
         self.figures.misses += 1;
@@ -93,7 +93,7 @@ impl Memory {
         self.in_view -= 1;
     }
 
-    /// Forgets a page's bytes everywhere; whether it was in view.
+    /// Drops a page's bytes everywhere. Returns whether it was in view.
     pub(crate) fn discard(&mut self, page: u32) -> bool {
         let was = self.has(page);
         self.in_view -= u32::from(was);
@@ -101,8 +101,8 @@ impl Memory {
         was
     }
 
-    /// A touch of a page in view; whether it traps.
-    pub(crate) fn touch(&mut self, page: u32, write: bool) -> bool {
+    /// References a page in view. Returns whether the access traps.
+    pub(crate) fn reference(&mut self, page: u32, write: bool) -> bool {
         let flags = &mut self.pages[page as usize];
         let traps = *flags & HIDDEN != 0 || write && *flags & OPEN == 0;
         *flags &= !HIDDEN;
@@ -129,24 +129,24 @@ impl Memory {
     }
 }
 
-/// Runs a policy over a reference string in a memory of `capacity` pages, one at least. `tell` is called now and then
-/// with the number of steps done since the last time.
+/// Runs a policy over a reference string in a memory of `capacity` pages, at least one. Now and then it calls `report`
+/// with the number of steps done since the last call.
 ///
 /// # Errors
-/// The policy names no victim where it must.
+/// The policy names no victim although it must.
 pub fn run(
     string: &RefString,
     policy: &mut dyn Policy,
     capacity: u32,
     visible: Visible,
-    tell: &dyn Fn(u64),
+    report: &dyn Fn(u64),
 ) -> Result<Figures, NoVictim> {
     let mut memory = Memory::new(string.pages(), capacity.max(1));
     let mut now_ms = 0;
     for (index, step) in string.steps().enumerate() {
         match step {
-            Step::Read(page) => touch(&mut memory, policy, page, false, visible)?,
-            Step::Write(page) => touch(&mut memory, policy, page, true, visible)?,
+            Step::Read(page) => reference(&mut memory, policy, page, false, visible)?,
+            Step::Write(page) => reference(&mut memory, policy, page, true, visible)?,
             Step::Discard(page) if memory.discard(page) => policy.removed(PageId(page), Leave::Forgotten),
             Step::Discard(page) => policy.forgotten(PageId(page)),
             Step::Pass(ms) => {
@@ -154,16 +154,16 @@ pub fn run(
                 policy.tick(now_ms);
             }
         }
-        hide_wished(&mut memory, policy, visible);
+        unmap_requested(&mut memory, policy, visible);
         if index % STRIDE == STRIDE - 1 {
-            tell(STRIDE as u64);
+            report(STRIDE as u64);
         }
     }
-    tell((string.len() % STRIDE) as u64);
+    report((string.len() % STRIDE) as u64);
     Ok(memory.figures)
 }
 
-fn touch(
+fn reference(
     memory: &mut Memory,
     policy: &mut dyn Policy,
     page: u32,
@@ -171,7 +171,7 @@ fn touch(
     visible: Visible,
 ) -> Result<(), NoVictim> {
     if memory.has(page) {
-        if memory.touch(page, write) || visible == Visible::All {
+        if memory.reference(page, write) || visible == Visible::All {
             policy.referenced(PageId(page), write);
         }
         return Ok(());
@@ -185,8 +185,8 @@ fn touch(
     Ok(())
 }
 
-/// Where every touch is told, nothing need be hidden for it; the wishes are heard all the same.
-fn hide_wished(memory: &mut Memory, policy: &mut dyn Policy, visible: Visible) {
+/// With every reference visible, no page need be unmapped. The policy's requests are still taken.
+fn unmap_requested(memory: &mut Memory, policy: &mut dyn Policy, visible: Visible) {
     for _ in 0..limits::HIDES_MAX {
         match policy.next_to_hide() {
             Some(page) if visible == Visible::Traps => memory.hide(page),
@@ -202,16 +202,16 @@ mod tests {
     use hanare_paging::Space;
     use hanare_paging::policy::build;
 
-    /// Hides every page as soon as it comes, and tells what it saw.
+    /// Asks to unmap every page as soon as it comes in, and records what it sees.
     #[derive(Default)]
-    struct Watcher {
-        wishes: Vec<PageId>,
+    struct Observer {
+        requests: Vec<PageId>,
         seen: Vec<(u32, bool)>,
     }
 
-    impl Policy for Watcher {
+    impl Policy for Observer {
         fn inserted(&mut self, page: PageId, _cause: Cause) {
-            self.wishes.push(page);
+            self.requests.push(page);
         }
         fn referenced(&mut self, page: PageId, write: bool) {
             self.seen.push((page.0, write));
@@ -221,7 +221,7 @@ mod tests {
             None
         }
         fn next_to_hide(&mut self) -> Option<PageId> {
-            self.wishes.pop()
+            self.requests.pop()
         }
         fn hides(&self) -> bool {
             true
@@ -232,16 +232,16 @@ mod tests {
     fn traps_show_the_first_write_and_the_next_touch_of_a_hidden_page() {
         let string =
             RefString::new([0, 1, 0, 0, 1].map(Step::Read).into_iter().chain([Step::Write(0), Step::Write(0)]));
-        let mut watcher = Watcher::default();
-        let figures = run(&string, &mut watcher, 2, Visible::Traps, &|_| {}).unwrap();
-        assert_eq!(watcher.seen, [(0, false), (1, false), (0, true)]);
+        let mut observer = Observer::default();
+        let figures = run(&string, &mut observer, 2, Visible::Traps, &|_| {}).unwrap();
+        assert_eq!(observer.seen, [(0, false), (1, false), (0, true)]);
         assert_eq!(figures, Figures { misses: 2, protects: 2, ..Figures::default() });
-        let mut watcher = Watcher::default();
-        let figures = run(&string, &mut watcher, 2, Visible::All, &|_| {}).unwrap();
-        assert_eq!(watcher.seen.len(), 5);
+        let mut observer = Observer::default();
+        let figures = run(&string, &mut observer, 2, Visible::All, &|_| {}).unwrap();
+        assert_eq!(observer.seen.len(), 5);
         assert_eq!(figures.protects, 0);
         assert_eq!(
-            run(&RefString::new([1, 2, 3].map(Step::Read)), &mut watcher, 2, Visible::All, &|_| {}),
+            run(&RefString::new([1, 2, 3].map(Step::Read)), &mut observer, 2, Visible::All, &|_| {}),
             Err(NoVictim(2))
         );
     }

@@ -1,23 +1,24 @@
-//! OPT: the page whose next touch is farthest away leaves (Belady, "A study of replacement algorithms for a
-//! virtual-storage computer", 1966), computed from the whole string. No policy misses less.
+//! OPT: evicts the page whose next reference is farthest away (Belady, "A study of replacement algorithms for a
+//! virtual-storage computer", 1966), computed from the whole string. No policy has fewer misses.
 
 use std::collections::BinaryHeap;
 
 use crate::machine::{Figures, Memory};
 use crate::string::{RefString, Step};
 
-/// The page is not touched again before it is discarded or the string ends.
+/// The page is not referenced again before it is discarded or the string ends.
 const NEVER: u32 = u32::MAX;
 
-/// Runs OPT over a reference string in a memory of `capacity` pages, one at least. State: eight bytes a step and four a
-/// page.
+/// Runs OPT over a reference string in a memory of `capacity` pages, at least one. Its state is eight bytes a step and
+/// four a page.
 #[must_use]
 pub fn run(string: &RefString, capacity: u32) -> Figures {
     let later = next_touches(string);
     let capacity = capacity.max(1);
     let mut memory = Memory::new(string.pages(), capacity);
     let mut next_of = vec![0; string.pages() as usize];
-    // Entries of pages touched since lie in the past and so below every true one; a page that left is passed over.
+    // An outdated entry of a page that was referenced again lies in the past, so it sorts below every valid one. An
+    // entry of a page that left is skipped.
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     for (index, step) in string.steps().enumerate() {
         let (page, write) = match step {
@@ -30,7 +31,7 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
             Step::Pass(_) => continue,
         };
         if memory.has(page) {
-            memory.touch(page, write);
+            memory.reference(page, write);
         } else {
             while memory.is_full() {
                 let Some((next, other)) = farthest.pop() else { break };
@@ -49,7 +50,7 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
     memory.figures
 }
 
-/// For each step the index of the next touch of its page, if it comes before a discard.
+/// For each step, the index of the next reference to its page, if it comes before a discard.
 fn next_touches(string: &RefString) -> Vec<u32> {
     let mut later = vec![NEVER; string.len()];
     let mut next_of = vec![NEVER; string.pages() as usize];
@@ -57,7 +58,7 @@ fn next_touches(string: &RefString) -> Vec<u32> {
         match string.step(index) {
             Step::Read(page) | Step::Write(page) => {
                 later[index] = next_of[page as usize];
-                // Indices beyond 32 bits would need 16 GiB of string; they count as far away.
+                // Indices beyond 32 bits would need 16 GiB of string. They count as far away.
                 next_of[page as usize] = u32::try_from(index).unwrap_or(NEVER);
             }
             Step::Discard(page) => next_of[page as usize] = NEVER,
@@ -79,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_page_about_to_be_discarded_leaves_first() {
-        let touches = [0, 1, 2].map(Step::Read);
+        let references = [0, 1, 2].map(Step::Read);
         let string =
-            |first| RefString::new(touches.into_iter().chain([Step::Discard(first), Step::Read(0), Step::Read(1)]));
+            |first| RefString::new(references.into_iter().chain([Step::Discard(first), Step::Read(0), Step::Read(1)]));
         assert_eq!(run(&string(2), 2).misses, 4);
         assert_eq!(run(&string(0), 2).misses, 4);
         assert_eq!(run(&string(0), 3).misses, 4);

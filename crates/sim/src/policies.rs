@@ -1,4 +1,4 @@
-//! Any set of policies over a reference string in any set of sizes, as many at once as there are processors.
+//! Runs any policies over a reference string in any sizes, in parallel on all processors.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -11,25 +11,25 @@ use crate::machine::{self, Figures, NoVictim, Visible};
 use crate::opt;
 use crate::string::RefString;
 
-/// What OPT is called among policies.
+/// Name of OPT among the policies.
 pub const OPT: &str = "opt";
-/// What the other ratio is to: the policy of paper 1 that has no parameter and sees nothing.
+/// The second baseline of the ratios: the policy of paper 1 without parameters, which sees no references.
 const SIMPLE: &str = "simple";
 
 /// A size of local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
-    /// A share of the different pages that are touched.
+    /// A share of the distinct pages referenced.
     Percent(u8),
-    /// So many pages.
+    /// A number of pages.
     Pages(u32),
 }
 
 impl Local {
-    /// The sizes of a list such as `25%,50%,100p`.
+    /// Parses the sizes of a list such as `25%,50%,100p`.
     ///
     /// # Errors
-    /// A part is neither a percentage nor a number of pages; the message names it.
+    /// A part is neither a percentage nor a number of pages. The message names it.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, SimError> {
         text.split(',').map(|part| Self::parse(part.trim()).ok_or_else(|| SimError::Local(part.into()))).collect()
     }
@@ -42,7 +42,7 @@ impl Local {
         (limits::BUDGET_PAGES_MIN..=limits::UNITS_MAX).contains(&pages).then_some(Self::Pages(pages))
     }
 
-    /// The size in pages: never less than a pager's least budget.
+    /// The size in pages, at least a pager's smallest budget.
     #[must_use]
     pub fn pages(self, distinct: u32) -> u32 {
         match self {
@@ -53,31 +53,31 @@ impl Local {
     }
 }
 
-/// What is to be simulated.
+/// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Policies, as users describe them, and [`OPT`].
+    /// Policies in the form that users write, and [`OPT`].
     pub policies: Vec<String>,
     /// Sizes of local memory.
     pub locals: Vec<Local>,
-    /// What policies see.
+    /// Which references policies see.
     pub visible: Visible,
-    /// Seed of what policies draw at random.
+    /// Seed of the random numbers that policies draw.
     pub seed: u64,
-    /// Units of one block, as in the recorded run; 1 for none.
+    /// Units of one block, as in the recorded run; 1 for no blocks.
     pub block_units: u32,
 }
 
-/// What one policy did in one size.
+/// The result of one policy in one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// Local memory in percent of the different pages touched.
+    /// Local memory in percent of the distinct pages referenced.
     pub local_percent: f64,
     /// Local memory in pages.
     pub local_pages: u32,
-    /// What it cost.
+    /// The costs.
     pub figures: Figures,
     /// Misses relative to Simple.
     pub ratio_to_simple: f64,
@@ -92,7 +92,7 @@ pub struct Cell {
     local: usize,
 }
 
-/// Why nothing was simulated.
+/// Why a simulation has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SimError {
     /// Not a size.
@@ -103,8 +103,8 @@ pub enum SimError {
     Policy(SpecError),
     /// A policy broke its contract.
     NoVictim(String, NoVictim),
-    /// Nothing is touched.
-    NothingTouched,
+    /// The string references no page.
+    NoReferences,
 }
 
 impl fmt::Display for SimError {
@@ -112,21 +112,21 @@ impl fmt::Display for SimError {
         match self {
             Self::Local(text) => write!(
                 f,
-                "'{text}' is no size of local memory; give percentages of the pages touched or numbers of pages, such as 25%,50%,1000p"
+                "'{text}' is no size of local memory; give percentages of the pages referenced or numbers of pages, such as 25%,50%,1000p"
             ),
             Self::Unknown(name) => {
                 write!(f, "no replacement policy is called '{name}'; there are {}", all_policies().join(", "))
             }
             Self::Policy(error) => error.fmt(f),
             Self::NoVictim(policy, error) => write!(f, "policy {policy} cannot be simulated: {error}"),
-            Self::NothingTouched => f.write_str("no page is touched, so that there is nothing to simulate"),
+            Self::NoReferences => f.write_str("no page is referenced, so there is nothing to simulate"),
         }
     }
 }
 
 impl std::error::Error for SimError {}
 
-/// The policies of a list such as `lru,2q:in=25,out=50;opt`: behind a colon, commas separate parameters too.
+/// Splits a list of policies such as `lru,2q:in=25,out=50;opt`. After a colon, commas also separate parameters.
 #[must_use]
 pub fn parse_policies(text: &str) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
@@ -151,7 +151,7 @@ pub fn all_policies() -> Vec<String> {
 /// Checks that these policies can be built.
 ///
 /// # Errors
-/// The first that cannot; the message lists the valid ones.
+/// The first policy that cannot be built. The message lists the valid ones.
 pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
     let space = Space { units: 64, block_units: 1, seed: 0, hides: true };
     for text in policies.iter().filter(|text| *text != OPT) {
@@ -164,17 +164,17 @@ pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
     Ok(())
 }
 
-/// Runs every policy in every size; `progress` is told now and then how many steps of how many are done. Rows come in the
+/// Runs every policy in every size. Now and then calls `progress` with the steps done and the total. Rows come in the
 /// order of the job, all policies of a size together.
 ///
 /// # Errors
 /// See [`SimError`].
 pub fn simulate(string: &RefString, job: &Job, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Vec<Row>, SimError> {
     check_policies(&job.policies)?;
-    if string.touches() == 0 {
-        return Err(SimError::NothingTouched);
+    if string.references() == 0 {
+        return Err(SimError::NoReferences);
     }
-    // The ratios need these two, whether they are shown or not.
+    // The ratios need these two policies, whether or not they are shown.
     let mut policies = job.policies.clone();
     for name in [SIMPLE, OPT] {
         if !policies.iter().any(|policy| policy == name) {
@@ -202,12 +202,12 @@ impl Run<'_> {
         let total = self.string.len() as u64 * self.cells.len() as u64;
         let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
         let results = Mutex::new(vec![Ok(Figures::default()); self.cells.len()]);
-        let tell = |steps: u64| progress(done.fetch_add(steps, Relaxed) + steps, total);
+        let report = |steps: u64| progress(done.fetch_add(steps, Relaxed) + steps, total);
         let work = || {
             loop {
                 let index = next.fetch_add(1, Relaxed);
                 let Some(&cell) = self.cells.get(index) else { return };
-                let result = self.one(cell, &tell);
+                let result = self.one(cell, &report);
                 results.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[index] = result;
             }
         };
@@ -221,18 +221,18 @@ impl Run<'_> {
         results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_iter().collect()
     }
 
-    fn one(&self, cell: Cell, tell: &dyn Fn(u64)) -> Result<Figures, SimError> {
+    fn one(&self, cell: Cell, report: &dyn Fn(u64)) -> Result<Figures, SimError> {
         let (name, pages) = (&self.policies[cell.policy], self.sizes[cell.local]);
         if name == OPT {
             let figures = opt::run(self.string, pages);
-            tell(self.string.len() as u64);
+            report(self.string.len() as u64);
             return Ok(figures);
         }
         let block_units = self.job.block_units.max(1);
         let units = self.string.pages().next_multiple_of(block_units);
         let space = Space { units, block_units, seed: self.job.seed, hides: true };
         let mut policy = policy::build(name, space).map_err(SimError::Policy)?;
-        machine::run(self.string, &mut *policy, pages, self.job.visible, tell)
+        machine::run(self.string, &mut *policy, pages, self.job.visible, report)
             .map_err(|error| SimError::NoVictim(name.clone(), error))
     }
 
@@ -283,16 +283,17 @@ mod tests {
             assert!(done <= total);
         });
         let rows = rows.unwrap();
-        // A loop of ten in five pages: LRU misses every time, OPT misses six of each nine once it is warm.
+        // A loop over ten pages in a memory of five. LRU misses every time. OPT misses six of each nine once the memory
+        // is full.
         assert_eq!(rows.iter().map(|row| row.policy.as_str()).collect::<Vec<_>>(), ["lru", "opt", "lru", "opt"]);
         assert_eq!((rows[0].figures.misses, rows[0].local_pages), (3000, 5));
         assert!((1660..=1700).contains(&rows[1].figures.misses), "{:?}", rows[1]);
         assert!((rows[0].ratio_to_opt - 3000.0 / rows[1].figures.misses as f64).abs() < 1e-9);
         assert_eq!((rows[2].figures.misses, rows[3].ratio_to_opt, rows[2].ratio_to_simple), (10, 1.0, 1.0));
-        // Simple was run too, for the ratio.
+        // Simple was run as well, for the ratio.
         assert_eq!(last.into_inner(), 3000 * 6);
         let empty = RefString::default();
-        assert_eq!(simulate(&empty, &job, &|_, _| {}), Err(SimError::NothingTouched));
+        assert_eq!(simulate(&empty, &job, &|_, _| {}), Err(SimError::NoReferences));
     }
 
     #[test]

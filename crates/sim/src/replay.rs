@@ -1,4 +1,4 @@
-//! Replay: a recorded run told again to its own policy, which must give the same answers in the same order.
+//! Replays a recorded run with its own policy, which must give the same answers in the same order.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,37 +7,37 @@ use hanare_paging::PageId;
 use hanare_paging::policy::{self, Policy, SpecError};
 use hanare_paging::trace::{Reader, Record, TraceError};
 
-/// What was replayed.
+/// The result of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Victims that were named as recorded.
+    /// Victims named as recorded.
     pub victims: u64,
     /// Times that no victim was named, as recorded.
     pub none: u64,
-    /// Pages wished hidden as recorded.
+    /// Pages to unmap named as recorded.
     pub hidden: u64,
-    /// Whether recording stopped before the run ended: all of what was recorded was the same.
+    /// Whether recording stopped before the run ended. All that was recorded was the same.
     pub cut: bool,
 }
 
-/// Why a run could not be replayed, or was not the same.
+/// Why a run could not be replayed, or how it differed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplayError {
-    /// The trace is not whole.
+    /// The trace is incomplete.
     Trace(TraceError),
-    /// Its policy is not known here.
+    /// Its policy does not exist here.
     Policy(SpecError),
-    /// The record at this offset tells what cannot have happened.
+    /// The record at this offset describes something impossible.
     Impossible(usize, Record),
-    /// The record at this offset is not what the policy answers.
+    /// The policy answers otherwise than the record at this offset.
     Differs {
-        /// Where the record lies.
+        /// Offset of the record, in bytes.
         offset: usize,
-        /// What the policy answered when it was recorded.
+        /// The policy's answer when it was recorded.
         recorded: Option<PageId>,
-        /// What it answers now.
+        /// Its answer now.
         replayed: Option<PageId>,
-        /// Victims that were the same before.
+        /// Victims before it that were the same.
         after: u64,
     },
 }
@@ -66,7 +66,7 @@ impl std::error::Error for ReplayError {}
 /// Replays a recorded run with its own policy.
 ///
 /// # Errors
-/// The trace is not whole or makes no sense, or the policy answers otherwise than it did.
+/// The trace is incomplete or invalid, or the policy answers otherwise than recorded.
 pub fn replay(bytes: &[u8]) -> Result<Replayed, ReplayError> {
     let reader = Reader::new(bytes).map_err(ReplayError::Trace)?;
     let mut policy = policy::build(&reader.header().policy, reader.header().space()).map_err(ReplayError::Policy)?;
@@ -76,7 +76,7 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, ReplayError> {
 /// Replays a recorded run with any policy.
 ///
 /// # Errors
-/// As [`replay`].
+/// Like [`replay`].
 pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Replayed, ReplayError> {
     let words = (reader.header().units as usize).div_ceil(64);
     let mut player = Player { policy, in_view: vec![0; words], refused: HashSet::new(), done: Replayed::default() };
@@ -92,7 +92,7 @@ pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Re
 struct Player<'a> {
     policy: &'a mut dyn Policy,
     in_view: Vec<u64>,
-    /// What the filter has refused since the last victim.
+    /// Pages that the filter has refused since the last victim.
     refused: HashSet<u32>,
     done: Replayed,
 }
@@ -141,7 +141,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether a record keeps the contract of policies, which rely on it.
+    /// Whether a record keeps the contract that policies rely on.
     fn is_possible(&self, record: Record) -> bool {
         match record {
             Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => !self.is_in_view(page),

@@ -1,4 +1,4 @@
-//! Reference strings: which page was touched after which, and what the program gave up meanwhile.
+//! Reference strings: which pages were referenced in which order, and which pages the program discarded in between.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ pub enum Step {
     Read(u32),
     /// A page was written to.
     Write(u32),
-    /// A page was given up by the program: its bytes are not needed any more.
+    /// The program discarded a page. Its bytes are no longer needed.
     Discard(u32),
-    /// So many milliseconds passed.
+    /// This number of milliseconds passed.
     Pass(u32),
 }
 
@@ -26,19 +26,19 @@ const PASS: u32 = 3;
 const SHIFT: u32 = 30;
 const PASS_MAX: u64 = (1 << SHIFT) - 1;
 
-// Pages and the kind of a step share 32 bits: strings are long.
+// The page and the kind of a step share 32 bits, because strings are long.
 const _: () = assert!(limits::UNITS_MAX <= 1 << SHIFT);
 
-/// A reference string. State: four bytes a step.
+/// A reference string. Its state is four bytes a step.
 #[derive(Clone, Debug, Default)]
 pub struct RefString {
     steps: Vec<u32>,
     pages: u32,
     distinct: u32,
-    touches: u64,
+    references: u64,
 }
 
-/// Why a text is no reference string.
+/// Why a text is not a reference string.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StringError {
     line: usize,
@@ -57,7 +57,7 @@ impl fmt::Display for StringError {
 impl std::error::Error for StringError {}
 
 impl RefString {
-    /// The string of these steps. Pages beyond what a pager can keep are left out.
+    /// The string of these steps. Pages beyond a pager's limit are left out.
     #[must_use]
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
         let mut string = Self::default();
@@ -82,7 +82,7 @@ impl RefString {
             self.pages = self.pages.max(number + 1);
         }
         if kind == READ || kind == WRITE {
-            self.touches += 1;
+            self.references += 1;
             let (word, bit) = (number as usize / 64, 1 << (number % 64));
             if seen.len() <= word {
                 seen.resize(word + 1, 0);
@@ -93,10 +93,10 @@ impl RefString {
         self.steps.push(kind << SHIFT | number.min(PASS_MAX as u32));
     }
 
-    /// Reads plain text: a page number a line, in decimal, with a `w` behind it for a write.
+    /// Reads plain text: a decimal page number on each line, followed by `w` for a write.
     ///
     /// # Errors
-    /// A line that is neither such nor empty; the message names it.
+    /// A line is neither of this form nor empty. The message names it.
     pub fn from_text(bytes: &[u8]) -> Result<Self, StringError> {
         let (mut string, mut seen, mut offset) = (Self::default(), Vec::new(), 0);
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -119,10 +119,10 @@ impl RefString {
         Ok(string)
     }
 
-    /// The string of a recorded run: the touches that were seen, the pages given up, and the time told.
+    /// The string of a recorded run: the references that were seen, the discards, and the time that passed.
     ///
     /// # Errors
-    /// The trace is not whole.
+    /// The trace is incomplete.
     pub fn from_trace(bytes: &[u8]) -> Result<(Header, Self), TraceError> {
         let mut reader = Reader::new(bytes)?;
         let (mut string, mut seen) = (Self::default(), Vec::new());
@@ -144,7 +144,7 @@ impl RefString {
         Ok((reader.header().clone(), string))
     }
 
-    /// The steps, in order.
+    /// The steps in order.
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         (0..self.steps.len()).map(|index| self.step(index))
     }
@@ -152,7 +152,7 @@ impl RefString {
     /// One step.
     ///
     /// # Panics
-    /// There are not so many.
+    /// `index` is not below [`RefString::len`].
     #[must_use]
     pub fn step(&self, index: usize) -> Step {
         let (kind, number) = (self.steps[index] >> SHIFT, self.steps[index] & PASS_MAX as u32);
@@ -176,22 +176,22 @@ impl RefString {
         self.steps.is_empty()
     }
 
-    /// Pages are numbered below this.
+    /// Every page's number is below this.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How many different pages are touched.
+    /// How many distinct pages are referenced.
     #[must_use]
     pub fn distinct(&self) -> u32 {
         self.distinct
     }
 
-    /// How many touches there are.
+    /// How many references there are.
     #[must_use]
-    pub fn touches(&self) -> u64 {
-        self.touches
+    pub fn references(&self) -> u64 {
+        self.references
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
     fn text_is_read_line_by_line_and_a_bad_line_is_named() {
         let string = RefString::from_text(b"3\n7 w\r\n\n 3w\n").unwrap();
         assert_eq!(string.steps().collect::<Vec<_>>(), [Step::Read(3), Step::Write(7), Step::Write(3)]);
-        assert_eq!((string.distinct(), string.pages(), string.touches()), (2, 8, 3));
+        assert_eq!((string.distinct(), string.pages(), string.references()), (2, 8, 3));
         for (text, part) in [
             (&b"1\nx\n"[..], "line 2 (offset 2): 'x'"),
             (b"134217728", "'134217728'"),

@@ -1,4 +1,5 @@
-//! The two engines of the cluster simulation, which must agree in everything; and what the paper claims, on small machines.
+//! The two engines of the cluster simulation must agree in everything. The paper's claims are checked on small
+//! machines.
 
 use hanare_paging::kinds::First;
 use hanare_sim::cluster::cells::run_all;
@@ -110,7 +111,7 @@ fn settle_beats_algo4_where_remote_access_is_dear() {
         [("cells.schedulers", "['algo4', 'settle']"), ("cells.replacements", "kind"), ("cells.remote_costs", "300")];
     let rows = rates(10, &set);
     assert!(rows[1].rate() >= rows[0].rate() + 1.0, "{} and {}", rows[0].rate(), rows[1].rate());
-    // And not by giving some processes more time than others.
+    // Nor does it reach its rate by giving some processes more time than others.
     let fairness = |row: &Row| row.mean(|outcome| outcome.fairness);
     assert!(fairness(&rows[1]) >= fairness(&rows[0]) - 0.01);
 }
@@ -122,15 +123,15 @@ fn contention_costs_and_a_stopped_run_says_so() {
         assert_eq!(free.outcomes[0].counts.link_wait_clk, 0);
         assert!(busy.outcomes[0].counts.link_wait_clk > 0 && busy.rate() < free.rate(), "{:?}", busy.cell);
     }
-    let told = std::sync::Mutex::new(0.0);
+    let seen = std::sync::Mutex::new(0.0);
     let stop_at_half = |part: f64| {
-        let mut told = told.lock().unwrap();
-        *told = part;
+        let mut seen = seen.lock().unwrap();
+        *seen = part;
         part < 0.5
     };
     let error = run_all(&Config::default(), 1, &stop_at_half).unwrap_err();
     assert_eq!(error, RunError::Stopped);
-    assert!((0.5..0.7).contains(&told.into_inner().unwrap()));
+    assert!((0.5..0.7).contains(&seen.into_inner().unwrap()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What must hold of every policy on every string, and replays of what the machine itself recorded.
+//! What must hold for every policy on every string, and replays of runs that the machine itself recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,12 +17,12 @@ fn run(policy: &str, string: &RefString, capacity: u32, visible: Visible) -> Fig
     machine::run(string, &mut *policy, capacity, visible, &|_| {}).unwrap()
 }
 
-/// Steps over few pages with loops, hot pages and discards.
+/// Steps over few pages, with loops, hot pages and discards.
 fn steps(writes: bool) -> impl Strategy<Value = Vec<Step>> {
-    let touch = move |page: u32, write: bool| if write && writes { Step::Write(page) } else { Step::Read(page) };
+    let reference = move |page: u32, write: bool| if write && writes { Step::Write(page) } else { Step::Read(page) };
     let one = prop_oneof![
-        8 => (0..PAGES, any::<bool>()).prop_map(move |(page, write)| vec![touch(page, write)]),
-        4 => (0..8_u32, any::<bool>()).prop_map(move |(page, write)| vec![touch(page, write)]),
+        8 => (0..PAGES, any::<bool>()).prop_map(move |(page, write)| vec![reference(page, write)]),
+        4 => (0..8_u32, any::<bool>()).prop_map(move |(page, write)| vec![reference(page, write)]),
         2 => (0..PAGES / 2, 1..PAGES / 2).prop_map(|(first, len)| (first..first + len).map(Step::Read).collect()),
         1 => (0..PAGES).prop_map(|page| vec![Step::Discard(page)]),
         1 => (0..200_u32).prop_map(|ms| vec![Step::Pass(ms)]),
@@ -30,7 +30,7 @@ fn steps(writes: bool) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(one, 1..150).prop_map(|parts| parts.concat())
 }
 
-/// How often pages are missed by a search of everything that could be done.
+/// The fewest misses possible, by a search of all choices.
 fn least_misses(pages: &[u32], memory: &[u32], capacity: usize) -> u64 {
     let Some((&page, rest)) = pages.split_first() else { return 0 };
     if memory.contains(&page) {
@@ -68,8 +68,8 @@ proptest! {
 
     #[test]
     fn opt_as_a_policy_and_opt_over_the_whole_string_miss_alike(steps in steps(true), capacity in 2..PAGES) {
-        let touch = |step: &Step| matches!(step, Step::Read(_) | Step::Write(_));
-        let string = RefString::new(steps.into_iter().filter(touch));
+        let reference = |step: &Step| matches!(step, Step::Read(_) | Step::Write(_));
+        let string = RefString::new(steps.into_iter().filter(reference));
         let pages = string.steps().filter_map(|step| match step {
             Step::Read(page) | Step::Write(page) => Some(page),
             _ => None,
@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn the_string_of_a_trace_is_what_was_seen(steps in steps(true)) {
-        // Where nothing is replaced, every touch that costs anything is seen.
+        // With no replacement, the policy sees every reference that costs anything.
         let string = RefString::new(steps);
         let (trace, figures) = record("fifo", &string, PAGES);
         let (header, seen) = RefString::from_trace(&trace).unwrap();
@@ -130,7 +130,7 @@ impl Sink for Tape {
     }
 }
 
-/// Runs a policy recorded; returns the trace.
+/// Runs a policy while recording it. Returns the trace.
 fn record(policy: &str, string: &RefString, capacity: u32) -> (Vec<u8>, Figures) {
     let tape = Tape::default();
     let mut recorder: Box<dyn Policy> = Box::new(Recorder::new(build(policy, SPACE).unwrap(), Box::new(tape.clone())));
@@ -159,7 +159,7 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let string = RefString::new((0..40).map(Step::Write).chain([Step::Read(39), Step::Read(3), Step::Write(50)]));
     let (trace, _) = record("fifo", &string, 20);
     assert!(replay(&trace).is_ok_and(|replayed| replayed.victims == 22));
-    // The same stream under another policy's name; FIFO and Simple part when pages come back below the hand.
+    // The same stream under another policy's name. FIFO and Simple differ once pages come back below the hand.
     let tape = Tape::default();
     let mut recorder = Recorder::new(build("fifo", SPACE).unwrap(), Box::new(tape.clone()));
     let back_and_forth = RefString::new([9, 8, 7, 6, 5, 4].map(Step::Read));
@@ -167,7 +167,7 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let stream = tape.0.lock().unwrap().clone();
     let error = replay(&frame("simple", &stream)).unwrap_err();
     assert!(matches!(error, ReplayError::Differs { after: 0, .. }), "{error}");
-    // What cannot have happened reaches no policy.
+    // Impossible records reach no policy.
     let come = Record::Inserted(PageId(5), Cause::Read);
     let go = Record::Removed(PageId(5), Leave::Evicted);
     for impossible in

@@ -6,19 +6,19 @@ use hanare_wire::LinkError;
 
 use crate::Telling;
 
-/// Exit code of a run whose memory servers were lost, lied or fell silent.
+/// Exit code of a run with a memory server that was lost, sent invalid data or fell silent.
 pub const EXIT_LOST: i32 = 120;
 /// Exit code of a run whose memory servers and spill space are full.
 pub const EXIT_FULL: i32 = 121;
 
-/// Why a store cannot go on. It borrows what it names, for nothing may be allocated on the way to the line that says it.
+/// Why a store cannot go on. It borrows what it names, because nothing may be allocated before the error is printed.
 #[derive(Debug)]
 pub enum StoreError<'a> {
-    /// A server is lost, silent, or lied.
+    /// A server is lost or silent, or sent invalid data.
     Lost {
-        /// Which.
+        /// The server.
         server: &'a str,
-        /// What went wrong.
+        /// The error.
         source: LinkError,
     },
     /// All servers are full.
@@ -34,7 +34,7 @@ pub enum StoreError<'a> {
 }
 
 impl StoreError<'_> {
-    /// The exit code of a run that ends for it.
+    /// The exit code of a run that ends with this error.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {

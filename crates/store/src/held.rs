@@ -1,16 +1,16 @@
-//! The set of held units, counted by stretch.
+//! The set of held units, counted for each placement extent.
 
-/// Which units are held, and how many of each stretch. A stretch whose last unit is released is free as a whole.
+/// Which units are held, and how many of each extent. An extent is free as a whole once its last unit is released.
 pub(crate) struct Held {
     bits: Vec<u64>,
-    per_stretch: Vec<u16>,
-    pub(crate) stretch_units: u32,
+    per_extent: Vec<u16>,
+    pub(crate) extent_units: u32,
 }
 
 impl Held {
-    pub(crate) fn new(units: u32, stretch_units: u32) -> Self {
-        let stretches = units.div_ceil(stretch_units) as usize;
-        Self { bits: vec![0; units as usize / 64 + 1], per_stretch: vec![0; stretches], stretch_units }
+    pub(crate) fn new(units: u32, extent_units: u32) -> Self {
+        let extents = units.div_ceil(extent_units) as usize;
+        Self { bits: vec![0; units as usize / 64 + 1], per_extent: vec![0; extents], extent_units }
     }
 
     /// Whether this unit is held.
@@ -18,25 +18,25 @@ impl Held {
         self.bits[unit as usize / 64] & 1 << (unit % 64) != 0
     }
 
-    /// These units are held now.
+    /// Adds units to the set.
     pub(crate) fn mark(&mut self, first: u32, count: u32) {
         for unit in first..first + count {
             let (word, bit) = (unit as usize / 64, 1 << (unit % 64));
             if self.bits[word] & bit == 0 {
                 self.bits[word] |= bit;
-                self.per_stretch[(unit / self.stretch_units) as usize] += 1;
+                self.per_extent[(unit / self.extent_units) as usize] += 1;
             }
         }
     }
 
-    /// This unit is no longer held; true when nothing of its stretch is.
+    /// Removes a unit. Returns true if its extent has no unit left.
     pub(crate) fn release(&mut self, unit: u32) -> bool {
         let (word, bit) = (unit as usize / 64, 1 << (unit % 64));
         if self.bits[word] & bit == 0 {
             return false;
         }
         self.bits[word] &= !bit;
-        let left = &mut self.per_stretch[(unit / self.stretch_units) as usize];
+        let left = &mut self.per_extent[(unit / self.extent_units) as usize];
         *left -= 1;
         *left == 0
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretch_is_free_when_its_last_unit_is_released_and_only_then() {
+    fn an_extent_is_free_when_its_last_unit_is_released_and_only_then() {
         let mut held = Held::new(16, 4);
         held.mark(4, 3);
         held.mark(5, 1);

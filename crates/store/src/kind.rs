@@ -1,4 +1,4 @@
-//! The stores that live programs use, as one.
+//! The stores of live programs as one type.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,12 +10,13 @@ use crate::remote::{Remote, Sender};
 use crate::slots::{Slots, SlotsError};
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
 
-/// How long the private server may be silent: it is on this host, and only its end counts before.
+/// Silence after which a private server counts as lost. It is on this host, so normally the end of its connection shows
+/// first.
 const PRIVATE_SILENT: Duration = Duration::from_secs(30);
 
 /// The store of a process.
 pub enum Kind {
-    /// Slots of the private server.
+    /// Slots of a private server.
     Slots(Box<Slots>),
     /// Memory servers.
     Remote(Box<Remote>),
@@ -48,13 +49,13 @@ impl fmt::Debug for Links {
 }
 
 impl Kind {
-    /// Whether a sender writes the pages that wait in frames, so that their writes end later.
+    /// Whether a sender writes the pages that wait in frames, so that writes end later.
     #[must_use]
     pub fn writes_later(&self) -> bool {
         matches!(self, Kind::Remote(_))
     }
 
-    /// How long it may be silent.
+    /// Silence after which a server counts as lost.
     #[must_use]
     pub fn silent(&self) -> Duration {
         match self {
@@ -63,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Whether a read is under way.
+    /// Whether a read is in progress.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         match self {
@@ -72,8 +73,8 @@ impl Kind {
         }
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes that were received already
-    /// do not wake it, so this is for who has just found nothing to receive.
+    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes received earlier do not
+    /// make it readable. So sleep on it only after a poll has found nothing.
     #[must_use]
     pub fn arriving(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -84,11 +85,11 @@ impl Kind {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Links for a child that is about to be forked, with the same pages behind them; nothing may be under way. Both
-    /// processes only read these pages' slots from then on, and write to new ones.
+    /// Opens links for a child that is about to be forked, with the same pages behind them. No read or write may be in
+    /// progress. From then on, both processes only read these pages' slots and write to new ones.
     ///
     /// # Errors
-    /// A server does not share.
+    /// A server cannot clone its session.
     pub fn clone_links(&self) -> Result<Links, LinkError> {
         match self {
             Kind::Slots(slots) => slots.share().map(Links::Slots),
@@ -96,8 +97,8 @@ impl Kind {
         }
     }
 
-    /// In the child: the same places on the child's own links, with the senders to be run. Links of another kind are no
-    /// links to this store: `None`.
+    /// In the child: the same pages on the child's own links, with the senders to be run. Returns `None` if the links
+    /// do not fit this kind of store.
     ///
     /// # Errors
     /// The slots cannot be mapped.
@@ -112,7 +113,7 @@ impl Kind {
         })
     }
 
-    /// Takes out the private server's door, which opens further links to it; nothing else is kept.
+    /// Takes out the private server's door, which opens further links to it, and drops the rest.
     #[must_use]
     pub fn into_door(self) -> Option<OwnedFd> {
         match self {
@@ -131,7 +132,7 @@ impl Store for Kind {
     }
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         unsafe {
             match self {
                 Kind::Slots(slots) => slots.write(write, fill),

@@ -1,13 +1,13 @@
-//! Where pages are while they are away: in slots that this process copies itself ([`Slots`]), or on memory servers behind
-//! links ([`Remote`]).
+//! Where evicted pages are: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
+//! ([`Remote`]).
 //!
-//! The store moves bytes and keeps a record of where each page is held. It decides nothing about pages and does not know its
-//! user. It calls nobody by itself: a thread polls it ([`Store::poll`]) and receives the pages that have arrived. A sender
-//! ([`Remote::send`]) returns the ends of writes. Placement over servers, room, silence and the private server of a run are
-//! this crate's alone.
+//! The store moves bytes and records where each page is held. It decides nothing about pages and does not know its
+//! user. It never calls its user on its own: a thread polls it ([`Store::poll`]) and receives the pages that have
+//! arrived. A sender ([`Remote::send`]) returns the ends of writes. Placement over servers, room, silence and the
+//! private server of a run are handled only here.
 //!
-//! [`Store::read`], [`Store::write`], [`Store::release`] and receiving by [`Store::poll`] are part of the fault path: they
-//! allocate nothing and take no lock that the program could hold.
+//! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
+//! fault path. They allocate nothing and take no lock that the program could hold.
 
 mod error;
 #[cfg(feature = "faulty")]
@@ -29,145 +29,145 @@ pub use kind::{Kind, Links};
 pub use remote::{Opened, Remote, STRETCH_BYTES, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
-/// Where pages are while they are away.
+/// Where evicted pages are.
 pub trait Store: Send + Sync {
-    /// Begins to read a held range. `take` receives the bytes before this returns, or in a later poll ([`Begun`]).
+    /// Reads a held range, or begins to. `take` receives the bytes before this returns or in a later poll ([`Begun`]).
     ///
     /// # Errors
-    /// The store is lost, or lied.
+    /// The store is lost, or sent invalid data.
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>>;
 
-    /// Writes a page, or begins to. `fill` puts its bytes at the address that it is given.
+    /// Writes a page, or begins to. `fill` writes the page's bytes to the address that it receives.
     ///
     /// # Errors
     /// There is no room, or the store is lost.
     ///
     /// # Safety
-    /// The page's bytes lie at [`Write::at`], where that is given, and nobody changes them until the write has ended; at
-    /// [`Write::spare`] there is room for a slot that nobody else uses meanwhile.
+    /// If [`Write::at`] is given, the page's bytes are there and do not change until the write has ended.
+    /// [`Write::spare`] has room for a slot, and no other code uses it meanwhile.
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>>;
 
-    /// These units are no longer needed. Discards keep their place among writes, so the caller sees to it that no write of
-    /// the same unit comes in between. Waits for nothing.
+    /// Drops units that are no longer needed. Releases keep their order relative to writes, so the caller must not
+    /// write the same unit in between. Never waits.
     fn release(&self, unit: u32, count: u32);
 
-    /// How much there is room for.
+    /// How much the store has room for.
     fn room(&self, ask: Ask) -> Room;
 
-    /// Hands what has come to `take`, or looks after the links.
+    /// Passes arrived pages to `take`, or maintains the links.
     ///
     /// # Errors
-    /// The store is lost, silent, or lied.
+    /// The store is lost or silent, or sent invalid data.
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>>;
 
-    /// Writes words for a line to the user.
+    /// Writes a message for the user.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// A range of pages to be read. The store passes `frame` and `writable` on to [`Take`] and does not use them.
+/// A range of pages to read. The store passes `frame` and `writable` on to [`Take`] and does not use them.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     /// First page.
     pub page: PageId,
-    /// Pages.
+    /// Number of pages.
     pub count: u32,
     /// Bytes of all of them.
     pub bytes: u32,
-    /// The frame it goes to; without, it goes into view.
+    /// The frame that receives it; `None` if it goes into view.
     pub frame: Option<FrameId>,
-    /// Pages of it that come into view writable, from the first on.
+    /// How many of its pages come into view writable, counted from the first.
     pub writable: u32,
 }
 
-/// Takes what was read.
+/// Receives what was read.
 pub trait Take {
-    /// Memory for all bytes of a read, which nobody else accesses; `None` when the taker wants them by [`Take::part`].
+    /// Memory for all bytes of a read, which no other code accesses. `None` if [`Take::part`] must receive them.
     fn place(&mut self, read: &Read) -> Option<*mut u8>;
 
-    /// All bytes of the read are at that place.
+    /// All bytes of the read are in the memory that [`Take::place`] returned.
     fn placed(&mut self, read: &Read);
 
-    /// A part of a read that has no place, `at` bytes behind its beginning.
+    /// Receives a part of a read that has no place. The part begins `at` bytes after the read's first byte.
     ///
     /// # Safety
-    /// The memory at `from` holds `len` bytes, and nobody changes them during the call.
+    /// The memory at `from` holds `len` bytes, which do not change during the call.
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize);
 
-    /// The read is complete. Nothing of the store is locked now.
+    /// The read is complete. The store holds no lock during this call.
     fn arrived(&mut self, read: &Read);
 
-    /// Room for a slot, and for all bytes of any read, that nobody else uses.
+    /// Memory for a slot or for all bytes of any read. No other code uses it.
     fn spare(&mut self) -> *mut u8;
 }
 
-/// How far a read came.
+/// The progress of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begun {
     /// It is complete.
     Done,
-    /// A poll will bring it.
+    /// A later poll completes it.
     Later,
-    /// As much is under way as can be: poll, and ask again.
+    /// Too many reads are in progress. Poll, and try again.
     Full,
 }
 
-/// A page to be written.
+/// A page to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     /// The page.
     pub page: PageId,
     /// Its length in bytes.
     pub bytes: u32,
-    /// Its frame, if it waits in one.
+    /// Its frame, if it waits in a frame.
     pub frame: Option<FrameId>,
-    /// Where its bytes lie, if they do at one address.
+    /// Address of its bytes, if they are at one address.
     pub at: Option<*const u8>,
-    /// Whether the bytes may be those that are held already. They are compared where that costs no request.
+    /// Whether the bytes may equal those already held. They are then compared where that costs no request.
     pub may_be_same: bool,
     /// Room for a slot.
     pub spare: *mut u8,
 }
 
-/// How far a write came.
+/// The progress of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Saved {
     /// The store has the bytes.
     Done,
-    /// It had them already.
+    /// The store already had the same bytes.
     Same,
-    /// A sender will tell.
+    /// A sender reports its end.
     Later,
 }
 
-/// Whether a question is answered with what is known, or the servers are asked.
+/// Whether to answer from what is known or to ask the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// What is known.
+    /// From what is known.
     Known,
-    /// The servers' answer, for which this may wait; not for fault paths.
+    /// From the servers' answers. This may wait, so it is not for fault paths.
     Servers,
 }
 
 /// How much a store has room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes it can hold for this process, those it holds included, as far as is known.
+    /// Bytes that it can hold for this process, including those that it holds, as far as known.
     pub capacity_bytes: u64,
-    /// Bytes that are taken by what is held, where that is more than the pages' own.
+    /// Bytes that the held pages take, if that is more than their own size.
     pub placed_bytes: Option<u64>,
-    /// Time of the oldest answer about room that this counts with, in nanoseconds on CLOCK_MONOTONIC.
+    /// Time of the oldest answer about room used here, in nanoseconds on CLOCK_MONOTONIC.
     pub known_ns: u64,
 }
 
 /// The purpose of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// To receive what was asked for, with this much patience.
+    /// Receives pages, with this much patience.
     Receive(Wait),
-    /// To look after the links: to find those that have ended, and to have room ahead of need.
+    /// Maintains the links: finds those that have ended, and gets room ahead of need.
     Upkeep,
     /// To hear whether anything is asked for, on its way or waiting to be sent: [`Polled::Idle`] if nothing is.
     Rest,
@@ -180,20 +180,20 @@ pub enum Polled {
     Idle,
     /// Another thread receives, or something is under way.
     Busy,
-    /// This thread did.
+    /// This thread received.
     Received,
 }
 
 /// The subject of [`Store::tell`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Words {
-    /// Where each link stands.
+    /// The state of each link.
     Stand,
     /// Why there is no room, and what to do about it.
     NoRoom,
 }
 
-/// A store's words about itself, as part of a line.
+/// A store's message about itself, as part of a line.
 #[derive(Clone, Copy)]
 pub struct Telling<'a>(pub &'a dyn Store, pub Words);
 

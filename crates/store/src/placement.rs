@@ -1,7 +1,7 @@
-//! Which of several memory servers a block of the far space goes to.
+//! Which memory server gets a block of the far space.
 
-/// Spreads blocks over servers in proportion to their room, filling all of them evenly. What a server says of its room
-/// later on counts from then on: others use it too.
+/// Spreads blocks over servers in proportion to their room, so that all fill evenly. Servers are shared, so each
+/// server's later reports of its room replace the earlier ones.
 #[derive(Debug)]
 pub(crate) struct Placement {
     servers: Vec<Server>,
@@ -9,32 +9,32 @@ pub(crate) struct Placement {
 
 #[derive(Debug)]
 struct Server {
-    /// Blocks it can hold as far as is known, those in use included.
+    /// Blocks it can hold as far as known, including those in use.
     capacity: u64,
     used: u64,
-    /// Blocks it may be used for at most.
+    /// Most blocks it may be used for.
     limit: u64,
 }
 
 impl Placement {
-    /// Servers with so many blocks of room each.
+    /// Servers with these capacities, in blocks.
     #[must_use]
     pub(crate) fn new(capacities: &[u64]) -> Self {
         Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0, limit: u64::MAX }).collect() }
     }
 
-    /// Bounds what a server is used for, whatever room it has.
+    /// Limits the use of a server, whatever room it has.
     pub(crate) fn limit(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.limit = blocks;
         server.capacity = server.capacity.min(blocks);
     }
 
-    /// The server for a new block: the one with the largest free share; none when all are full.
+    /// The server for a new block: the one with the largest free share. Returns `None` if all are full.
     pub(crate) fn place(&mut self) -> Option<usize> {
         let (index, _) = self.servers.iter().enumerate().filter(|(_, server)| server.used < server.capacity).max_by(
             |(a, x), (b, y)| {
-                // Shares compared by cross-multiplication: exact, and free of division.
+                // Compares shares by cross-multiplication, which is exact and needs no division.
                 let left = u128::from(x.capacity - x.used) * u128::from(y.capacity);
                 let right = u128::from(y.capacity - y.used) * u128::from(x.capacity);
                 left.cmp(&right).then(b.cmp(a))
@@ -44,32 +44,32 @@ impl Placement {
         Some(index)
     }
 
-    /// A block of this server is free again.
+    /// Frees a block of this server.
     pub(crate) fn free(&mut self, server: usize) {
         let server = &mut self.servers[server];
         debug_assert!(server.used > 0);
         server.used = server.used.saturating_sub(1);
     }
 
-    /// A server can hold so many blocks, those in use included.
+    /// Sets the number of blocks that a server can hold, including those in use.
     pub(crate) fn set_capacity(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.capacity = blocks.min(server.limit).max(server.used);
     }
 
-    /// Blocks that all servers together can hold, and those of them in use.
+    /// Blocks that all servers together can hold, and how many of them are in use.
     #[must_use]
     pub(crate) fn capacity_and_used(&self) -> (u64, u64) {
         self.servers.iter().fold((0, 0), |(capacity, used), server| (capacity + server.capacity, used + server.used))
     }
 
-    /// Blocks that a server can hold, those in use included.
+    /// Blocks that a server can hold, including those in use.
     #[must_use]
     pub(crate) fn capacity_of(&self, server: usize) -> u64 {
         self.servers[server].capacity
     }
 
-    /// Marks a server as having no more room than it uses now.
+    /// Marks a server as full: it has room only for what it holds now.
     pub(crate) fn close(&mut self, server: usize) {
         let server = &mut self.servers[server];
         server.capacity = server.used;
@@ -96,7 +96,7 @@ mod tests {
         for _ in 0..10 {
             placement.place();
         }
-        // Others took all of the first one's room, and gave the second one some back.
+        // Others took all room of the first server, and freed some of the second.
         placement.set_capacity(0, 3);
         placement.set_capacity(1, 8);
         assert_eq!(
@@ -104,7 +104,7 @@ mod tests {
             (5, 8, (13, 10))
         );
         assert_eq!([(); 4].map(|()| placement.place()), [Some(1), Some(1), Some(1), None]);
-        // A bound holds whatever the server says.
+        // The limit holds whatever the server reports.
         placement.limit(0, 6);
         placement.set_capacity(0, 1000);
         assert_eq!((placement.place(), placement.place()), (Some(0), None));

@@ -1,12 +1,12 @@
-//! The private memory server of one run: started when the user names no server, ended with the run.
+//! The private memory server of one run. It is started when the user names no server, and ends with the run.
 //!
 //! It is `hanare serve --private SOCKET` in a process group of its own, so that Ctrl-C reaches the program but not its
-//! memory. Its standard input is a pipe that only this process holds the other end of: if this process is killed, the
-//! server reads the end of the pipe and ends too. On standard output it says a line: `ready`, or `failed: REASON`.
+//! memory. Its standard input is a pipe whose other end only this process holds. If this process is killed, the server
+//! reads the end of the pipe and ends too. On standard output it prints one line: `ready`, or `failed: REASON`.
 //!
-//! When the program has ended in good order, children of it may go on. Each of them holds the other end of a second pipe,
-//! the *tree*: told that the program has ended ([`ENDED`]), the server ends when the last of them and the last session
-//! have. If that is not at once it says [`STAYS`], and is left to itself.
+//! When the program has ended in good order, its children may go on. Each child holds the other end of a second pipe,
+//! the *tree*. This process then sends [`ENDED`], and the server ends when the last child and the last session have
+//! ended. If they have not ended yet, the server prints [`STAYS`] and goes on by itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -20,20 +20,21 @@ use thiserror::Error;
 
 /// Beginning of the name of the directories that hold private servers' sockets.
 pub const DIR_PREFIX: &str = "hanare-";
-/// How long the server may take to become ready.
+/// Time that the server has to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to end in good order before it is killed.
+/// Time that it has to end in good order before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 const STOP_POLL: Duration = Duration::from_millis(2);
-/// The longest line it may say.
+/// The longest line it may print, in bytes.
 const LINE_LEN_MAX: usize = 4096;
-/// The longest path whose AF_UNIX address still fits the kernel's 108 bytes with the socket's name behind it.
+/// The longest directory path, in bytes: with the socket's name, its AF_UNIX address must fit into the kernel's 108
+/// bytes.
 const DIR_LEN_MAX: usize = 80;
 
 /// Why there is no private server.
 #[derive(Debug, Error)]
 pub enum PrivateError {
-    /// No name for its socket's directory.
+    /// No directory name for its socket could be chosen.
     #[error("cannot name a directory for the private memory server: {0}")]
     Directory(std::io::Error),
     /// It could not be started.
@@ -41,21 +42,21 @@ pub enum PrivateError {
     Spawn {
         /// The command.
         command: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It said why it cannot serve.
+    /// It gave a reason why it cannot serve.
     #[error("{0}")]
     Failed(String),
-    /// It ended or fell silent before it was ready.
+    /// It ended or fell silent before it became ready.
     #[error("the private memory server {what}; run 'hanare serve' by hand to see why, or name one with --server")]
     NotReady {
-        /// What it did.
+        /// What happened.
         what: String,
     },
 }
 
-/// What the private server may use.
+/// The resources of a private server.
 #[derive(Debug)]
 pub struct PrivateOptions<'a> {
     /// The `hanare` command.
@@ -66,13 +67,13 @@ pub struct PrivateOptions<'a> {
     pub spill: Option<&'a Path>,
     /// The reading end of the pipe whose other end the program and its children hold.
     pub tree: Option<BorrowedFd<'a>>,
-    /// Shared counters of this process, where the server is to keep idle CPUs awake for its faults.
+    /// Shared counters of this process, if idle CPUs are to poll while it has faults.
     pub warm: Option<BorrowedFd<'a>>,
 }
 
-/// What the server is told when the program has ended.
+/// The line sent to the server when the program has ended.
 pub const ENDED: &[u8] = b"ended\n";
-/// What it says when it stays for what the program left running.
+/// The line that it prints if it stays for the program's children.
 pub const STAYS: &str = "stays";
 
 /// A running private server and the directory of its socket.
@@ -80,7 +81,7 @@ pub const STAYS: &str = "stays";
 pub struct Private {
     child: Child,
     lines: Lines,
-    /// Made by the server, which outlives a starter that is killed and removes it.
+    /// The directory. The server makes and removes it, because the server outlives a killed starter.
     dir: PathBuf,
 }
 
@@ -88,7 +89,7 @@ impl Private {
     /// Starts it and waits until it is ready.
     ///
     /// # Errors
-    /// See [`PrivateError`]; nothing is left running.
+    /// See [`PrivateError`]. No process is left running.
     pub fn start(options: &PrivateOptions<'_>) -> Result<Self, PrivateError> {
         let dir = socket_dir().map_err(PrivateError::Directory)?;
         let command = options.command;
@@ -98,8 +99,7 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // Variables for the program, of this run or of one around it, must not reach the server: it would page its own
-        // memory, or be a rank.
+        // The server must not get a run's variables: it would page its own memory, or be a rank.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);
@@ -114,7 +114,7 @@ impl Private {
         let (stream, output) = UnixStream::pair().map_err(failed)?;
         serve.stdin(Stdio::piped()).stdout(OwnedFd::from(output)).process_group(0);
         let child = serve.spawn().map_err(failed)?;
-        // The server's end is the server's alone, so that its end is heard.
+        // Only the server holds this end, so that this process notices when it closes.
         drop(serve);
         let mut server = Private { child, lines: Lines { stream, said: Vec::new() }, dir };
         match server.lines.next(READY_TIMEOUT) {
@@ -133,19 +133,19 @@ impl Private {
         }
     }
 
-    /// The socket the program's engine attaches to.
+    /// The socket that the program's engine attaches to.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join(SOCKET)
     }
 
-    /// After the program ended in good order: the server ends too, unless processes that the program left behind still
-    /// need it; then it is left to itself.
+    /// The program has ended in good order. The server ends too, unless processes that the program left behind still
+    /// need it. In that case it goes on by itself.
     pub fn program_ended(mut self) {
         let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
-        // A server that ends says nothing more.
+        // A server that ends prints nothing more.
         if told && matches!(self.lines.next(STOP_TIMEOUT), Said::Line(line) if line == STAYS) {
-            // Its end of the pipe closes with this process.
+            // The server's end of the pipe closes with this process.
             std::mem::forget(self);
         }
     }
@@ -166,26 +166,26 @@ impl Private {
 pub const SOCKET: &str = "memory.socket";
 
 impl Drop for Private {
-    /// Ends the server: first by the end of its standard input, then by force.
+    /// Ends the server: first by closing its standard input, then by force.
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         if self.ended_within(STOP_TIMEOUT).is_none() {
-            // Ignored: killing fails only if it has ended, and then the wait returns at once.
+            // Ignored: the kill fails only if the server has ended, and then the wait returns at once.
             let _ = self.child.kill();
-            // Ignored: what it ended with is of no use to anybody.
+            // Ignored: the exit status is not needed.
             let _ = self.child.wait();
         }
-        // Ignored: a server that ended in good order was first; one that was killed left it.
+        // Ignored: a server that ended in good order has removed it already. A killed server left it.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// The path of a directory that is not there yet.
+/// The path of a directory that does not exist yet.
 fn socket_dir() -> std::io::Result<PathBuf> {
-    let wish = std::env::temp_dir();
-    // LD_PRELOAD's environment carries the path as text, and a socket's address is short.
-    let fits = wish.as_os_str().len() <= DIR_LEN_MAX && wish.to_str().is_some();
-    let base = if fits { wish } else { PathBuf::from("/tmp") };
+    let temporary = std::env::temp_dir();
+    // The path must be valid text for LD_PRELOAD's environment, and short for a socket's address.
+    let fits = temporary.as_os_str().len() <= DIR_LEN_MAX && temporary.to_str().is_some();
+    let base = if fits { temporary } else { PathBuf::from("/tmp") };
     let random = hanare_wire::handshake::random::<8>().map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(base.join(format!("{DIR_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
@@ -193,17 +193,17 @@ fn socket_dir() -> std::io::Result<PathBuf> {
 /// Output of a server.
 enum Said {
     Line(String),
-    /// Nothing in time.
+    /// No output in time.
     Nothing,
     /// The end of its output.
     End,
 }
 
-/// The lines that a server says.
+/// The lines that a server prints.
 #[derive(Debug)]
 struct Lines {
     stream: UnixStream,
-    /// Received bytes of lines that are not complete.
+    /// Received bytes of incomplete lines.
     said: Vec<u8>,
 }
 
@@ -233,9 +233,9 @@ impl Lines {
     }
 }
 
-/// Starts a private server for this very process, with half of the memory that is available or, where it is one of several
-/// processes, its part of that; it ends with the process. The command is `HANARE_BIN`, or `hanare` from PATH. The server
-/// keeps idle CPUs awake for a process that attaches to these counters.
+/// Starts a private server for this very process and ends it with the process. The server gets half of the available
+/// memory or, for one of several processes, its share of that. The command is `HANARE_BIN`, or `hanare` from PATH. Idle
+/// CPUs poll for a process that attaches to these counters.
 ///
 /// # Errors
 /// See [`PrivateError`].
@@ -246,7 +246,7 @@ pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Res
     let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: counters };
     let server = Private::start(&options)?;
     let socket = server.socket();
-    // Kept to the end of the process, which is what ends the server.
+    // Kept until the process ends, which ends the server.
     std::mem::forget(server);
     Ok(socket)
 }

@@ -1,9 +1,9 @@
-//! The store on memory servers: ranged reads in flight on one connection, write-backs and discards on another.
+//! The store on memory servers: ranged reads on one connection, write-backs and discards on another.
 //!
-//! Whoever waits for a page receives what arrives, for everybody ([`Turn::Receive`]); nobody needs to be woken to be
-//! served. Replies come in the order of the requests, which is checked: a server that answers anything else has lied.
-//! Write-backs and discards wait in [`Places`], where there is room for all of them, and are sent by a thread a server
-//! ([`Remote::send`]), adjacent pages in one frame.
+//! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]), so no thread must be
+//! woken to be served. Replies come in the order of the requests. This is checked: any other answer is invalid data.
+//! Write-backs and discards wait in [`Places`], which has room for all of them. One thread for each server sends them
+//! ([`Remote::send`]), with adjacent pages in one frame.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,16 +31,16 @@ pub use places::Shape;
 use places::{Places, WriteBack};
 pub use writer::Sender;
 
-/// Reads in flight on one link.
+/// Most reads in flight on one link.
 const READS_MAX: usize = 1024;
-/// Write-backs that a writer takes at once.
+/// Most write-backs that a writer takes at once.
 const WRITES_AT_ONCE: usize = 256;
-/// Longest time between two looks after the links of a process that runs.
+/// Longest time between two checks of the links in a running process, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Stretch of far memory that lies on one server as a whole.
+/// Bytes of a placement extent: far memory that is on one server as a whole.
 pub const STRETCH_BYTES: usize = 2 << 20;
 
-/// What came of an attempt to receive.
+/// The result of an attempt to receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
     Page,
@@ -58,12 +58,14 @@ struct Server {
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
     last_reply_ns: AtomicU64,
-    bell: AtomicU32,
+    /// Incremented, with its writer woken, when something waits for this server.
+    wait_word: AtomicU32,
     writes_in_flight: AtomicU32,
-    /// How often it was to be asked for its room, and the last asking that it answered.
+    /// Number of the last request for its room.
     asked: AtomicU32,
+    /// Number of the last such request that it answered.
     answered: AtomicU32,
-    /// When it last told of its room.
+    /// When it last reported its room.
     room_known_ns: AtomicU64,
 }
 
@@ -84,13 +86,14 @@ pub struct Remote {
     places: LockCell<Places>,
     unit_bytes: usize,
     silent: Duration,
-    /// When the links were looked after last, and when that was first done again after a long pause: this process was stopped
-    /// then, or the whole machine slept, and servers may have been, too.
+    /// When the links were last checked.
     watched_ns: AtomicU64,
+    /// When the links were first checked after a long pause. In such a pause this process was stopped or the whole
+    /// machine slept, and servers may have been, too.
     woke_ns: AtomicU64,
 }
 
-/// A named server's session, with the room it is used for.
+/// A named server's session, and its room.
 #[derive(Debug)]
 pub struct Opened {
     /// Its name in messages.
@@ -99,9 +102,9 @@ pub struct Opened {
     pub session: Session,
     /// How it was opened.
     pub options: SessionOptions,
-    /// Bytes it could hold for this session.
+    /// Bytes that it could hold for this session.
     pub capacity_bytes: u64,
-    /// The most it is to be used for, where the user set a bound.
+    /// The most bytes to use, if the user set a limit.
     pub limit_bytes: Option<u64>,
 }
 
@@ -117,7 +120,7 @@ impl Server {
             replies: LockCell::new(Replies { link: replies, bounce }),
             reads_in_flight: AtomicU32::new(0),
             last_reply_ns: AtomicU64::new(0),
-            bell: AtomicU32::new(0),
+            wait_word: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             answered: AtomicU32::new(0),
@@ -128,11 +131,11 @@ impl Server {
 }
 
 impl Remote {
-    /// Takes over opened sessions; the senders come back, each to be given to [`Self::send`] by a thread of its own.
-    /// Reads are of `bounce_bytes` at most. A server that owes an answer for longer than `silent` counts as lost.
+    /// Takes over opened sessions. Returns the senders; give each to [`Self::send`] in a thread of its own. Reads have
+    /// at most `bounce_bytes`. A server that owes an answer for longer than `silent` counts as lost.
     ///
     /// # Errors
-    /// There is no memory.
+    /// There is no memory for its buffers and tables.
     pub fn new(
         opened: Vec<Opened>,
         shape: Shape,
@@ -162,21 +165,21 @@ impl Remote {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Whether nothing is asked for, on its way or waiting to be sent.
+    /// Whether no read or write is in progress and nothing waits to be sent.
     fn is_idle(&self) -> bool {
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
-                // In this order: a writer says that it is at work before it takes anything.
+                // In this order, because a writer marks itself as busy before it takes anything.
                 !self.places.lock().waits_for(index) && self.servers[index].writes_in_flight.load(Acquire) == 0
             })
     }
 
-    /// Sessions for a child that is about to be forked, which hold what these hold; nothing may be under way.
+    /// Clones the sessions for a child that is about to be forked. No read or write may be in progress.
     pub(crate) fn share(&self) -> Result<Vec<Session>, LinkError> {
         self.servers.iter().map(|server| Session::open_clone(&server.info, &server.options)).collect()
     }
 
-    /// In the child: the same places on the child's own sessions, with the senders to be run.
+    /// In the child: the same pages on the child's own sessions, with the senders to be run.
     pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Sender>) {
         let mut senders = Vec::new();
         let servers = self.servers.into_iter().zip(sessions).map(|(server, session)| {
@@ -186,15 +189,15 @@ impl Remote {
             server
         });
         let servers = servers.collect();
-        // Unlocked, whatever a writer of the parent was looking at just then: nothing waited to be sent.
+        // Unlocked, even if a writer of the parent was reading it at the fork: nothing waited to be sent.
         let places = LockCell::new(self.places.into_inner());
         (Self { servers, places, ..self }, senders)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// Receives what has arrived for anyone. With one server the wait is spent in its link; several are looked at in turn,
-    /// and then waited for together.
+    /// Receives what has arrived for any thread. With one server, the wait is spent in its link. With several, the
+    /// links are checked in turn, and then waited for together.
     fn receive_all(&self, wait: Wait, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
         let (mut idle, mut any, mut came) = (true, false, false);
         for index in 0..self.servers.len() {
@@ -216,36 +219,36 @@ impl Remote {
         })
     }
 
-    /// Lets time pass until one of the links on which a page is expected has something. A waiting thread that only looked
-    /// again and again would keep a server of the same host from the CPU.
+    /// Waits until a link on which a page is expected is readable. A thread that only polled would keep a server on the
+    /// same host from the CPU.
     fn wait_for_any(&self, wait: Wait) {
         match wait {
             Wait::Now => {}
             Wait::Spin { iterations } => (0..iterations).for_each(|_| std::hint::spin_loop()),
             Wait::Block { timeout } => {
                 let reading = self.servers.iter().filter(|server| server.reads_in_flight.load(Acquire) > 0);
-                // SAFETY: links are closed by no one before the process ends.
+                // SAFETY: links stay open until the process ends.
                 let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
-                // Refused, it does not sleep: then the caller looks again at once.
+                // If the wait is refused, the caller checks again at once.
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
             }
         }
     }
 
-    /// Whether any read is under way.
+    /// Whether any read is in progress.
     pub(crate) fn is_reading(&self) -> bool {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes that were received already
-    /// do not wake it, so this is for who has just found nothing to receive.
+    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes received earlier do not
+    /// make it readable. So sleep on it only after a poll has found nothing.
     pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
         let server = self.servers.iter().find(|server| server.reads_in_flight.load(Acquire) > 0)?;
-        // SAFETY: links are closed by no one before the process ends.
+        // SAFETY: links stay open until the process ends.
         Some(unsafe { BorrowedFd::borrow_raw(server.link_fd) })
     }
 
-    /// One reply from one server.
+    /// Receives one reply from one server.
     fn receive(&self, index: usize, wait: Wait, take: &mut dyn Take) -> Result<Received, StoreError<'_>> {
         let server = &self.servers[index];
         let lost = |source| self.lost(index, source);
@@ -264,13 +267,13 @@ impl Remote {
         let len = read.bytes as usize;
         let place = take.place(&read);
         let to = place.unwrap_or(*bounce as *mut u8);
-        // SAFETY: `to` has `len` bytes: memory of the taker's that nobody else accesses, or the buffer that belongs to the
-        // lock held here.
+        // SAFETY: `to` has `len` bytes: memory of the taker that no other code accesses, or the buffer that belongs to
+        // the lock held here.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         link.receive_payload(into).map_err(lost)?;
         match place {
             Some(_) => take.placed(&read),
-            // SAFETY: the bytes were received just now into the buffer that goes with the lock held here.
+            // SAFETY: the bytes were just received into the buffer that belongs to the lock held here.
             None => unsafe { take.part(&read, 0, to, len) },
         }
         server.last_reply_ns.store(now_ns(), Relaxed);
@@ -282,14 +285,14 @@ impl Remote {
 
     // ---- writing ----------------------------------------------------------------------------------------------------
 
-    /// Tells a writer that something waits for it.
-    fn ring(&self, server: usize) {
+    /// Wakes the writer of a server.
+    fn notify(&self, server: usize) {
         let server = &self.servers[server];
-        server.bell.fetch_add(1, Release);
-        futex::wake_one(&server.bell);
+        server.wait_word.fetch_add(1, Release);
+        futex::wake_one(&server.wait_word);
     }
 
-    /// How long a server may be silent.
+    /// Silence after which a server counts as lost.
     pub(crate) fn silent(&self) -> Duration {
         self.silent
     }
@@ -310,7 +313,7 @@ impl Remote {
 
     // ---- watching ---------------------------------------------------------------------------------------------------
 
-    /// Looks after every link: to find closed ones and silent ones.
+    /// Checks every link for closed and silent servers.
     fn watch(&self, take: &mut dyn Take) -> Result<(), StoreError<'_>> {
         let now = now_ns();
         if now.saturating_sub(self.watched_ns.swap(now, AcqRel)) > PAUSE_NS {
@@ -322,24 +325,24 @@ impl Remote {
         Ok(())
     }
 
-    /// Called by the holder of the receiving end, which looked for a reply in vain after `looked_ns`. A request that is
-    /// just being sent counts for nothing.
+    /// Checks one link's reads for silence. The caller holds the receiving end, and has looked for a reply in vain
+    /// after `looked_ns`. A request that is still being sent does not count.
     fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
         let server = &self.servers[index];
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
         let is_asked =
             || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
-        // First without the lock: taken at each look, it would be in the way of who asks for pages.
+        // First without the lock: taken at each check, it would delay threads that request pages.
         if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
-    /// Whether a server that has owed an answer since `last_ns` is silent. Only who looked for the answer in vain after
-    /// `looked_ns` may ask this: an answer that lies here unread, because a thread of this process waits for a CPU, is not
-    /// the server's silence.
+    /// Whether a server that has owed an answer since `last_ns` is silent. Only a thread that looked for the answer in
+    /// vain after `looked_ns` may ask. An answer may lie here unread because a thread of this process waits for a CPU;
+    /// that is not the server's silence.
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
         looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
-            // Else a pause has just ended, or goes on.
+            // Else a pause has just ended, or still lasts.
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 
@@ -369,14 +372,14 @@ impl Store for Remote {
         requests.expected.push_back(*read);
         let tag = u64::from(read.page.0);
         requests.link.request(tag, offset, read.bytes).map_err(|source| self.lost(index, source))?;
-        // The server owes nothing before it was asked, however long the sending took.
+        // The server's silence counts from the end of sending, however long that took.
         if requests.expected.len() == 1 {
             server.last_reply_ns.store(now_ns(), Relaxed);
         }
         Ok(Begun::Later)
     }
 
-    /// Queues a page in a frame; a sender tells of its end.
+    /// Queues a page in a frame. A sender reports its end.
     unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
             debug_assert!(false, "a page that goes to a server waits in a frame");
@@ -384,16 +387,16 @@ impl Store for Remote {
         };
         let job = WriteBack { page, frame, bytes, from: from as usize };
         let server = self.places.lock().write_back(job).ok_or_else(|| self.full())?;
-        self.ring(server);
+        self.notify(server);
         Ok(Saved::Later)
     }
 
     fn release(&self, unit: u32, count: u32) {
-        let stretch_units = (STRETCH_BYTES / self.unit_bytes) as u32;
-        for (unit, count) in Places::by_stretch(unit, count, stretch_units) {
+        let extent_units = (STRETCH_BYTES / self.unit_bytes) as u32;
+        for (unit, count) in Places::by_extent(unit, count, extent_units) {
             let server = self.places.lock().release(unit, count);
             if let Some(server) = server {
-                self.ring(server);
+                self.notify(server);
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Slots of the private server: in a memfd (and past its limit in a spill file) that this process maps and copies itself.
+//! Slots of the private server. They are in a memfd (and past its limit in a spill file) that this process maps and
+//! copies itself.
 //!
-//! A fault here costs no request and no wake-up. Slots are granted in runs ahead of need ([`Turn::Upkeep`]); only when that
-//! falls behind does a write ask by itself.
+//! A fault needs no request here and wakes no thread. Slots are granted in runs ahead of need ([`Turn::Upkeep`]). Only
+//! if that falls behind, a write asks for slots itself.
 
 use std::fmt;
 use std::fs::File;
@@ -21,15 +22,17 @@ use shared::Shared;
 
 mod shared;
 
-/// Bytes of slots asked for at a time: as much as was granted before, within these bounds.
+/// Fewest bytes of slots asked for at a time. A request asks for as much as was granted so far, up to [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
+/// Most bytes of slots asked for at a time.
 const GRANT_BYTES_MAX: usize = 64 << 20;
-/// Set in a slot number that lies in the spill file.
+/// Bit of a slot number whose slot is in the spill file.
 const SPILLED: u32 = 1 << 31;
-/// Slots that were free all this time, beyond what is kept for write-backs to come, are given back.
+/// Time in nanoseconds after which free slots, beyond those kept for coming write-backs, are given back.
 const IDLE_NS: u64 = 2_000_000_000;
-/// At most so many bytes of them at a time, in so many runs.
+/// Most bytes of them given back at a time.
 const IDLE_BYTES_MAX: usize = 64 << 20;
+/// Most runs of them given back at a time.
 const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
@@ -47,7 +50,7 @@ pub enum SlotsError {
 pub struct Slots {
     unit_bytes: usize,
     slot_bytes: usize,
-    /// The slots in memory, one after the other.
+    /// Address of the slots in memory, which are adjacent.
     slots: usize,
     spill: Option<File>,
     table: LockCell<Table>,
@@ -55,34 +58,35 @@ pub struct Slots {
     link_fd: RawFd,
     free_slots: AtomicU32,
     granted_slots: AtomicU32,
-    /// What the server could still grant, in bytes, and when it said so.
+    /// Bytes that the server could still grant.
     left_bytes: AtomicU64,
+    /// When the server said so.
     left_known_ns: AtomicU64,
-    /// Least free slots since then.
+    /// Fewest free slots since `idle_since_ns`.
     idle_slots: AtomicU32,
     idle_since_ns: AtomicU64,
-    /// Rung when few free slots are left.
-    bell: &'static AtomicU32,
-    /// Threads that read slots just now.
+    /// Incremented, with one waiter woken, when few free slots are left.
+    wait_word: &'static AtomicU32,
+    /// Number of threads that read slots at this moment.
     readers: AtomicU32,
-    /// Held by who gives a stretch a slot of its own.
+    /// Held by the thread that gives an extent a slot of its own.
     unsharing: LockCell<()>,
 }
 
-/// Which slot each stretch has (number plus one; 0 is none), and the slots that are free.
+/// The slot of each extent (number plus one; 0 is none), and the free slots.
 struct Table {
     slot_of: Vec<u32>,
     free: Vec<u32>,
     held: Held,
     unit_bytes: usize,
     shared: Shared,
-    /// No stretch from here on ever had a slot.
+    /// The first extent after all those that ever had a slot.
     top: usize,
 }
 
 impl Slots {
-    /// Keeps `units` pages of the least size by a link to the private server. `bell` is rung when few free slots are left,
-    /// for who gives the store its turns of upkeep.
+    /// Keeps `units` base pages by a link to the private server. When few free slots are left, increments `wait_word`
+    /// and wakes a thread that waits on it, which then polls with [`Turn::Upkeep`].
     ///
     /// # Errors
     /// The slots cannot be mapped.
@@ -90,32 +94,32 @@ impl Slots {
         attachment: Attachment,
         units: u32,
         unit_bytes: usize,
-        bell: &'static AtomicU32,
+        wait_word: &'static AtomicU32,
     ) -> Result<Self, SlotsError> {
-        let stretch_units = attachment.slot_size / unit_bytes as u32;
-        let stretches = units.div_ceil(stretch_units) as usize;
+        let extent_units = attachment.slot_size / unit_bytes as u32;
+        let extents = units.div_ceil(extent_units) as usize;
         let table = Table {
-            slot_of: vec![0; stretches],
-            free: Vec::with_capacity(stretches),
-            held: Held::new(units, stretch_units),
+            slot_of: vec![0; extents],
+            free: Vec::with_capacity(extents),
+            held: Held::new(units, extent_units),
             unit_bytes,
-            shared: Shared::new(stretches),
+            shared: Shared::new(extents),
             top: 0,
         };
-        Self::with(attachment, unit_bytes, table, bell)
+        Self::with(attachment, unit_bytes, table, wait_word)
     }
 
     fn with(
         attachment: Attachment,
         unit_bytes: usize,
         table: Table,
-        bell: &'static AtomicU32,
+        wait_word: &'static AtomicU32,
     ) -> Result<Self, SlotsError> {
         let slot_bytes = attachment.slot_size as usize;
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
-            // SAFETY: our own fresh mapping; the advice changes no contents.
+            // SAFETY: a fresh mapping of our own. The advice changes no contents.
             let advised = again(|| unsafe { map::advise(mapping.addr(), len, advice) });
             advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
@@ -138,13 +142,13 @@ impl Slots {
             control: LockCell::new(attachment),
             free_slots: AtomicU32::new(0),
             granted_slots: AtomicU32::new(0),
-            bell,
+            wait_word,
             readers: AtomicU32::new(0),
             unsharing: LockCell::new(()),
         })
     }
 
-    /// Where a held unit's bytes lie: an address, or a position in the spill file.
+    /// The location of a held unit's bytes: an address, or a position in the spill file.
     fn locate(&self, unit: u32) -> Result<*const u8, u64> {
         let (slot, inside) = self.table.lock().slot(unit, self.slot_bytes);
         self.place(slot, inside)
@@ -155,17 +159,17 @@ impl Slots {
         self.table.lock().held.has(unit)
     }
 
-    /// Whether a held page's bytes equal those at `here`; false for a page in the spill file.
+    /// Whether a held page's bytes equal those at `here`. False for a page in the spill file.
     ///
     /// # Safety
-    /// A page's bytes lie at `here`, and nobody changes them meanwhile.
+    /// A page's bytes are at `here` and do not change meanwhile.
     unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
-        // SAFETY: both have `len` bytes; the slot is the page's, and nobody writes to it.
+        // SAFETY: both have `len` bytes. The slot is the page's, and nobody writes to it.
         let is_same = |there| unsafe { copy::equal(here, there, len) };
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
-    /// While this runs, no slot that it finds in the table goes back to the server.
+    /// While `read` runs, no slot that it finds in the table goes back to the server.
     fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         self.readers.fetch_add(1, SeqCst);
         let result = read();
@@ -181,7 +185,7 @@ impl Slots {
         Ok((self.slots + position) as *const u8)
     }
 
-    /// Walks a held range slot by slot: bytes done, where the piece lies, its length.
+    /// Walks a held range slot by slot. Yields the bytes before each piece, its location and its length.
     fn pieces<'a>(
         &'a self,
         unit: u32,
@@ -203,10 +207,10 @@ impl Slots {
     /// Copies a held range to an address.
     ///
     /// # Safety
-    /// `to` has `len` bytes of the caller's.
+    /// `to` has `len` bytes that belong to the caller.
     unsafe fn copy_to(&self, unit: u32, len: usize, to: *mut u8) -> Result<(), StoreError<'_>> {
         self.pieces(unit, len, |done, place, piece| {
-            // SAFETY: within the caller's bytes, and within a slot that is this session's.
+            // SAFETY: within the caller's bytes, and within a slot of this session.
             unsafe {
                 match place {
                     Ok(address) => copy::copy(address, to.add(done), piece),
@@ -218,7 +222,7 @@ impl Slots {
     }
 
     fn read_spill(&self, position: u64, to: *mut u8, len: usize) -> Result<(), StoreError<'_>> {
-        // SAFETY: the callers pass a buffer of theirs with so many bytes.
+        // SAFETY: the caller's buffer has this number of bytes.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         match self.spill.as_ref().map(|file| file.read_exact_at(into, position)) {
             Some(Ok(())) => Ok(()),
@@ -226,7 +230,7 @@ impl Slots {
         }
     }
 
-    /// Writes a page into its slot, `fill` putting the bytes at the address it is given.
+    /// Writes a page into its slot. `fill` writes the bytes to the address that it receives.
     fn save(
         &self,
         unit: u32,
@@ -239,18 +243,18 @@ impl Slots {
                 let mut table = self.table.lock();
                 let found = table.slot_for_write(unit, self.slot_bytes);
                 self.note_free(&table);
-                let stretch = unit / table.held.stretch_units;
-                // Marked already now: a discard of all else in the stretch must not take the slot away from under this.
+                let extent = unit / table.held.extent_units;
+                // Marked already here, so that a discard of the rest of the extent does not take the slot away.
                 table.held.mark(unit, (len / self.unit_bytes) as u32);
-                (found, table.shared.has(stretch))
+                (found, table.shared.has(extent))
             };
             if is_shared {
                 self.unshare(unit, len == self.slot_bytes, bounce)?;
                 continue;
             }
             if self.free_slots.load(Relaxed) + 1 == self.low() {
-                self.bell.fetch_add(1, Release);
-                futex::wake_one(self.bell);
+                self.wait_word.fetch_add(1, Release);
+                futex::wake_one(self.wait_word);
             }
             match found {
                 Some(found) => break found,
@@ -275,14 +279,14 @@ impl Slots {
         }
     }
 
-    /// Slots that are wholly free are used again.
+    /// Releases units. A slot that becomes wholly free is used again.
     fn let_go(&self, unit: u32, count: u32) {
         let mut table = self.table.lock();
         for unit in unit..unit + count {
             if table.held.release(unit) {
-                let stretch = unit / table.held.stretch_units;
-                let slot = std::mem::take(&mut table.slot_of[stretch as usize]) - 1;
-                if table.shared.take(stretch) {
+                let extent = unit / table.held.extent_units;
+                let slot = std::mem::take(&mut table.slot_of[extent as usize]) - 1;
+                if table.shared.take(extent) {
                     table.shared.let_go(slot);
                 } else {
                     table.free.push(slot);
@@ -292,20 +296,20 @@ impl Slots {
         }
     }
 
-    /// The link to the server, which has nothing to say by itself but its end.
+    /// The link to the server. It becomes readable only when the server ends.
     pub fn link(&self) -> BorrowedFd<'_> {
         // SAFETY: the link stays open until this store is dropped.
         unsafe { BorrowedFd::borrow_raw(self.link_fd) }
     }
 
-    /// Asks for more slots when few are left; also tells whether the server is still there.
+    /// Asks for more slots if few are left. Also checks that the server is still there.
     fn refill(&self) -> Result<(), StoreError<'_>> {
         if !self.control.lock().is_alive() {
             return Err(StoreError::Gone);
         }
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
-            // A refusal shows itself again when a slot is really needed.
+            // A refusal matters only when a slot is needed; then it shows again.
             self.try_grant().unwrap_or_default();
         }
         if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
@@ -314,11 +318,11 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives back slots that nobody wanted for a while, and begins to watch anew.
+    /// Gives back slots that stayed free for a while, and starts to observe again.
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
-        // To the end: who finds no slot meanwhile must not ask before these can be granted again.
+        // The lock is held to the end. A thread that finds no slot must not ask for more before these can be granted again.
         let mut control = self.control.lock();
         let mut slots: Vec<u32> = {
             let mut table = self.table.lock();
@@ -335,7 +339,7 @@ impl Slots {
         let (now, later) = runs.split_at(runs.len().min(IDLE_RUNS_MAX));
         for run in now {
             let place = if run[0] & SPILLED != 0 { Place::Spill } else { Place::Memory };
-            // A link that failed shows itself to the keeper, and then the slots are lost with the rest.
+            // The keeper notices a failed link. Then these slots are lost with all others.
             if control.give_back(run[0] & !SPILLED, run.len() as u32, place).is_ok() {
                 self.granted_slots.fetch_sub(run.len() as u32, Relaxed);
                 self.note_room(&control);
@@ -351,7 +355,7 @@ impl Slots {
         self.left_known_ns.store(now_ns(), Relaxed);
     }
 
-    /// Tells how many slots are free to those who look without the table.
+    /// Publishes the number of free slots for readers without the table.
     fn note_free(&self, table: &Table) {
         let free = table.free.len() as u32;
         self.free_slots.store(free, Relaxed);
@@ -364,7 +368,7 @@ impl Slots {
         (so_far.clamp(bounds.0, bounds.1) / self.slot_bytes) as u32
     }
 
-    /// Free slots below which more are asked for; none before the first page went out.
+    /// Number of free slots below which more are requested; 0 before the first page is written.
     fn low(&self) -> u32 {
         if self.granted_slots.load(Relaxed) == 0 { 0 } else { self.grant_slots() / 2 }
     }
@@ -385,7 +389,7 @@ impl Slots {
 
     fn try_grant(&self) -> Result<(), LinkError> {
         let mut control = self.control.lock();
-        // Someone else may have been granted slots while this thread waited for the link.
+        // Another thread may have been granted slots while this one waited for the link.
         if self.free_slots.load(Relaxed) > self.low() {
             return Ok(());
         }
@@ -412,19 +416,19 @@ impl Store for Slots {
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
         if let Some(to) = take.place(read) {
-            // SAFETY: the place has room for `len` bytes, and nobody else accesses it.
+            // SAFETY: the place has room for `len` bytes, and no other code accesses it.
             unsafe { self.copy_to(unit, len, to)? };
             take.placed(read);
             return Ok(Begun::Done);
         }
         self.pieces(unit, len, |done, place, piece| {
             match place {
-                // SAFETY: a part of the read's slot, which is this session's, and to which nobody writes meanwhile.
+                // SAFETY: a part of the read's slot, which belongs to this session and is not written meanwhile.
                 Ok(address) => unsafe { take.part(read, done, address, piece) },
                 Err(position) => {
                     let spare = take.spare();
                     self.read_spill(position, spare, piece)?;
-                    // SAFETY: they were read just now into a place that is the taker's alone.
+                    // SAFETY: the bytes were just read into a place that only the taker uses.
                     unsafe { take.part(read, done, spare, piece) };
                 }
             }
@@ -451,7 +455,7 @@ impl Store for Slots {
     fn room(&self, ask: Ask) -> Room {
         if ask == Ask::Servers {
             let mut control = self.control.lock();
-            // A link that failed shows itself to who looks after it.
+            // A poll with [`Turn::Upkeep`] notices a failed link.
             control.capacity_left().unwrap_or_default();
             self.note_room(&control);
         }
@@ -484,8 +488,8 @@ impl Store for Slots {
 // ---- fork -----------------------------------------------------------------------------------------------------------
 
 impl Slots {
-    /// A link for a child that is about to be forked, to the very slots of this one. From now on they are read only;
-    /// nothing may be under way.
+    /// Opens a link for a child that is about to be forked, to the same slots. From now on these slots are only read.
+    /// No read or write may be in progress.
     pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
         let attachment = self.control.lock().open_clone()?;
         let table = &mut *self.table.lock();
@@ -493,7 +497,7 @@ impl Slots {
         Ok(attachment)
     }
 
-    /// Takes out the door, which opens further links to the server; nothing else is kept.
+    /// Takes out the door, which opens further links to the server, and drops the rest.
     pub(crate) fn into_door(self) -> OwnedFd {
         self.control.into_inner().door
     }
@@ -501,30 +505,30 @@ impl Slots {
     /// In the child: the same table on the child's own link.
     pub(crate) fn again(self, attachment: Attachment) -> Result<Self, SlotsError> {
         let mut table = self.table.into_inner();
-        // What was granted ahead stays the parent's to use.
+        // Slots granted ahead stay with the parent.
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }
-        let again = Self::with(attachment, self.unit_bytes, table, self.bell)?;
+        let again = Self::with(attachment, self.unit_bytes, table, self.wait_word)?;
         again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
         Ok(again)
     }
 
-    /// Gives the stretch of a unit a slot of its own, with the bytes of the shared one unless all of them are about to be
+    /// Gives the extent of a unit a slot of its own. Copies the shared slot's bytes unless all of them are about to be
     /// written.
     #[cold]
     fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let _alone = self.unsharing.lock();
-        let (stretch, old, new) = loop {
+        let (extent, old, new) = loop {
             {
                 let mut table = self.table.lock();
-                let stretch = unit / table.held.stretch_units;
-                if !table.shared.has(stretch) {
+                let extent = unit / table.held.extent_units;
+                if !table.shared.has(extent) {
                     return Ok(());
                 }
                 if let Some(new) = table.free.pop() {
                     self.note_free(&table);
-                    break (stretch, table.slot_of[stretch as usize] - 1, new);
+                    break (extent, table.slot_of[extent as usize] - 1, new);
                 }
             }
             self.grant()?;
@@ -533,9 +537,9 @@ impl Slots {
             self.copy_slot(old, new, bounce)?;
         }
         let mut table = self.table.lock();
-        // The unit counts as held, so the stretch still has the slot it had.
-        table.slot_of[stretch as usize] = new + 1;
-        table.shared.take(stretch);
+        // The unit counts as held, so the extent still has its slot.
+        table.slot_of[extent as usize] = new + 1;
+        table.shared.take(extent);
         table.shared.let_go(old);
         Ok(())
     }
@@ -549,8 +553,8 @@ impl Slots {
             }
         };
         match self.place(new, 0) {
-            // SAFETY: the old slot is nobody's to write to, or it is the caller's buffer, which has room for a slot; the
-            // new one is in no table yet.
+            // SAFETY: nobody writes to the old slot, or it is the caller's buffer, which has room for a slot. No table
+            // names the new slot yet.
             Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
             Err(position) => {
                 // SAFETY: as above.
@@ -561,16 +565,16 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives slots back that this process no longer uses and another one may; whether there were any.
+    /// Gives slots back that this process no longer uses and another process may use. Returns whether there were any.
     fn return_slots(&self) -> bool {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
         let mut control = self.control.lock();
         let count = {
             let mut table = self.table.lock();
-            // Who began to read before a slot was let go may read it still. New readers do not find it.
+            // A thread that began to read before a slot was released may still read it. New readers do not find it.
             if self.readers.load(SeqCst) > 0 { 0 } else { table.shared.take_runs(&mut runs, SPILLED) }
         };
-        // A link that fails shows itself to be gone.
+        // A failed link is noticed elsewhere.
         if count == 0 || control.give_back_runs(&runs[..count]).is_err() {
             return false;
         }
@@ -582,17 +586,17 @@ impl Slots {
 
 impl Table {
     fn slot(&self, unit: u32, slot_bytes: usize) -> (u32, usize) {
-        let stretch = unit / self.held.stretch_units;
-        let inside = (unit % self.held.stretch_units) as usize * self.unit_bytes;
-        debug_assert!(inside < slot_bytes && self.slot_of[stretch as usize] != 0, "unit {unit} has no slot");
-        (self.slot_of[stretch as usize].wrapping_sub(1), inside)
+        let extent = unit / self.held.extent_units;
+        let inside = (unit % self.held.extent_units) as usize * self.unit_bytes;
+        debug_assert!(inside < slot_bytes && self.slot_of[extent as usize] != 0, "unit {unit} has no slot");
+        (self.slot_of[extent as usize].wrapping_sub(1), inside)
     }
 
     fn slot_for_write(&mut self, unit: u32, slot_bytes: usize) -> Option<(u32, usize)> {
-        let stretch = (unit / self.held.stretch_units) as usize;
-        if self.slot_of[stretch] == 0 {
-            self.slot_of[stretch] = self.free.pop()? + 1;
-            self.top = self.top.max(stretch + 1);
+        let extent = (unit / self.held.extent_units) as usize;
+        if self.slot_of[extent] == 0 {
+            self.slot_of[extent] = self.free.pop()? + 1;
+            self.top = self.top.max(extent + 1);
         }
         Some(self.slot(unit, slot_bytes))
     }

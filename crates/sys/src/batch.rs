@@ -1,7 +1,7 @@
-//! Dropping many ranges of this process in one system call.
+//! Drops many ranges of this process in one system call.
 //!
-//! `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) spares the TLB shoot-downs that one madvise
-//! a range would send; where it is not known, the same ranges go through madvise one by one.
+//! `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) saves the TLB shoot-downs that one madvise for each range would
+//! send. On a kernel without it, the same ranges go through madvise one by one.
 
 use crate::descriptors;
 use crate::map::{self, Advice};
@@ -9,17 +9,17 @@ use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// How many ranges a batch holds at most.
+/// Most ranges in a batch.
 pub const BATCH_RANGES_MAX: usize = 512;
 
-/// Ranges of this process's memory to be dropped together. 8 KiB of plain data and a descriptor;
-/// keep it, do not make one per use. `push` and `flush` are allocation-free and async-signal-safe.
-/// Ranges not flushed are forgotten on drop.
+/// Ranges of this process's memory to drop together. It holds 8 KiB of plain data and a descriptor; keep it instead of
+/// making one for each use. `push` and `flush` are allocation-free and async-signal-safe. Dropping a batch forgets
+/// ranges that were not flushed.
 #[derive(Debug)]
 pub struct DontNeedBatch {
     ranges: [Range; BATCH_RANGES_MAX],
     count: usize,
-    /// This process, or `None` where ranges have to go one by one.
+    /// This process, or `None` if ranges have to be dropped one by one.
     process: Option<OwnedFd>,
 }
 
@@ -32,9 +32,9 @@ struct Range {
 }
 
 impl DontNeedBatch {
-    /// An empty batch. `use_process_madvise` is what the probe found
-    /// ([`crate::features::Features::process_madvise`]); when the kernel refuses it later after
-    /// all, the batch falls back by itself.
+    /// An empty batch. `use_process_madvise` is the result of the probe
+    /// ([`crate::features::Features::process_madvise`]). If the kernel refuses the call later, the batch falls back by
+    /// itself.
     #[must_use]
     pub fn new(use_process_madvise: bool) -> Self {
         let open = || {
@@ -45,8 +45,8 @@ impl DontNeedBatch {
         Self { ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX], count: 0, process }
     }
 
-    /// Adds a range of whole pages; merges it with the previous one when it continues that. `false`
-    /// when the batch is full: flush and push again.
+    /// Adds a range of whole pages. Merges it with the previous one if they are adjacent. Returns `false` when the
+    /// batch is full: flush and push again.
     #[must_use = "a full batch did not take the range"]
     pub fn push(&mut self, addr: usize, len: usize) -> bool {
         let last = self.ranges[..self.count].last_mut();
@@ -62,37 +62,37 @@ impl DontNeedBatch {
         true
     }
 
-    /// How many ranges wait.
+    /// How many ranges are in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// True when none waits.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// True when the next range may not fit.
+    /// Whether the next range may not fit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.count == BATCH_RANGES_MAX
     }
 
-    /// True as long as one call drops all ranges.
+    /// Whether one call drops all ranges.
     #[must_use]
     pub fn uses_process_madvise(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Forgets the ranges without dropping them.
+    /// Removes the ranges without dropping them.
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Drops the pages of all ranges and empties the batch. `refused` is told each range that the kernel did not drop, as
-    /// address, length and errno (`ENOMEM` for one that is no longer mapped); all others are dropped.
+    /// Drops the pages of all ranges and empties the batch. Calls `refused` with the address, length and errno of each
+    /// range that the kernel did not drop (`ENOMEM` for one that is not mapped any more). All others are dropped.
     ///
     /// # Safety
     /// The contents of the ranges are destroyed; the caller must own them.
@@ -111,7 +111,8 @@ impl DontNeedBatch {
                 // The range is at fault.
                 (_, Err(errno)) => refused(addr, len, errno),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
-                // The call is: unknown, forbidden, or (after a fork) the parent's. Never again.
+                // The call itself is at fault: unknown, forbidden or, after a fork, for the parent. It is never used
+                // again.
                 (Err(_), Ok(())) => self.process = None,
             }
             next += 1;
@@ -119,8 +120,8 @@ impl DontNeedBatch {
         self.count = 0;
     }
 
-    /// Drops ranges from index `next` on in one call, and returns how many bytes of them were done.
-    /// When that is none, the first of them has to go alone.
+    /// Drops ranges from index `next` on in one call, and returns how many bytes were dropped. If none were, the first
+    /// range has to be dropped alone.
     ///
     /// # Safety
     /// As [`DontNeedBatch::flush`].
@@ -137,7 +138,7 @@ impl DontNeedBatch {
     }
 }
 
-/// Counts the ranges that `bytes` cover wholly, and cuts the one they cover in part.
+/// Counts the ranges that `bytes` cover wholly, and cuts the one that they cover in part.
 fn skip(ranges: &mut [Range], mut bytes: usize) -> usize {
     for (index, range) in ranges.iter_mut().enumerate() {
         if bytes < range.len {

@@ -1,4 +1,4 @@
-//! The one clock of the engine.
+//! The clock of the engine.
 
 /// Nanoseconds on CLOCK_MONOTONIC.
 #[must_use]

@@ -1,9 +1,8 @@
-//! Moving bytes of memory that others change meanwhile.
+//! Copies memory that others change meanwhile.
 //!
-//! The program's threads and other processes write such memory whenever they like, so no Rust
-//! reference to it is ever formed: raw pointers and the C library's block functions only. A copy
-//! taken while another writes may be torn (a mix of old and new bytes); who needs better keeps the
-//! others out first.
+//! The program's threads and other processes may write such memory at any time, so no Rust reference to it is ever
+//! formed. Only raw pointers and the C library's block functions are used. A copy taken during a write may be torn: a
+//! mix of old and new bytes. A caller that needs more must keep writers out first.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
@@ -15,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Copies `len` bytes. Torn values are possible.
 ///
 /// # Safety
-/// `src` must be mapped for reading and `dst` for writing, `len` bytes each, not overlapping; no
-/// Rust reference may cover `dst`.
+/// `src` must be mapped for reading and `dst` for writing, `len` bytes each, without overlap. No Rust reference may
+/// cover `dst`.
 #[inline]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
@@ -28,7 +27,7 @@ pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 /// Writes `len` zero bytes.
 ///
 /// # Safety
-/// `dst` must be mapped for writing, `len` bytes; no Rust reference may cover it.
+/// `dst` must be mapped for writing, `len` bytes. No Rust reference may cover it.
 #[inline]
 pub unsafe fn zero(dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
@@ -48,10 +47,10 @@ pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
     unsafe { libc::memcmp(a.cast::<c_void>(), b.cast::<c_void>(), len) == 0 }
 }
 
-/// This process's own memory as a file, `/proc/self/mem`. It shows pages that the process may not read, and answers an
-/// errno where a load would die.
+/// This process's own memory as a file, `/proc/self/mem`. It can read pages that the process may not read, and returns
+/// an errno where a load would kill the process.
 ///
-/// It shows the process that opened it, also when used in a forked child: a child opens its own.
+/// It shows the process that opened it, even in a forked child. A child must open its own.
 #[derive(Debug)]
 pub struct OwnMemory {
     fd: OwnedFd,
@@ -74,7 +73,7 @@ impl OwnMemory {
     /// Fills `buf` from `addr` on.
     ///
     /// # Errors
-    /// `EIO` for an address that is not mapped, or not there. What was read before it may be in `buf`.
+    /// `EIO` for an address that is not mapped or not present. Bytes read before it may be in `buf`.
     pub fn read(&self, addr: usize, buf: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < buf.len() {

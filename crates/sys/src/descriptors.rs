@@ -1,30 +1,32 @@
-//! The descriptors that Hanare holds in a program: their numbers, for whoever closes descriptors on the program's behalf.
+//! The descriptors that Hanare holds in a program: their numbers, for code that closes descriptors on the program's
+//! behalf.
 //!
-//! Programs close what they did not open (`close_range`, a loop over all numbers, `dup2` onto a number). Hanare's own must
-//! survive that, so each is [kept](keep): moved to a high number, close-on-exec, and noted in a table. The table is a bit a
-//! number; looking it up takes no lock.
+//! Programs close descriptors that they did not open (`close_range`, a loop over all numbers, `dup2` onto a number).
+//! Hanare's own must survive that. So each is [kept](keep): moved to a high number, made close-on-exec, and recorded in
+//! a table. The table has one bit for each number, and a lookup takes no lock.
 //!
-//! Numbers belong to one process. A forked child has its parent's table and none of its engine, so the table counts only
-//! in a process that bears the [mark](crate::mark).
+//! Numbers belong to one process. A forked child has a copy of its parent's table but none of its engine. So the table
+//! is valid only in a process that has the [mark](crate::mark).
 
 use crate::mark;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
-/// Numbers that the table has a bit for. A descriptor beyond them is not noted; none is put there.
+/// Numbers that the table has a bit for. No descriptor is moved beyond them, and one beyond them is not recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// Numbers from here on are not asked for: the kernel's table of a process is as long as its highest number.
+/// Hanare's numbers begin below this one, because the kernel's table of a process is as long as its highest number.
 const TOP: u64 = 1024;
-/// The limit while there has to be room: enough for a thousand descriptors beside a program's.
+/// The limit while room is being made: enough for a thousand descriptors beside a program's.
 const RAISED: u64 = 1 << 19;
-/// Numbers below are the program's: its standard streams.
+/// The lowest number used. Those below are the program's standard streams.
 const LOWEST: u64 = 3;
 
 static NOTED: [AtomicU64; NUMBERS / WORD_BITS] = [const { AtomicU64::new(0) }; NUMBERS / WORD_BITS];
-/// No number below this one was ever noted, and none above the other.
+/// The lowest number ever recorded.
 static FIRST: AtomicI32 = AtomicI32::new(i32::MAX);
+/// The highest number ever recorded.
 static LAST: AtomicI32 = AtomicI32::new(-1);
 
 fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
@@ -32,12 +34,12 @@ fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((&NOTED[number / WORD_BITS], 1 << (number % WORD_BITS)))
 }
 
-/// Moves a descriptor of Hanare's out of the program's way, makes it close-on-exec and notes it. It keeps its number where no
-/// higher one is free.
+/// Moves one of Hanare's descriptors out of the program's way, makes it close-on-exec and records it. It keeps its
+/// number if no higher one is free.
 #[must_use]
 pub fn keep(fd: OwnedFd) -> OwnedFd {
     let own = copy_high(&fd).unwrap_or(fd);
-    // It fails for no open descriptor; most are close-on-exec already.
+    // This fails for no open descriptor, and most are close-on-exec already.
     let closes = rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC);
     debug_assert!(closes.is_ok());
     if let Some((word, bit)) = word_of(own.as_raw_fd()) {
@@ -56,8 +58,8 @@ fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
 }
 
-/// Whether so many more descriptors can be had just now. None is opened to find out: another thread of the program may rely
-/// on getting the lowest number that is free.
+/// Whether `more` descriptors can be opened at this moment. This opens none, because another thread of the program may
+/// rely on getting the lowest free number.
 fn can_have(more: usize) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
     let mut free = 0;
@@ -70,33 +72,35 @@ fn can_have(more: usize) -> bool {
     free >= more
 }
 
-/// Numbers looked at by one system call, and in all.
+/// Numbers examined by one system call.
 const LOOKED_AT: usize = 64;
+/// Most numbers examined in all.
 const LOOKED_AT_MAX: RawFd = 4096;
 
-/// How many of these numbers, at most [`LOOKED_AT`], are no open descriptors. One opened by O_PATH is taken for none: such a
-/// program may find out only when something is opened.
+/// How many of these numbers, at most [`LOOKED_AT`], are free. One opened by O_PATH counts as free; in such a program,
+/// the shortage may show only when a descriptor is opened.
 fn free_among(start: RawFd, end: RawFd) -> usize {
     let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
     let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let args = [asked.as_mut_ptr() as usize, count, &raw const now as usize, 0, 0, 0];
-    // SAFETY: entries and time are ours; asking for no event of a descriptor changes nothing.
+    // SAFETY: entries and time are ours. Asking for no event of a descriptor changes nothing.
     match unsafe { crate::syscall(libc::SYS_ppoll, args) } {
         Ok(_) => asked[..count].iter().filter(|entry| entry.revents & libc::POLLNVAL != 0).count(),
         Err(_) => 0,
     }
 }
 
-/// Room for descriptors of Hanare's in a process that has used up its own. While this lives, the limit of the process may be
-/// higher; descriptors that are above it afterwards stay open.
+/// Room for Hanare's descriptors in a process that has used up its own. While this lives, the limit of the process may
+/// be higher. Descriptors above the old limit stay open afterwards.
 #[derive(Debug)]
 pub struct Room {
     before: Option<Rlimit>,
 }
 
 impl Room {
-    /// Makes room for so many, above the program's limit if need be; `None` when the hard limit does not allow it.
+    /// Makes room for `more` descriptors, above the program's limit if necessary. Returns `None` if the hard limit does
+    /// not allow it.
     #[must_use]
     pub fn make(more: usize) -> Option<Self> {
         if can_have(more) {
@@ -121,12 +125,12 @@ impl Drop for Room {
     }
 }
 
-/// Forgets a descriptor that is about to be closed by its owner; false when it was not noted.
+/// Removes a descriptor that its owner is about to close from the table. Returns false if it was not recorded.
 pub fn forget(fd: RawFd) -> bool {
     word_of(fd).is_some_and(|(word, bit)| word.fetch_and(!bit, AcqRel) & bit != 0)
 }
 
-/// Whether a number is a descriptor of Hanare's in this process.
+/// Whether a number is one of Hanare's descriptors in this process.
 #[inline]
 #[must_use]
 pub fn is_own(fd: RawFd) -> bool {
@@ -137,7 +141,8 @@ fn is_noted(fd: RawFd) -> bool {
     word_of(fd).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
 }
 
-/// Visits `first..=last` without Hanare's own descriptors, as ranges in order, both ends included; stops at an error.
+/// Visits the numbers `first..=last` except Hanare's own descriptors, as ascending ranges with both ends included.
+/// Stops at an error.
 ///
 /// # Errors
 /// The visitor's.
@@ -160,22 +165,22 @@ pub fn others<E>(first: u32, last: u32, mut visit: impl FnMut(u32, u32) -> Resul
     if from <= last { visit(from, last) } else { Ok(()) }
 }
 
-/// How many descriptors are noted.
+/// How many descriptors are recorded.
 #[must_use]
 pub fn count() -> usize {
     (FIRST.load(Acquire).max(0)..=LAST.load(Acquire)).filter(|&fd| is_noted(fd)).count()
 }
 
-/// Gives the calling thread descriptors of its own, which are copies of Hanare's and nothing else. While the thread lives they
-/// are open, whatever the program closes by system calls of its own. False, and nothing changed, where the kernel
-/// refuses.
+/// Gives the calling thread a descriptor table of its own, with copies of Hanare's descriptors only. They stay open
+/// while the thread lives, even if the program closes the originals by direct system calls. Returns false, with nothing
+/// changed, if the kernel refuses.
 #[must_use]
 pub fn hold() -> bool {
     let mut apart = false;
     let closed = others(0, u32::MAX, |first, last| {
         let flags = libc::CLOSE_RANGE_UNSHARE as usize;
-        // SAFETY: plain numbers. The first call gives this thread its own table before it closes anything, and there is
-        // no second one when it fails.
+        // SAFETY: plain numbers. The first call gives this thread its own table before anything is closed. If it fails,
+        // there is no second call.
         unsafe { crate::syscall(libc::SYS_close_range, [first as usize, last as usize, flags, 0, 0, 0]) }.map(|_| {
             apart = true;
         })
@@ -197,7 +202,7 @@ mod tests {
         seen
     }
 
-    /// One test: the table is the process's.
+    /// One test, because the table belongs to the process.
     #[test]
     fn kept_descriptors_are_high_close_on_exec_and_skipped() {
         mark::set().unwrap();
@@ -227,7 +232,7 @@ mod tests {
         assert!(forget(number) && !is_own(number) && !forget(number));
         assert!(!is_own(-1) && !is_own(i32::MAX));
         let fd = keep(fd);
-        // SAFETY: as fork; the child does nothing but end.
+        // SAFETY: as for fork. The child only ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
             // SAFETY: ends the child at once.

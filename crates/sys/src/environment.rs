@@ -3,7 +3,8 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 
-/// The variables whose names begin with `prefix`, copied in one pass: every program that a run starts does this.
+/// Copies the variables whose names begin with `prefix`, in one pass, because every program that a run starts does
+/// this.
 ///
 /// # Safety
 /// No other thread changes the environment meanwhile.
@@ -13,7 +14,7 @@ pub unsafe fn beginning_with(prefix: &str) -> Vec<(OsString, OsString)> {
         static environ: *const *const c_char;
     }
     let mut found = Vec::new();
-    // SAFETY: null, or an array of terminated texts that ends with null; nobody changes it, as the caller promises.
+    // SAFETY: null, or an array of terminated texts that ends with null. Nobody changes it, as the caller promises.
     unsafe {
         let mut at = environ;
         while !at.is_null() && !(*at).is_null() {

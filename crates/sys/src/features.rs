@@ -1,20 +1,19 @@
-//! What this machine lets this process do: plain data, found by trying, and what the user switched
-//! off.
+//! What this machine lets this process do, as plain data. It is found by experiments, without what the user disabled.
 //!
-//! Decides nothing: which trap mode follows is the runtime's business.
+//! This room decides nothing: the runtime chooses the trap mode from it.
 
 use crate::probe;
 use crate::uffd::{UffdAccess, feature};
 use std::fmt;
 use std::path::Path;
 
-/// The environment variable that switches features off.
+/// The environment variable that disables features.
 pub const DISABLE_VARIABLE: &str = "HANARE_DISABLE";
 
-/// What failed while the settings were read.
+/// Why the settings were not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeaturesError {
-    /// A word in `HANARE_DISABLE` is none of the known ones.
+    /// `HANARE_DISABLE` contains an unknown word.
     #[error("HANARE_DISABLE: unknown word {word:?}; the words are {}", Disabled::WORDS.join(", "))]
     UnknownWord {
         /// The word.
@@ -30,15 +29,15 @@ pub enum FeaturesError {
 pub struct Disabled {
     /// `move`: UFFDIO_MOVE.
     pub move_: bool,
-    /// `wp`: write-protect faults, and with them `wp_async`.
+    /// `wp`: write-protect faults, and therefore also `wp_async`.
     pub wp: bool,
     /// `wp_async`: asynchronous write protection.
     pub wp_async: bool,
-    /// `userfaultfd`: all of it.
+    /// `userfaultfd`: all of userfaultfd.
     pub userfaultfd: bool,
     /// `user_mode_only`: opening userfaultfd for user-mode faults only.
     pub user_mode_only: bool,
-    /// `kernel_faults`: opening userfaultfd with full rights, which leaves user mode only.
+    /// `kernel_faults`: opening userfaultfd with full rights. Only user-mode faults then remain.
     pub kernel_faults: bool,
     /// `process_madvise`: dropping many ranges in one call.
     pub process_madvise: bool,
@@ -106,19 +105,19 @@ impl Disabled {
     }
 }
 
-/// How one way to open userfaultfd went.
+/// The result of one way to open userfaultfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// It works.
     Works,
     /// The kernel refused with this errno.
     Refused(i32),
-    /// Switched off by `HANARE_DISABLE`.
+    /// `HANARE_DISABLE` disables it.
     Disabled,
 }
 
 impl Attempt {
-    /// True when it works.
+    /// Whether it works.
     #[must_use]
     pub fn works(self) -> bool {
         self == Self::Works
@@ -135,16 +134,16 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// When the kernel makes transparent huge pages of anonymous memory.
+/// Where the kernel uses transparent huge pages for anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thp {
-    /// Wherever it can.
+    /// Wherever possible.
     Always,
     /// Where madvise asks for it.
     Madvise,
     /// Nowhere.
     Never,
-    /// The kernel has none, or `HANARE_DISABLE` switched them off.
+    /// The kernel has none, or `HANARE_DISABLE` disables them.
     Unavailable,
 }
 
@@ -183,7 +182,7 @@ pub enum DeviceNode {
     },
 }
 
-/// What works here for this process.
+/// What works for this process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
     /// The best way to open userfaultfd.
@@ -212,7 +211,7 @@ pub struct Features {
     pub continue_: bool,
     /// UFFDIO_POISON.
     pub poison: bool,
-    /// Fork events can be had (needs `CAP_SYS_PTRACE`).
+    /// Fork events are available (needs `CAP_SYS_PTRACE`).
     pub event_fork: bool,
     /// `process_madvise(self, MADV_DONTNEED)`.
     pub process_madvise: bool,
@@ -233,15 +232,15 @@ pub struct Features {
 }
 
 impl Features {
-    /// Whether pages can be moved, as far as the kernel says: one call or two, where [`Features::probe`] tries it out.
+    /// Whether pages can be moved, according to the kernel. This takes one call or two; [`Features::probe`] tries it
+    /// out instead.
     #[must_use]
     pub fn kernel_moves(disabled: &Disabled) -> bool {
         !disabled.move_
             && [UffdAccess::Syscall, UffdAccess::Device].into_iter().any(|access| probe::has(access, feature::MOVE))
     }
 
-    /// Tries everything that `disabled` does not switch off, on a few pages of its own. Takes about
-    /// a millisecond.
+    /// Tries everything that `disabled` does not exclude, on a few pages of its own. Takes about a millisecond.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let full = |access| {

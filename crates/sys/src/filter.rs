@@ -1,7 +1,7 @@
-//! System calls that this process and its children can no longer make: a seccomp filter.
+//! A seccomp filter: system calls that this process and its children can no longer make.
 //!
-//! See `seccomp(2)`. A filter is for good and inherited; it costs calls that it lets pass next to nothing, since the kernel
-//! remembers which these are.
+//! See `seccomp(2)`. A filter is permanent and inherited. Calls that it allows cost almost nothing more, because the
+//! kernel caches which these are.
 
 use crate::raw::{self, Errno};
 
@@ -38,17 +38,17 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// What the filter is to refuse.
+/// The calls that the filter refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// Asynchronous I/O: `io_uring_setup` and `io_setup` fail with `ENOSYS`.
     AsyncIo,
-    /// The same, and direct I/O: to open a file with `O_DIRECT`, or to set that later, fails with `EINVAL`, as on file
+    /// The same, and direct I/O: opening a file with `O_DIRECT`, or setting it later, fails with `EINVAL`, as on file
     /// systems without it.
     AsyncAndDirectIo,
 }
 
-/// A call that is refused, if one of its arguments is as the condition says.
+/// A refused call, if one of its arguments meets the condition.
 struct Rule {
     number: libc::c_long,
     errno: i32,
@@ -57,7 +57,7 @@ struct Rule {
 
 #[derive(Clone, Copy)]
 enum Condition {
-    /// The lower half of this argument is this.
+    /// The lower half of this argument has this value.
     Is(u32, u32),
     /// The lower half of this argument has any of these bits.
     Has(u32, u32),
@@ -66,7 +66,8 @@ enum Condition {
 impl Condition {
     fn argument(self) -> u32 {
         let (Self::Is(index, _) | Self::Has(index, _)) = self;
-        // Arguments are 64 bits wide, little-endian, behind the number, the architecture and the instruction pointer.
+        // Arguments are 64 bits wide and little-endian. They follow the number, the architecture and the instruction
+        // pointer.
         16 + 8 * index
     }
 }
@@ -80,7 +81,7 @@ const ASYNC_IO: [Rule; 2] = [
 
 const DIRECT_IO: [Rule; 3] = [
     Rule { number: libc::SYS_openat, errno: libc::EINVAL, conditions: [Some(Condition::Has(2, DIRECT)), None] },
-    // Its flags are in memory, which a filter cannot read. Programs fall back to openat.
+    // The flags of openat2 are in memory, which a filter cannot read. Programs fall back to openat.
     Rule { number: libc::SYS_openat2, errno: libc::ENOSYS, conditions: [None; 2] },
     Rule {
         number: libc::SYS_fcntl,
@@ -95,13 +96,13 @@ const OPEN: [Rule; 1] =
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: [Rule; 0] = [];
 
-/// Lets calls fail in this process and its children from now on. Without `CAP_SYS_ADMIN` programs that they execute can no
-/// longer gain privileges (`PR_SET_NO_NEW_PRIVS`). A process that inherited the filter keeps that one.
+/// Makes calls fail in this process and its children from now on. Without `CAP_SYS_ADMIN`, programs that they execute
+/// can no longer gain privileges (`PR_SET_NO_NEW_PRIVS`). A process that inherited a filter keeps it.
 ///
 /// # Errors
-/// `EINVAL` or `ENOSYS` on a kernel without seccomp filters; `ESRCH` when another thread has a filter of its own.
+/// `EINVAL` or `ENOSYS` on a kernel without seccomp filters; `ESRCH` if another thread has a filter of its own.
 pub fn refuse(refused: Refused) -> Result<(), Errno> {
-    // SAFETY: asks for a context for no events, which is refused in any case.
+    // SAFETY: asks for a context with no events, which is refused in any case.
     if unsafe { raw::syscall(libc::SYS_io_setup, [0; 6]) } == Err(Errno(libc::ENOSYS)) {
         return Ok(());
     }
@@ -124,7 +125,7 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     }
 }
 
-/// Adds the instructions of a rule: each test that fails jumps behind them.
+/// Adds the instructions of a rule. Each test that fails jumps behind them.
 fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
     let conditions = rule.conditions.iter().flatten();
     let number = (NR_OFFSET, JUMP_EQUAL, rule.number as u32);
@@ -135,7 +136,7 @@ fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
         }))
         .collect();
     for (index, &(offset, code, value)) in tests.iter().enumerate() {
-        // Behind this test lie the others, two instructions each, and the answer.
+        // Behind this test are the remaining tests, two instructions each, and the answer.
         let behind = 2 * (tests.len() - index - 1) as u8 + 1;
         program.push(Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: offset });
         program.push(Instruction { code, if_equal: 0, if_not: behind, value });
@@ -149,6 +150,6 @@ fn install(program: &[Instruction]) -> Result<(), Errno> {
     let answer = unsafe {
         raw::syscall(libc::SYS_seccomp, [SET_MODE_FILTER, FLAG_TSYNC, &raw const program as usize, 0, 0, 0])
     }?;
-    // Above zero: the thread that could not follow.
+    // A positive result is the thread that could not take the filter.
     if answer == 0 { Ok(()) } else { Err(Errno(libc::ESRCH)) }
 }

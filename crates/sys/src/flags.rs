@@ -1,9 +1,9 @@
-//! A few flags of each thread, at a fixed distance from where the processor finds the thread.
+//! A few flags of each thread, at a fixed distance from its thread pointer.
 //!
-//! What `thread_local!` declares in a shared library is found by a table of the C library's. That table comes from the
-//! program's own allocator where it has one, so it may be far: no fault could be resolved by a thread that first has to read
-//! it. These flags take a part of what is set aside for libraries that are loaded with the program. A few bytes of it are there for
-//! those that come later, too.
+//! The `thread_local!` variables of a shared library are found through a table of the C library. That table comes from
+//! the program's own allocator if it has one, so it may be far. A thread that must read it first could not resolve a
+//! fault. These flags use the space that is reserved for libraries loaded with the program. A few bytes of it are also
+//! available to libraries loaded later.
 
 /// One flag of the calling thread, unset at its start.
 #[derive(Debug)]
@@ -11,9 +11,9 @@ pub struct Flag(u8);
 
 /// Whether the thread is one of Hanare's, or acts as one.
 pub static OWN: Flag = Flag(0);
-/// Whether the fork that is under way is the calling thread's.
+/// Whether the calling thread is in a fork.
 pub static FORKS: Flag = Flag(1);
-/// Whether what the C library allocates in this thread belongs to a locale.
+/// Whether the C library's allocations in this thread belong to a locale.
 pub static SETS_LOCALE: Flag = Flag(2);
 
 impl Flag {
@@ -26,18 +26,18 @@ impl Flag {
     #[inline]
     #[must_use]
     pub fn get(&self) -> bool {
-        // SAFETY: one of the calling thread's bytes, which nobody else touches.
+        // SAFETY: one of the calling thread's bytes, which no other code accesses.
         unsafe { self.byte().read() != 0 }
     }
 
-    /// Sets it or takes it back.
+    /// Sets or clears it.
     #[inline]
     pub fn set(&self, value: bool) {
         // SAFETY: as above.
         unsafe { self.byte().write(u8::from(value)) };
     }
 
-    /// The same; answers what it was.
+    /// The same. Returns the previous value.
     #[inline]
     pub fn replace(&self, value: bool) -> bool {
         let before = self.get();
@@ -46,7 +46,7 @@ impl Flag {
     }
 }
 
-// Eight bytes of zeroes for each thread, known within one library only.
+// Eight zero bytes for each thread, visible within one library only.
 core::arch::global_asm!(
     ".section .tbss.hanare_flags,\"awT\",@nobits",
     ".globl hanare_flags",
@@ -59,12 +59,12 @@ core::arch::global_asm!(
     ".text",
 );
 
-/// Where the calling thread's flags are.
+/// The address of the calling thread's flags.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: reads the distance that the dynamic linker noted, and the thread's own address.
+    // SAFETY: reads the distance that the dynamic linker stored, and the thread's own address.
     unsafe {
         core::arch::asm!(
             "mov {flags}, qword ptr [rip + hanare_flags@GOTTPOFF]",
@@ -76,12 +76,12 @@ fn flags_of_thread() -> *mut u8 {
     flags
 }
 
-/// Where the calling thread's flags are.
+/// The address of the calling thread's flags.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: reads the distance that the dynamic linker noted, and the thread's own address.
+    // SAFETY: reads the distance that the dynamic linker stored, and the thread's own address.
     unsafe {
         core::arch::asm!(
             "mrs {flags}, tpidr_el0",

@@ -1,7 +1,7 @@
 //! Sleeping on a word, and a lock that signal handlers may take.
 //!
-//! Unlike `std::sync`, nothing here allocates, poisons, or calls a function that the program could
-//! have replaced. Words are private to the process, but where a name says shared.
+//! Unlike `std::sync`, nothing here allocates, poisons, or calls a function that the program could have replaced. Words
+//! are private to the process, unless a name contains "shared".
 
 use crate::raw::Errno;
 use rustix::thread::futex::{self as kernel, Flags, Timespec};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Somebody woke the word, or a signal came, or for no reason: look at the word again.
+    /// Another thread woke the word, a signal came, or the wake was spurious. Read the word again.
     Woken,
     /// The word did not hold the expected value.
     Changed,
@@ -22,8 +22,7 @@ pub enum Wait {
     TimedOut,
 }
 
-/// Sleeps while `word` holds `expected`, at most for `timeout`. May end early; callers loop on the
-/// word.
+/// Sleeps while `word` holds `expected`, at most for `timeout`. May return early, so callers loop on the word.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     let limit = timeout.map(|time| Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -36,41 +35,40 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait 
     }
 }
 
-/// Wakes one thread that sleeps on `word`; returns whether there was one.
+/// Wakes one thread that sleeps on `word`. Returns whether there was one.
 pub fn wake_one(word: &AtomicU32) -> bool {
     kernel::wake(word, Flags::PRIVATE, 1).is_ok_and(|woken| woken > 0)
 }
 
-/// Wakes all threads that sleep on `word`; returns how many.
+/// Wakes all threads that sleep on `word`. Returns how many.
 pub fn wake_all(word: &AtomicU32) -> usize {
     kernel::wake(word, Flags::PRIVATE, i32::MAX as u32).unwrap_or(0)
 }
 
-/// As [`wait`] without a limit, on a word in memory that processes share.
+/// Like [`wait`] without a limit, on a word in memory that processes share.
 pub fn wait_shared(word: &AtomicU32, expected: u32) {
-    // Ignored: whatever ended it, the caller looks at the word again.
+    // Ignored: the caller reads the word again in any case.
     let _ = kernel::wait(word, Flags::empty(), expected, None);
 }
 
 /// Wakes all threads of all processes that sleep on `word` by [`wait_shared`].
 pub fn wake_shared(word: &AtomicU32) {
-    // Ignored: it fails for a word that is not in memory only, and this one is borrowed.
+    // Ignored: it fails only for a word outside memory, and this one is borrowed.
     let _ = kernel::wake(word, Flags::empty(), i32::MAX as u32);
 }
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may sleep.
+/// Held, and a thread may be sleeping.
 const CONTENDED: u32 = 2;
-/// Long enough to outlast a short critical section on another CPU, short enough not to burn a
+/// Attempts before sleeping: enough to outlast a short critical section on another CPU, few enough not to waste a
 /// shared one.
 const SPINS_MAX: u32 = 100;
 
-/// A mutual exclusion lock of one word. Spins a bounded while, then sleeps.
+/// A mutual exclusion lock of one word. It spins for a bounded time, then sleeps.
 ///
-/// Who takes it inside a signal handler must also hold off that signal (see
-/// [`crate::signal::SignalMask`]) wherever it is taken outside, or the handler waits for the thread
-/// it interrupted.
+/// If a signal handler takes it, every other holder must block that signal (see [`crate::signal::SignalMask`]).
+/// Otherwise the handler waits for the thread that it interrupted.
 #[derive(Debug)]
 pub struct Lock {
     state: AtomicU32,
@@ -83,7 +81,7 @@ impl Lock {
         Self { state: AtomicU32::new(FREE) }
     }
 
-    /// Takes the lock, waiting as long as it takes.
+    /// Takes the lock. Waits as long as necessary.
     #[inline]
     pub fn lock(&self) -> LockGuard<'_> {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -101,7 +99,7 @@ impl Lock {
             .then(|| LockGuard { lock: self, _not_send: PhantomData })
     }
 
-    /// Makes the lock free whoever held it: for a forked child, where the holder may not exist.
+    /// Frees the lock, whoever holds it. This is for a forked child, where the holder may not exist.
     pub fn reset(&self) {
         self.state.store(FREE, Ordering::Release);
     }
@@ -116,8 +114,8 @@ impl Lock {
             }
             std::hint::spin_loop();
         }
-        // Whoever slept takes the lock as contended: others may sleep still, and the release must
-        // wake one of them.
+        // A thread that slept takes the lock as contended: others may still sleep, and the release must wake one of
+        // them.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             wait(&self.state, CONTENDED, None);
         }
@@ -154,8 +152,8 @@ pub struct LockCell<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through the guard, that is by one thread at a time; sharing the
-// cell can move the value between threads, so it must be Send.
+// SAFETY: the value is reached only through the guard, so by one thread at a time. Sharing the cell can move the value
+// between threads, so it must be Send.
 unsafe impl<T: Send> Sync for LockCell<T> {}
 
 impl<T> LockCell<T> {
@@ -181,16 +179,15 @@ impl<T> LockCell<T> {
         self.value.get_mut()
     }
 
-    /// The value, whoever held the lock.
+    /// The value, whoever holds the lock.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 
-    /// Makes the lock free whoever held it: for a forked child, where the holder may not exist.
+    /// Frees the lock, whoever holds it. This is for a forked child, where the holder may not exist.
     ///
     /// # Safety
-    /// No guard may be alive in this process, and a half-made change by the lost holder must be
-    /// acceptable.
+    /// No guard may be alive in this process, and an incomplete change by the lost holder must be acceptable.
     pub unsafe fn reset(&self) {
         self.lock.reset();
     }
@@ -208,7 +205,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, so nobody else reaches the value.
+        // SAFETY: the lock is held, so no other thread reaches the value.
         unsafe { &*self.value.get() }
     }
 }
@@ -216,7 +213,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
 impl<T> DerefMut for LockCellGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, so nobody else reaches the value.
+        // SAFETY: the lock is held, so no other thread reaches the value.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -1,15 +1,14 @@
 //! All unsafe Linux of Hanare: userfaultfd, fault signals, mappings, pagemap, futexes, threads, and
 //! what the machine allows.
 //!
-//! This room knows the kernel and nothing else: no page states, no policies, no servers, no
-//! program. Addresses are `usize`, because the memory behind them belongs to the program and never
-//! to a Rust reference. Functions that can change or destroy such memory are `unsafe`; functions
-//! that only observe it, or make a touch of it trap, are safe.
+//! This room knows the kernel and nothing else: no page states, policies, servers or programs. Addresses are `usize`,
+//! because the memory behind them belongs to the program and never to a Rust reference. Functions that can change or
+//! destroy such memory are `unsafe`. Functions that only observe it, or make accesses to it trap, are safe.
 //!
-//! Everything the fault path uses ([`uffd`], [`batch`], [`futex`], [`copy`](mod@copy), the handlers
-//! of [`signal`], [`map::protect`], [`thread::cpu_of`]) allocates nothing after construction and is
-//! async-signal-safe. System calls are made directly and not through the C library, so that a
-//! preloaded shim which interposes `mmap` or `sigaction` never meets itself.
+//! Everything that the fault path uses ([`uffd`], [`batch`], [`futex`], [`copy`](mod@copy), the handlers of [`signal`],
+//! [`map::protect`], [`thread::cpu_of`]) allocates nothing after construction and is async-signal-safe. System calls
+//! are made directly instead of through the C library, so that a preloaded shim that interposes `mmap` or `sigaction`
+//! never calls itself.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hanare-sys needs 64-bit Linux");

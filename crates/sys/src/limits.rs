@@ -1,14 +1,15 @@
-//! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), beside what Hanare itself holds of both.
+//! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), separated from what Hanare itself holds.
 //!
-//! The kernel counts Hanare's reservations as the program's, and knows nothing of far bytes. So it is told
-//! `program's limit + what Hanare holds - far bytes`, again whenever one of the three changes, while the program is told
-//! what it set. The kernel's hard limit is left alone: a lower one could not be raised again as Hanare's mappings grow.
+//! The kernel counts Hanare's reservations as the program's, and does not count far bytes. So the kernel's limit is set
+//! to `program's limit + what Hanare holds - far bytes` whenever one of the three changes. The program sees the limit
+//! that it set. The kernel's hard limit is not changed: a lowered one could not be raised again as Hanare's mappings
+//! grow.
 //!
-//! A limit that was so adjusted has [`MARK`] in its low bits, which the kernel ignores: a process that is executed under
-//! it looks for the program's own limit in its environment ([`VARIABLE`]).
+//! An adjusted limit has [`MARK`] in its low bits, which the kernel ignores. A process that is executed under it finds
+//! the program's own limit in its environment ([`VARIABLE`]).
 //!
-//! Nothing here is locked or allocated. Threads that change the sums at the same time may set limits in any order; each
-//! looks again whether the sums are still those it set ([`tell`]), so the last one is right.
+//! Nothing here is locked or allocated. Threads that change the sums at the same time may set limits in any order. Each
+//! then checks whether the sums are still those that it used ([`enforce`]), so the last limit set is right.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -28,7 +29,7 @@ impl Kind {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Space, Self::Data];
 
-    /// The kind that the kernel has this number for.
+    /// The kind of this kernel resource number.
     #[must_use]
     pub fn of(resource: c_int) -> Option<Self> {
         match resource as u32 {
@@ -50,21 +51,21 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Limit {
-    /// What is enforced.
+    /// The enforced limit.
     pub soft: u64,
-    /// What `soft` may be raised to.
+    /// The value up to which `soft` may be raised.
     pub hard: u64,
 }
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
-/// The variable that carries the program's limits to programs it executes.
+/// The variable that carries the program's limits to programs that it executes.
 pub const VARIABLE: &str = "HANARE_LIMITS";
 
 const PAGE: u64 = 4096;
-/// In the low bits of a limit that is not the program's own.
+/// Low bits of a limit that is not the program's own.
 const MARK: u64 = 0x5a7;
-/// A limit that no process reaches, and that can be marked.
+/// A limit that no process reaches and that can carry the mark.
 const VAST: u64 = 1 << 62;
 
 fn marked(bytes: u64) -> u64 {
@@ -75,11 +76,11 @@ fn marked(bytes: u64) -> u64 {
 struct Account {
     soft: AtomicU64,
     hard: AtomicU64,
-    /// Mapped by Hanare for itself.
+    /// Bytes that Hanare has mapped for itself.
     held: AtomicU64,
-    /// Far bytes of the program's that lie in what is held.
+    /// Far bytes of the program inside the mappings that Hanare holds.
     lent: AtomicU64,
-    /// Counts changes.
+    /// Number of changes.
     changes: AtomicU32,
 }
 
@@ -94,7 +95,7 @@ impl Account {
         }
     }
 
-    /// What the kernel is to enforce.
+    /// The limit that the kernel must enforce.
     fn enforced(&self) -> u64 {
         match self.soft.load(SeqCst) {
             UNLIMITED => UNLIMITED,
@@ -110,7 +111,7 @@ static SPACE: Account = Account::new();
 static DATA: Account = Account::new();
 /// Whether the program has a limit of either kind.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-/// The process whose limits these are; 0 where nobody asked for that.
+/// The process that these limits belong to; 0 if nobody asked for them.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 fn account(kind: Kind) -> &'static Account {
@@ -124,7 +125,7 @@ fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// The kernel's limit of this process.
+/// The kernel's limit for this process.
 fn kernel_limit(kind: Kind) -> Result<Limit, Errno> {
     let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
     // SAFETY: a place of ours for the answer.
@@ -137,7 +138,8 @@ fn set_kernel_limit(kind: Kind, limit: Limit) -> Result<(), Errno> {
     unsafe { raw::syscall(libc::SYS_prlimit64, [0, kind.number(), &raw const limit as usize, 0, 0, 0]) }.map(drop)
 }
 
-/// Sets a soft limit, and the hard one with it where that is lower and may be raised; else the soft one as high as it goes.
+/// Sets a soft limit. If the hard limit is lower, raises it too if that is allowed, else sets the soft limit to the
+/// hard one.
 fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     let hard = kernel_limit(kind)?.hard;
     if soft <= hard {
@@ -146,8 +148,8 @@ fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     set_kernel_limit(kind, Limit { soft, hard: soft }).or_else(|_| set_kernel_limit(kind, Limit { soft: hard, hard }))
 }
 
-/// Tells the kernel what to enforce.
-fn tell(kind: Kind) -> Result<(), Errno> {
+/// Sets the kernel's limit.
+fn enforce(kind: Kind) -> Result<(), Errno> {
     let account = account(kind);
     loop {
         let changes = account.changes.load(SeqCst);
@@ -158,28 +160,29 @@ fn tell(kind: Kind) -> Result<(), Errno> {
     }
 }
 
-/// Changes a sum, and what the kernel enforces if there is a limit.
+/// Changes a sum and, if there is a limit, the kernel's limit.
 fn change(kind: Kind, change: impl FnOnce(&Account)) {
     let account = account(kind);
     change(account);
     if is_limited() {
         account.changes.fetch_add(1, SeqCst);
-        // The kernel refuses no soft limit below the hard one. If it did, the one before would stay, and mappings fail by it.
-        tell(kind).unwrap_or(());
+        // The kernel refuses no soft limit up to the hard one. If it did, the old limit would stay, and mappings would
+        // fail by it.
+        enforce(kind).unwrap_or(());
     }
 }
 
 // ---- what Hanare holds ----------------------------------------------------------------------------------------------
 
-/// Makes a mapping of Hanare's own, of `len` bytes, which no limit of the program's may prevent; `data` when it is private
-/// and writable.
+/// Makes one of Hanare's own mappings, of `len` bytes. No limit of the program can prevent it. `data` says that it is
+/// private and writable.
 ///
 /// # Errors
 /// `map`'s.
 pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     hold(len, data);
     let mut answer = map();
-    // A program that set a limit below what it has leaves no room for anybody.
+    // A program that set a limit below its present use leaves no room for anyone.
     if answer.is_err() && is_limited() {
         for kind in Kind::ALL {
             raise(kind);
@@ -195,7 +198,7 @@ pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, 
     answer
 }
 
-/// Hanare has `len` bytes more.
+/// Counts `len` more bytes as held by Hanare.
 pub fn hold(len: usize, data: bool) {
     for kind in kinds(data) {
         change(kind, |account| {
@@ -204,7 +207,7 @@ pub fn hold(len: usize, data: bool) {
     }
 }
 
-/// Hanare has unmapped so many bytes of what it held.
+/// Counts `len` bytes less as held by Hanare, which has unmapped them.
 pub fn give_back(len: usize, data: bool) {
     for kind in kinds(data) {
         change(kind, |account| {
@@ -217,7 +220,7 @@ fn kinds(data: bool) -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().take(if data { 2 } else { 1 })
 }
 
-/// The program has so many far bytes, in mappings of Hanare's: in all, and of those that the kernel counts as data.
+/// Sets the number of far bytes in Hanare's mappings: all of them, and those that the kernel counts as data.
 pub fn lend(space: u64, data: u64) {
     for (kind, bytes) in [(Kind::Space, space), (Kind::Data, data)] {
         if account(kind).lent.load(Relaxed) != bytes {
@@ -234,7 +237,8 @@ pub fn is_limited() -> bool {
     IS_LIMITED.load(Relaxed)
 }
 
-/// Whether `len` bytes of far memory more are within the program's limits. The kernel is asked: it knows what else there is.
+/// Whether `len` more bytes of far memory are within the program's limits. Asks the kernel, which knows all other
+/// mappings.
 #[must_use]
 pub fn has_room(len: usize) -> bool {
     if !is_limited() {
@@ -242,14 +246,14 @@ pub fn has_room(len: usize) -> bool {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a fresh mapping at a place of the kernel's choice, gone again before anybody knows of it.
+    // SAFETY: a fresh mapping at an address of the kernel's choice. It is removed before any code knows it.
     unsafe {
         let Ok(addr) = raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) else { return false };
         raw::syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).is_ok()
     }
 }
 
-/// The program's limits at its start: those of `variable` where the kernel's are marked.
+/// The program's limits at its start: those in `variable` where the kernel's are marked.
 fn at_start(variable: Option<&str>) -> Result<[Limit; 2], Errno> {
     let carried = variable.and_then(parse);
     let mut limits = [Limit { soft: UNLIMITED, hard: UNLIMITED }; 2];
@@ -267,10 +271,10 @@ fn is_marked(kernel: Limit) -> bool {
     kernel.soft % PAGE == MARK && kernel.soft != UNLIMITED
 }
 
-/// Takes this process' limits over.
+/// Starts to keep this process's limits.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn begin(variable: Option<&str>) -> Result<(), Errno> {
     for (kind, limit) in Kind::ALL.into_iter().zip(at_start(variable)?) {
         account(kind).soft.store(limit.soft, SeqCst);
@@ -278,14 +282,14 @@ pub fn begin(variable: Option<&str>) -> Result<(), Errno> {
     }
     PROCESS.store(process(), SeqCst);
     look();
-    if is_limited() { Kind::ALL.into_iter().try_for_each(tell) } else { Ok(()) }
+    if is_limited() { Kind::ALL.into_iter().try_for_each(enforce) } else { Ok(()) }
 }
 
 fn look() {
     IS_LIMITED.store(Kind::ALL.iter().any(|&kind| account(kind).soft.load(SeqCst) != UNLIMITED), SeqCst);
 }
 
-/// What the kernel counts, in bytes: all mappings, and data with stacks. `None` where no descriptor is left to ask with.
+/// Bytes that the kernel counts: all mappings, and data with stacks. `None` if there is no free descriptor to ask with.
 fn counted() -> Option<[u64; 2]> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/self/statm", flags, rustix::fs::Mode::empty()).ok()?;
@@ -296,10 +300,10 @@ fn counted() -> Option<[u64; 2]> {
     Some([pages.next()?? * PAGE, pages.nth(4)?? * PAGE])
 }
 
-/// What the kernel counts and Hanare does not hold, before a fork; [`UNLIMITED`] where it is unknown.
+/// Bytes that the kernel counts and Hanare does not hold, before a fork; [`UNLIMITED`] if unknown.
 static NEAR: [AtomicU64; 2] = [const { AtomicU64::new(UNLIMITED) }; 2];
 
-/// Before a fork of a process that has far memory: not all that Hanare holds is there in the child.
+/// Called before a fork of a process that has far memory: the child does not have all that Hanare holds.
 pub fn forking() {
     let counted = counted();
     for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -308,7 +312,7 @@ pub fn forking() {
     }
 }
 
-/// In a forked child: it has its parent's limits.
+/// In a forked child: keeps its parent's limits.
 pub fn forked() {
     if PROCESS.load(SeqCst) == 0 {
         return;
@@ -327,7 +331,8 @@ pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Whether limits are kept here for this very process: not for a child that shares its parent's memory until it executes.
+/// Whether limits are kept here for this very process, not for a child that shares its parent's memory until it
+/// executes.
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }
@@ -335,7 +340,7 @@ fn is_kept() -> bool {
 /// The limit as the program knows it.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn get(kind: Kind) -> Result<Limit, Errno> {
     let kernel = kernel_limit(kind)?;
     let is_ours = is_kept() || PROCESS.load(SeqCst) != 0 && is_marked(kernel);
@@ -347,7 +352,7 @@ pub fn get(kind: Kind) -> Result<Limit, Errno> {
 /// Sets the program's limit.
 ///
 /// # Errors
-/// As setrlimit(2).
+/// Like setrlimit(2).
 pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
     if limit.soft > limit.hard {
         return Err(Errno(libc::EINVAL));
@@ -356,7 +361,7 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
         return set_kernel_limit(kind, limit);
     }
     if !is_kept() {
-        // A child that is about to execute: far memory there needs a hard limit that is left alone, too.
+        // A child that is about to execute: far memory there needs an unchanged hard limit.
         let hard = kernel_limit(kind)?.hard;
         return set_kernel_limit(kind, Limit { soft: limit.soft.min(hard), hard });
     }
@@ -368,7 +373,7 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
     account.soft.store(limit.soft, SeqCst);
     account.changes.fetch_add(1, SeqCst);
     look();
-    tell(kind)
+    enforce(kind)
 }
 
 /// Whether this thread may raise hard limits (CAP_SYS_RESOURCE).
@@ -381,13 +386,14 @@ fn may_raise() -> bool {
     unsafe { raw::syscall(libc::SYS_capget, args) }.is_ok() && sets[0][0] & (1 << CAP_SYS_RESOURCE) != 0
 }
 
-/// Before this process becomes another program: its soft limits are the program's own. [`executing_failed`] may follow.
+/// Called before this process executes another program: makes the soft limits the program's own. [`executing_failed`]
+/// may follow.
 pub fn executing() {
     if PROCESS.load(SeqCst) == 0 || !is_limited() {
         return;
     }
     for kind in Kind::ALL {
-        // Where it cannot be told, the kernel's is marked, and the variable tells.
+        // If that cannot be done, the kernel's limit stays marked, and the variable has the value.
         let own = get(kind).map_or(UNLIMITED, |own| own.soft);
         if own != UNLIMITED {
             set_soft(kind, own).unwrap_or(());
@@ -395,7 +401,7 @@ pub fn executing() {
     }
 }
 
-/// The program stays what it is.
+/// The execution failed, so the program stays as it is.
 pub fn executing_failed() {
     if is_kept() && is_limited() {
         for kind in Kind::ALL {
@@ -404,11 +410,11 @@ pub fn executing_failed() {
     }
 }
 
-/// Raises this process' limits as far as they go, marked: they are meant for the program that it starts. Returns what that
-/// is to find in [`VARIABLE`]; `None` where nothing is limited.
+/// Raises this process's limits to the maximum and marks them: they are meant for the program that it starts. Returns
+/// that program's value of [`VARIABLE`]; `None` if nothing is limited.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn lift(variable: Option<&str>) -> Result<Option<String>, Errno> {
     let own = at_start(variable)?;
     if own.iter().all(|limit| limit.soft == UNLIMITED) {
@@ -422,7 +428,7 @@ pub fn lift(variable: Option<&str>) -> Result<Option<String>, Errno> {
     Ok(Some(String::from_utf8_lossy(&text_of(own)).into_owned()))
 }
 
-/// Raises the soft limit as far as it goes, marked. A lower one stays.
+/// Raises the soft limit to the maximum and marks it. Never lowers it.
 fn raise(kind: Kind) {
     let Ok(kernel) = kernel_limit(kind) else { return };
     let most = match kernel.hard {
@@ -430,12 +436,12 @@ fn raise(kind: Kind) {
         hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
-        // What is refused shows in the mapping that it was for.
+        // A refusal shows in the mapping that needs the room.
         set_kernel_limit(kind, Limit { soft: most, ..kernel }).unwrap_or(());
     }
 }
 
-/// The most that the soft limit can become, in bytes.
+/// The largest possible soft limit, in bytes.
 #[must_use]
 pub fn reach(kind: Kind) -> u64 {
     match kernel_limit(kind) {
@@ -449,7 +455,7 @@ pub fn reach(kind: Kind) -> u64 {
 /// Bytes of the variable's value.
 pub const VALUE_BYTES: usize = 4 * 17 - 1;
 
-/// What the variable says of the program's limits now.
+/// The variable's value for the program's present limits.
 #[must_use]
 pub fn value() -> [u8; VALUE_BYTES] {
     text_of(Kind::ALL.map(|kind| get(kind).unwrap_or(Limit { soft: UNLIMITED, hard: UNLIMITED })))

@@ -1,7 +1,6 @@
 //! Mappings: reserving address space, sharing memfds, protecting and advising ranges.
 //!
-//! Knows nothing of who uses the memory. Calls go straight to the kernel, never through an
-//! interposable `mmap`.
+//! This room does not know who uses the memory. Calls go straight to the kernel, never through an interposable `mmap`.
 
 use crate::descriptors;
 use crate::limits;
@@ -13,10 +12,10 @@ use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What failed while memory was mapped.
+/// Why memory was not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Length or alignment make no sense.
+    /// The length or alignment is invalid.
     #[error(
         "cannot map {len} bytes aligned to {align}: the length must not be 0 and the alignment must be a power of two"
     )]
@@ -26,14 +25,14 @@ pub enum MapError {
         /// The alignment asked for.
         align: usize,
     },
-    /// The kernel has no address space left for it.
+    /// The kernel has no address space left.
     #[error(
         "cannot reserve {len} bytes of address space: {errno}; check `ulimit -v`, vm.overcommit_memory and vm.max_map_count"
     )]
     Reserve {
         /// The length asked for.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A shared object could not be mapped.
@@ -45,17 +44,17 @@ pub enum MapError {
         offset: u64,
         /// The length asked for.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// A memfd could not be made or sized.
+    /// A memfd could not be created or sized.
     #[error(
         "cannot create a shared memory object of {len} bytes: {errno}; check `ulimit -n`, `ulimit -f` and the memory that is left"
     )]
     Memfd {
         /// The size asked for.
         len: u64,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -66,12 +65,12 @@ pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// Access to a range, as the bits of `mprotect(2)`.
+/// Access rights of a range, as the bits of `mprotect(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prot(pub i32);
 
 impl Prot {
-    /// Every touch traps.
+    /// Every access traps.
     pub const NONE: Self = Self(libc::PROT_NONE);
     /// Writes trap.
     pub const READ: Self = Self(libc::PROT_READ);
@@ -79,26 +78,26 @@ impl Prot {
     pub const READ_WRITE: Self = Self(libc::PROT_READ | libc::PROT_WRITE);
 }
 
-/// What `madvise(2)` is told of a range.
+/// Advice for `madvise(2)` about a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Use transparent huge pages.
     HugePage,
     /// Use no transparent huge pages.
     NoHugePage,
-    /// Leave it out of a forked child.
+    /// Exclude it from a forked child.
     DontFork,
-    /// Let a forked child have it, copy-on-write.
+    /// Give it to a forked child, copy-on-write.
     DoFork,
-    /// Let a forked child have zeroes in its place.
+    /// Give a forked child zeroes in its place.
     WipeOnFork,
     /// Drop its pages.
     DontNeed,
-    /// Drop its pages and those of the shared object beneath.
+    /// Drop its pages and those of the shared object behind it.
     Remove,
     /// Make every page present and writable.
     PopulateWrite,
-    /// Leave it out of a core dump.
+    /// Exclude it from a core dump.
     DontDump,
 }
 
@@ -112,8 +111,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Reserves `len` bytes (rounded up to pages) of private anonymous memory, readable and
-    /// writable, aligned to `align` (a power of two). Nothing is charged until it is touched.
+    /// Reserves `len` bytes (rounded up to pages) of private anonymous memory, readable and writable, aligned to
+    /// `align` (a power of two). Memory is charged only when it is accessed.
     ///
     /// # Errors
     /// [`MapError::Shape`], [`MapError::Reserve`].
@@ -121,10 +120,10 @@ impl Mapping {
         Self::private(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE)
     }
 
-    /// As [`Mapping::reserve`], page-aligned, and every touch traps.
+    /// Like [`Mapping::reserve`], page-aligned, and every access traps.
     ///
     /// # Errors
-    /// As [`Mapping::reserve`].
+    /// As for [`Mapping::reserve`].
     pub fn reserve_none(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::empty(), MapFlags::NORESERVE)
     }
@@ -132,7 +131,7 @@ impl Mapping {
     /// Maps `len` bytes of ordinary private anonymous memory, page-aligned.
     ///
     /// # Errors
-    /// As [`Mapping::reserve`].
+    /// As for [`Mapping::reserve`].
     pub fn anonymous(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::empty())
     }
@@ -152,7 +151,7 @@ impl Mapping {
             .map_err(|errno| MapError::Shared { offset, len, errno: errno.into() })
     }
 
-    /// As [`Mapping::shared`] from offset 0, at this page-aligned address and nowhere else.
+    /// Like [`Mapping::shared`] from offset 0, exactly at this page-aligned address.
     ///
     /// # Errors
     /// [`MapError::Shape`], and [`MapError::Shared`]: `EEXIST` when something is mapped there.
@@ -167,7 +166,7 @@ impl Mapping {
             .map_err(|errno| MapError::Shared { offset: 0, len, errno: errno.into() })
     }
 
-    /// As [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
+    /// Like [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
     ///
     /// # Errors
     /// [`MapError::Shape`], [`MapError::Reserve`], [`MapError::Shared`].
@@ -175,7 +174,7 @@ impl Mapping {
         let place = Self::private(len, align, ProtFlags::empty(), MapFlags::NORESERVE)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces a reservation made just now, which nobody knows of.
+        // SAFETY: replaces a reservation made just now, which no other code knows.
         let mapped = unsafe { rustix::mm::mmap(pointer(place.addr), place.len, prot, flags, fd, 0) };
         match mapped {
             Ok(_) => Ok(place),
@@ -183,8 +182,7 @@ impl Mapping {
         }
     }
 
-    /// Maps more than needed and gives the surplus at both ends back, which leaves an aligned
-    /// range.
+    /// Maps more than needed and unmaps the surplus at both ends, which leaves an aligned range.
     fn private(len: usize, align: usize, prot: ProtFlags, flags: MapFlags) -> Result<Self, MapError> {
         let shape = MapError::Shape { len, align };
         if !align.is_power_of_two() {
@@ -201,7 +199,7 @@ impl Mapping {
         let base =
             limits::holding(total, data, map).map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
-        // Owned first, so that an early return cannot lose them.
+        // Owned first, so that an early return cannot leak them.
         let mapping = Self { addr, len, data };
         drop(Self { addr: base, len: addr - base, data });
         drop(Self { addr: addr + len, len: base + total - (addr + len), data });
@@ -250,8 +248,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the range is owned by `self`. A failure (out of VMAs while splitting) only
-            // leaves it mapped.
+            // SAFETY: the range is owned by `self`. A failure (no mappings left for a split) only leaves it mapped.
             if unsafe { rustix::mm::munmap(pointer(self.addr), self.len) }.is_ok() {
                 limits::give_back(self.len, self.data);
             }
@@ -268,7 +265,7 @@ fn pointer(addr: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(addr)
 }
 
-/// Creates an anonymous shared memory object of `len` bytes, close-on-exec, that reads as zeroes.
+/// Creates an anonymous shared memory object of `len` bytes. It is close-on-exec and reads as zeroes.
 ///
 /// # Errors
 /// [`MapError::Memfd`].
@@ -276,7 +273,7 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
-    // Asked beforehand: for a file beyond the limit the kernel sends SIGXFSZ, which ends the process.
+    // Checked first: for a file beyond the limit, the kernel sends SIGXFSZ, which ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
         return Err(failed(rustix::io::Errno::FBIG));
     }
@@ -284,24 +281,24 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     Ok(descriptors::keep(fd))
 }
 
-/// Changes the access to a range of whole pages. Allocation-free and async-signal-safe.
+/// Changes the access rights of a range of whole pages. Allocation-free and async-signal-safe.
 ///
 /// # Errors
-/// `ENOMEM` when the range has holes or splitting it would pass vm.max_map_count.
+/// `ENOMEM` if the range has unmapped parts, or if splitting it would exceed vm.max_map_count.
 ///
 /// # Safety
-/// Nobody may hold a Rust reference into the range that the new access would break.
+/// No Rust reference into the range may exist that the new rights would break.
 pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
     refuse::draw(Call::Protect)?;
     let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
 }
 
 /// Advises a range of whole pages. Allocation-free and async-signal-safe.
 ///
 /// # Errors
-/// The kernel's; `EINVAL` for advice this kernel does not know.
+/// The kernel's error; `EINVAL` for advice that this kernel does not know.
 ///
 /// # Safety
 /// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, which the caller must own.
@@ -319,50 +316,52 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::WipeOnFork => Kernel::LinuxWipeOnFork,
         Advice::DontDump => Kernel::LinuxDontDump,
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { rustix::mm::madvise(pointer(addr), len, advice) }.map_err(Errno::from)
 }
 
-/// MADV_GUARD_INSTALL and MADV_GUARD_REMOVE of madvise(2), which the C library does not name yet.
+/// MADV_GUARD_INSTALL of madvise(2). The C library does not name it yet.
 const GUARD_INSTALL: usize = 102;
+/// MADV_GUARD_REMOVE, likewise.
 const GUARD_REMOVE: usize = 103;
 
-/// Makes every access to a range of whole pages of a shared mapping trap (SIGSEGV), and reads from outside fail. Takes the
-/// pages from this mapping alone: the object beneath keeps its bytes, and no mapping is split. Allocation-free and
+/// Makes every access to a range of whole pages of a shared mapping trap (SIGSEGV). Reads by other means fail. It
+/// removes the pages from this mapping alone: the object keeps its bytes, and no mapping is split. Allocation-free and
 /// async-signal-safe.
 ///
 /// # Errors
-/// `EINVAL` from a kernel that has no guards on shared memory (before 6.15), and on locked memory; `EINTR`.
+/// `EINVAL` from a kernel without guards on shared memory (before 6.15), and for locked memory; `EINTR`.
 ///
 /// # Safety
-/// Nobody may hold a Rust reference into the range. Of private memory the contents are lost.
+/// No Rust reference into the range may exist. If the memory is private, its contents are lost.
 pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { change_guards(addr, len, GUARD_INSTALL) }
 }
 
-/// Takes the guards from a range of whole pages; what has none stays as it is. Allocation-free and async-signal-safe.
+/// Removes the guards from a range of whole pages. Pages without a guard stay as they are. Allocation-free and
+/// async-signal-safe.
 ///
 /// # Errors
-/// As [`guard`].
+/// As for [`guard`].
 pub fn unguard(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents.
     unsafe { change_guards(addr, len, GUARD_REMOVE) }
 }
 
 /// # Safety
-/// As [`guard`].
+/// As for [`guard`].
 unsafe fn change_guards(addr: usize, len: usize, advice: usize) -> Result<(), Errno> {
     refuse::draw(Call::Guard)?;
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { raw::syscall(libc::SYS_madvise, [addr, len, advice, 0, 0, 0]) }.map(drop)
 }
 
-/// Replaces whatever is mapped in a range of whole pages by reserved address space where every
-/// touch traps; the old pages are freed, and any userfaultfd registration of the range ends.
+/// Replaces all mappings in a range of whole pages by reserved address space where every access traps. The old pages
+/// are freed, and any userfaultfd registration of the range ends.
 ///
 /// # Errors
-/// `ENOMEM` when it would pass vm.max_map_count.
+/// `ENOMEM` if it would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -374,10 +373,10 @@ pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reserves a range of whole pages where nothing is mapped; every touch traps.
+/// Reserves a range of whole pages where nothing is mapped. Every access traps.
 ///
 /// # Errors
-/// `EEXIST` when something is mapped there.
+/// `EEXIST` if something is mapped there.
 pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
     // SAFETY: replaces nothing.
@@ -385,11 +384,11 @@ pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Replaces whatever is mapped in a range of whole pages by private anonymous memory, readable and writable, zeroes,
-/// charged as it is touched.
+/// Replaces all mappings in a range of whole pages by private anonymous memory: readable, writable, zero, charged when
+/// accessed.
 ///
 /// # Errors
-/// `ENOMEM` when it would pass vm.max_map_count.
+/// `ENOMEM` if it would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -401,10 +400,10 @@ pub unsafe fn replace_with_anonymous(addr: usize, len: usize) -> Result<(), Errn
     Ok(())
 }
 
-/// Replaces whatever is mapped in a range of whole pages by a shared mapping of a memfd from `offset` (page-aligned).
+/// Replaces all mappings in a range of whole pages by a shared mapping of a memfd from `offset` (page-aligned).
 ///
 /// # Errors
-/// `ENOMEM` when it would pass vm.max_map_count.
+/// `ENOMEM` if it would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -422,11 +421,11 @@ pub unsafe fn replace_with_shared(
     Ok(())
 }
 
-/// Moves the mapping of a range of whole pages, pages and all, to `to`, replacing what is mapped there; nothing is mapped
+/// Moves the mapping of a range of whole pages, with its pages, to `to`. Replaces the mappings there. Nothing is mapped
 /// at `from` afterwards.
 ///
 /// # Errors
-/// `EFAULT` when the range is not one mapping, `ENOMEM` when it would pass vm.max_map_count; nothing is moved.
+/// `EFAULT` if the range is not one mapping, `ENOMEM` if it would exceed vm.max_map_count. Then nothing is moved.
 ///
 /// # Safety
 /// The caller must own both ranges, which do not overlap.
@@ -438,7 +437,7 @@ pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Frees a range of a memfd or file; it reads as zeroes afterwards and the size stays.
+/// Frees a range of a memfd or file. It reads as zeroes afterwards, and the size stays.
 ///
 /// # Errors
 /// `EOPNOTSUPP` on a file system without holes.
@@ -448,10 +447,10 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
 }
 
-/// Gives a range of a memfd or file its memory, zeroes where there was none; what is there stays.
+/// Allocates the memory of a range of a memfd or file: zeroes where there was none. Existing contents stay.
 ///
 /// # Errors
-/// `ENOSPC` and `ENOMEM` without memory for it.
+/// `ENOSPC` and `ENOMEM` if there is no memory for it.
 pub fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len).map_err(Errno::from)
 }

@@ -1,5 +1,5 @@
-//! A mark on a process that no child of it bears, however that was made: also one by a bare system call, in which no
-//! library hears of the fork, and whose copy of the parent's bookkeeping must not be used.
+//! A mark on a process that none of its children has, however they were made. No library notices a child made by a
+//! direct system call. Such a child must not use its copy of the parent's tables either.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -10,15 +10,15 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Marks this process.
 ///
 /// # Errors
-/// There is no memory, or none that a kernel before 4.14 would wipe.
+/// There is no memory, or the kernel (before 4.14) cannot wipe memory on fork.
 pub fn set() -> Result<(), MapError> {
     if MARK.load(Acquire).is_null() {
         let page = Mapping::anonymous(map::page_size())?;
-        // SAFETY: our own mapping, in which nothing is yet.
+        // SAFETY: our own mapping, which is still unused.
         unsafe { map::advise(page.addr(), page.len(), Advice::WipeOnFork) }
             .map_err(|errno| MapError::Reserve { len: page.len(), errno })?;
         MARK.store(page.addr() as *mut AtomicU32, Release);
-        // Stays as long as the process.
+        // It stays mapped as long as the process lives.
         std::mem::forget(page);
     }
     if let Some(mark) = mark() {
@@ -34,7 +34,7 @@ pub fn is_set() -> bool {
 }
 
 fn mark() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or the beginning of a page that is never unmapped; atomics hold any bits.
+    // SAFETY: null, or the beginning of a page that is never unmapped. Atomics may have any bits.
     unsafe { MARK.load(Acquire).as_ref() }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     fn a_child_by_a_bare_system_call_bears_no_mark() {
         super::set().unwrap();
         assert!(super::is_set());
-        // SAFETY: as fork; the child does nothing but end.
+        // SAFETY: as for fork. The child only ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
             // SAFETY: ends the child at once.

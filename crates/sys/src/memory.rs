@@ -1,10 +1,10 @@
-//! How much memory this process may use: the machine's, or less where a memory cgroup says so.
+//! How much memory this process may use: the machine's, or less if a memory cgroup limits it.
 
 use crate::raw::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What failed while the memory was looked up.
+/// Why the memory size is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// The file could not be read.
@@ -12,10 +12,10 @@ pub enum MemoryError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// A line is missing or not as expected.
+    /// A line is missing or malformed.
     #[error("{path} has no usable line {field:?}")]
     Field {
         /// The file.
@@ -25,23 +25,22 @@ pub enum MemoryError {
     },
 }
 
-/// Memory of the machine as this process may use it, in bytes.
+/// Memory of the machine that this process may use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The machine's memory, or the cgroup's limit if lower.
+    /// The machine's memory, or the cgroup's limit if that is lower.
     pub total_bytes: u64,
-    /// What can be taken without swapping: MemAvailable, or what the cgroup leaves if lower.
+    /// What can be used without swapping: MemAvailable, or what the cgroup leaves if that is lower.
     pub available_bytes: u64,
     /// The cgroup limit, when it is below the machine's memory.
     pub cgroup_limit_bytes: Option<u64>,
 }
 
 impl Memory {
-    /// Looks it up now.
+    /// Reads the present values.
     ///
     /// # Errors
-    /// [`MemoryError`] when `/proc/meminfo` cannot be understood. Cgroup files that are missing
-    /// mean no limit.
+    /// [`MemoryError`] if `/proc/meminfo` cannot be parsed. Missing cgroup files mean no limit.
     pub fn now() -> Result<Self, MemoryError> {
         Self::under(Path::new("/"))
     }
@@ -64,7 +63,7 @@ impl Memory {
         Ok(groups.lines().fold(machine, |memory, line| memory.within(root, line)))
     }
 
-    /// Narrowed by the cgroup that one line of `/proc/self/cgroup` names, and by those above it.
+    /// Applies the limits of the cgroup that one line of `/proc/self/cgroup` names, and of those above it.
     fn within(self, root: &Path, line: &str) -> Self {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
@@ -78,8 +77,8 @@ impl Memory {
             return self;
         };
         let top = root.join(mount);
-        // In a container the path may be the host's: then only the top, which is the container's
-        // own group, exists here.
+        // In a container, the path may be the host's. Then only the top directory exists here, which is the container's
+        // own group.
         let group = top.join(group.trim_start_matches('/'));
         group
             .ancestors()
@@ -93,7 +92,7 @@ impl Memory {
             return self;
         };
         let used = number(files.used).unwrap_or(0);
-        // File pages nobody used lately go away when memory is asked for.
+        // The kernel frees file pages that were not used recently when memory is needed.
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let reclaimable =
             stat.lines().find_map(|line| line.strip_prefix(files.inactive)?.trim().parse::<u64>().ok()).unwrap_or(0);
@@ -124,7 +123,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file tree like a machine's with 1000 MiB, 600 of them available.
+    /// A file tree like that of a machine with 1000 MiB, 600 of them available.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo = "MemTotal:        1024000 kB\nMemFree: 1 kB\nMemAvailable:     614400 kB\n";

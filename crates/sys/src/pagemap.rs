@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap`: which pages were written, which are present.
+//! `/proc/self/pagemap`: which pages were written, and which are present.
 //!
 //! See <https://docs.kernel.org/admin-guide/mm/pagemap.html>.
 
@@ -8,20 +8,20 @@ use crate::raw::{self, Errno};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What failed while the page tables were looked at.
+/// Why the page tables were not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PagemapError {
     /// The file could not be opened.
     #[error("cannot open /proc/self/pagemap: {0}; is /proc mounted?")]
     Open(Errno),
-    /// The scan was refused.
+    /// The kernel refused the scan.
     #[error("cannot scan {start:#x}..{end:#x} for written pages: {errno}; PAGEMAP_SCAN needs Linux 6.7")]
     Scan {
         /// First byte.
         start: usize,
         /// One past the last byte.
         end: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -38,17 +38,16 @@ pub struct Region {
 }
 
 impl Region {
-    /// What an output array is filled with.
+    /// The initial value for an output array.
     pub const EMPTY: Self = Self { start: 0, end: 0, categories: 0 };
 }
 
-/// What one scan found.
+/// The result of one scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
-    /// How many regions of the output were filled.
+    /// Number of output regions filled.
     pub regions: usize,
-    /// Where the walk ended; less than the `end` asked for when the output was full. Go on from
-    /// here.
+    /// Address where the walk ended. If the output was full, it is less than the `end` asked for: continue from here.
     pub walk_end: usize,
 }
 
@@ -77,8 +76,7 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// An open `/proc/self/pagemap`. It shows the process that opened it, also when used in a forked
-/// child.
+/// An open `/proc/self/pagemap`. It shows the process that opened it, even in a forked child.
 #[derive(Debug)]
 pub struct Pagemap {
     fd: OwnedFd,
@@ -101,14 +99,14 @@ impl Pagemap {
         rustix::fs::access(c"/proc/self/pagemap", rustix::fs::Access::READ_OK).is_ok()
     }
 
-    /// The same, where the program does not close it.
+    /// The same descriptor, moved to where the program does not close it.
     #[must_use]
     pub fn kept(self) -> Self {
         Self { fd: descriptors::keep(self.fd) }
     }
 
-    /// Tells for each page from `addr` on whether it has memory (or swap) of its own; pages that were never touched have
-    /// not. One element of `held` a page.
+    /// Sets each element of `held` to whether the corresponding page from `addr` on has memory or swap of its own. A page
+    /// that was never accessed has none.
     ///
     /// # Errors
     /// [`PagemapError::Open`].
@@ -132,14 +130,12 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Finds the pages of `start..end` (page-aligned, registered with
-    /// [`crate::uffd::feature::WP_ASYNC`]) written since they were last protected, and with
-    /// `wp_matching` protects them again in the same pass. Pages that are not there are neither
-    /// reported nor marked, so MOVE onto them goes on working. Allocation-free.
+    /// Finds the pages of `start..end` that were written since they were last protected. The range is page-aligned and
+    /// registered with [`crate::uffd::feature::WP_ASYNC`]. With `wp_matching`, protects them again in the same pass.
+    /// Absent pages are neither reported nor marked, so MOVE onto them still works. Allocation-free.
     ///
     /// # Errors
-    /// [`PagemapError::Scan`]: `EPERM` for memory that is not registered so, `ENOTTY` for a kernel
-    /// without it.
+    /// [`PagemapError::Scan`]: `EPERM` for memory without this registration, `ENOTTY` for a kernel without the scan.
     pub fn scan_written(
         &self,
         start: usize,
@@ -155,14 +151,12 @@ impl Pagemap {
             vec: out.as_mut_ptr() as u64,
             vec_len: out.len() as u64,
             category_mask: PAGE_IS_WRITTEN,
-            // Without this the kernel takes its fast path, which counts missing pages as written
-            // and marks them.
+            // Without this, the kernel takes its fast path, which counts missing pages as written and marks them.
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_WRITTEN,
             ..ScanArgument::default()
         };
-        // SAFETY: `argument` is a struct pm_scan_arg whose vector is `out`; protecting pages
-        // changes no contents.
+        // SAFETY: `argument` is a struct pm_scan_arg whose vector is `out`. Protecting pages changes no contents.
         let answer = unsafe { raw::ioctl(self.fd.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument as usize) };
         match answer {
             Ok(regions) => Ok(Scan { regions, walk_end: argument.walk_end as usize }),
@@ -172,7 +166,7 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Hands every run of pages of a range that are there, in memory or swapped out, to `visit` as address and length.
+    /// Calls `visit` with the address and length of every run of pages of a range that are in memory or swapped out.
     /// Needs no privilege.
     ///
     /// # Errors
@@ -223,7 +217,7 @@ impl AsFd for Pagemap {
     }
 }
 
-/// How many pages of a range are present, for tests and reports. Needs no privilege.
+/// How many pages of a range are present. For tests and reports. Needs no privilege.
 ///
 /// # Errors
 /// [`PagemapError::Open`] when the file cannot be opened or read.

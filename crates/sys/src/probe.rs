@@ -1,7 +1,6 @@
-//! Small experiments, each on a few pages of its own: does this mechanism do here what it promises?
+//! Small experiments, each on a few pages of its own: does a mechanism keep its promise on this machine?
 //!
-//! Every function answers `false` for anything that goes wrong on the way, since a mechanism that
-//! cannot even be tried cannot be used.
+//! Every function returns `false` if anything goes wrong, because a mechanism that cannot be tried cannot be used.
 
 use crate::batch::DontNeedBatch;
 use crate::features::{Attempt, Disabled};
@@ -23,12 +22,12 @@ pub(crate) fn opens(access: UffdAccess, disabled: &Disabled) -> Attempt {
     }
 }
 
-/// Whether these feature bits are granted together.
+/// Whether the kernel grants these feature bits together.
 pub(crate) fn has(access: UffdAccess, bits: u64) -> bool {
     Uffd::open(access, bits).is_ok()
 }
 
-/// A registered page and a page with a mark to fill it from.
+/// A registered page, and a page with a mark from which to fill it.
 struct Bench {
     uffd: Uffd,
     far: Mapping,
@@ -46,20 +45,20 @@ impl Bench {
     }
 
     fn copy(&self, mode: CopyMode) -> bool {
-        // SAFETY: both mappings are this experiment's own.
+        // SAFETY: both mappings belong to this experiment.
         unsafe { self.uffd.copy(self.far.addr(), self.near.addr(), self.far.len(), mode) }.is_ok()
     }
 }
 
 fn mark(mapping: &Mapping) {
-    // SAFETY: the mapping is this experiment's own, writable and a page long.
+    // SAFETY: the mapping belongs to this experiment, is writable and one page long.
     unsafe { mapping.as_ptr().write_volatile(MARK) };
 }
 
-/// Whether the page is there and marked; looks at the page table first, as touching a missing page
-/// would wait for ever.
+/// Whether the page is present and has the mark. Reads the page table first, because an access to a missing page would
+/// wait for ever.
 fn is_marked(mapping: &Mapping) -> bool {
-    // SAFETY: the mapping is this experiment's own, readable, and present, so the read cannot trap.
+    // SAFETY: the mapping belongs to this experiment, is readable, and present, so the read cannot trap.
     present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
 }
 
@@ -81,7 +80,7 @@ pub(crate) fn write_protect(access: UffdAccess) -> bool {
 pub(crate) fn move_pages(access: UffdAccess) -> bool {
     Bench::new(access, feature::MOVE, MISSING).is_some_and(|bench| {
         let (far, near) = (&bench.far, &bench.near);
-        // SAFETY: both mappings are this experiment's own.
+        // SAFETY: both mappings belong to this experiment.
         let moved = unsafe { bench.uffd.move_pages(far.addr(), near.addr(), far.len(), MoveMode::default()) };
         moved.is_ok() && is_marked(far)
     })
@@ -89,7 +88,7 @@ pub(crate) fn move_pages(access: UffdAccess) -> bool {
 
 pub(crate) fn poison(access: UffdAccess) -> bool {
     Bench::new(access, feature::POISON, MISSING).is_some_and(|bench| {
-        // SAFETY: the mapping is this experiment's own and never touched again.
+        // SAFETY: the mapping belongs to this experiment and is never accessed again.
         unsafe { bench.uffd.poison(bench.far.addr(), bench.far.len(), false) }.is_ok()
     })
 }
@@ -127,17 +126,17 @@ pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
     attempt().unwrap_or(false)
 }
 
-/// Whether a guard takes a shared page out of view, bytes and all, and gives it back.
+/// Whether a guard removes a shared page with its bytes from view, and whether removing the guard brings it back.
 pub(crate) fn guards() -> bool {
     let attempt = || {
         let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
         let view = Mapping::shared(&object, 0, page_size()).ok()?;
         mark(&view);
-        // SAFETY: the mapping is this experiment's own.
+        // SAFETY: the mapping belongs to this experiment.
         unsafe { map::guard(view.addr(), view.len()) }.ok()?;
         let away = present_pages(view.addr(), 1) == Ok(0);
         map::unguard(view.addr(), view.len()).ok()?;
-        // SAFETY: readable, a page long, and without a guard.
+        // SAFETY: readable, one page long, and without a guard.
         Some(away && unsafe { view.as_ptr().read_volatile() } == MARK)
     };
     attempt().unwrap_or(false)
@@ -149,7 +148,7 @@ pub(crate) fn process_madvise() -> bool {
         mark(&pages);
         let mut batch = DontNeedBatch::new(true);
         let mut flushed = batch.push(pages.addr(), page_size());
-        // SAFETY: the mapping is this experiment's own.
+        // SAFETY: the mapping belongs to this experiment.
         unsafe { batch.flush(|_, _, _| flushed = false) };
         Some(flushed && batch.uses_process_madvise() && present_pages(pages.addr(), 1) == Ok(0))
     };

@@ -1,4 +1,4 @@
-//! The system call instruction and the kernel's error numbers. Knows no particular call.
+//! The system call instruction and the kernel's error numbers. This room knows no particular call.
 
 use std::arch::asm;
 use std::fmt;
@@ -34,11 +34,11 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Makes a call that sets something up, and makes it again a few times where a refusal may pass: set-up calls are not
-/// worth ending a run for.
+/// Makes a call that sets something up, and repeats it a few times if a refusal may be temporary: a failed set-up call
+/// should not end a run.
 ///
 /// # Errors
-/// The last refusal.
+/// The last error.
 pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     const AGAIN_MAX: u32 = 8;
     for _ in 0..AGAIN_MAX {
@@ -50,20 +50,20 @@ pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
     call()
 }
 
-/// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
+/// Makes system call `number`. Unused arguments are zero. Does not change the C library's `errno`.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments: every pointer among them valid for what the kernel
-/// does with it.
+/// The call must be sound with these arguments. Every pointer among them must be valid for what the kernel does with
+/// it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
-    // SAFETY: the x86-64 Linux convention: number in rax, arguments in these registers, rcx and r11
-    // destroyed. What the call itself does to memory is the caller's promise.
+    // SAFETY: the x86-64 Linux convention: the number in rax, the arguments in these registers, rcx and r11 destroyed.
+    // The caller vouches for the call's effect on memory.
     unsafe {
         asm!(
             "syscall",
@@ -82,20 +82,20 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
     decode(result)
 }
 
-/// Makes system call `number`; unused arguments are zero. Leaves the C library's `errno` alone.
+/// Makes system call `number`. Unused arguments are zero. Does not change the C library's `errno`.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments: every pointer among them valid for what the kernel
-/// does with it.
+/// The call must be sound with these arguments. Every pointer among them must be valid for what the kernel does with
+/// it.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
-    // SAFETY: the AArch64 Linux convention: number in x8, arguments in x0 to x5, only x0 changed.
-    // What the call itself does to memory is the caller's promise.
+    // SAFETY: the AArch64 Linux convention: the number in x8, the arguments in x0 to x5, only x0 changed. The caller
+    // vouches for the call's effect on memory.
     unsafe {
         asm!(
             "svc #0",
@@ -112,7 +112,7 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
     decode(result)
 }
 
-/// The kernel answers errors as -4095 to -1; everything else is a result.
+/// The kernel returns errors as -4095 to -1. Everything else is a result.
 #[inline]
 fn decode(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::raw::Errno;
 use crate::refuse::{self, Call};
 
-/// Descriptors that one wait looks at.
+/// Most descriptors in one wait.
 pub const WAITED_MAX: usize = 16;
 
 /// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or the time is over. A signal may end it early.

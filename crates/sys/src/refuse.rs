@@ -1,7 +1,7 @@
-//! Refusals on purpose: in debug builds the calls of this room fail now and then, as the kernel may let them.
+//! Deliberate refusals: in debug builds, calls of this crate fail now and then, as the kernel may make them fail.
 //!
-//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` arms it. Which call fails, and with which errno, follows from the seed and the
-//! number of the call. Release builds have none of it.
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables them. The seed and the number of the call determine which call fails,
+//! and with which errno. Release builds do not contain this.
 
 use crate::raw::Errno;
 
@@ -53,14 +53,14 @@ mod armed {
     const PAGE: usize = 4096;
     const PER_MILLE_DEFAULT: u64 = 20;
 
-    /// Seed, or 0 where nothing is refused.
+    /// The seed; 0 if nothing is refused.
     static SEED: AtomicU64 = AtomicU64::new(0);
     static PER_MILLE: AtomicU64 = AtomicU64::new(0);
     static CALLS: AtomicU64 = AtomicU64::new(0);
 
-    /// Arms the refusals if `HANARE_TEST_REFUSE` asks for them.
+    /// Enables the refusals if `HANARE_TEST_REFUSE` asks for them.
     pub fn arm_from_environment() {
-        // SAFETY: a terminated name; the string is read before anything else runs that could change it.
+        // SAFETY: a terminated name. The string is read before any other code could change it.
         let text = unsafe { libc::getenv(c"HANARE_TEST_REFUSE".as_ptr()) };
         if text.is_null() {
             return;
@@ -73,7 +73,7 @@ mod armed {
         SEED.store(seed, Relaxed);
     }
 
-    /// The number that decides about the next call; `None` where nothing is refused.
+    /// The number that decides about the next call; `None` if nothing is refused.
     fn next() -> Option<u64> {
         let seed = SEED.load(Relaxed);
         if seed == 0 {
@@ -114,7 +114,7 @@ mod armed {
         Err(Errno(errnos[x as usize % errnos.len()]))
     }
 
-    /// The length of which the call is to do something: all of it, or now and then only its first pages.
+    /// Shortens the length that a call is to handle: now and then to its first pages only.
     pub(crate) fn shorten(_call: Call, len: usize) -> usize {
         match next() {
             Some(x) if len > PAGE => PAGE * (1 + x as usize % (len / PAGE)),

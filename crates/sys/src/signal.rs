@@ -1,9 +1,9 @@
 //! SIGBUS and SIGSEGV handlers for page faults, chaining to the program's own, and blocking
 //! signals.
 //!
-//! Knows what a fault signal says and nothing of pages. A handler runs with every signal blocked,
-//! on the alternate stack if the thread has one. What is not ours goes to the action that was there
-//! before, or that the program set since ([`set_chained`]), as if ours did not exist.
+//! This room knows what a fault signal says and nothing of pages. A handler runs with every signal blocked, on the
+//! alternate stack if the thread has one. A fault that is not ours goes to the previous action, or to the one that the
+//! program set since ([`set_chained`]), as if our handler did not exist.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// What failed while a handler was installed.
+/// Why a handler was not installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
     /// Only fault signals are handled here.
@@ -23,17 +23,17 @@ pub enum SignalError {
     Action {
         /// The signal.
         signal: i32,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// What a fault signal says.
+/// The information in a fault signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultInfo {
-    /// The touched address.
+    /// The accessed address.
     pub addr: usize,
-    /// Whether the touch was a write; `None` when the machine does not tell.
+    /// Whether the access was a write; `None` if the machine does not say.
     pub write: Option<bool>,
     /// `SIGBUS` or `SIGSEGV`.
     pub signal: i32,
@@ -41,23 +41,23 @@ pub struct FaultInfo {
     pub code: i32,
 }
 
-/// What a handler made of a fault.
+/// The handler's verdict on a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The page is there now: touch again.
+    /// The page is present now. Repeat the access.
     Handled,
     /// Not our memory: the program's own action applies.
     NotOurs,
 }
 
-/// Decides on a fault, in the thread that touched. It must be async-signal-safe.
+/// Decides on a fault, in the thread that caused it. It must be async-signal-safe.
 pub type FaultHandler = fn(FaultInfo) -> Verdict;
 
-/// What is kept for one fault signal.
+/// The state of one fault signal.
 struct Slot {
     /// The [`FaultHandler`], or null.
     handler: AtomicPtr<()>,
-    /// The action that applies to what is not ours. Taken with all signals blocked, always.
+    /// The action for faults that are not ours. It is always locked with all signals blocked.
     chained: LockCell<Action>,
 }
 
@@ -109,7 +109,7 @@ impl Action {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = self.handler;
         action.sa_flags = (self.flags & !SA_RESTORER) as c_int;
-        // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these lie first.
+        // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these come first.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask) };
         action
     }
@@ -117,22 +117,21 @@ impl Action {
 
 /// The kernel's 64 bits of a C library signal set.
 fn first_word(set: &libc::sigset_t) -> u64 {
-    // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these lie first.
+    // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these come first.
     unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
 }
 
 const SA_RESTORER: libc::c_ulong = 0x0400_0000;
 const KERNEL_SET_BYTES: usize = 8;
 
-/// Changes (if `new`) the action of a signal and returns the old one, past the C library's
-/// `sigaction`, which the program or our own shim may have replaced.
+/// Changes (if `new`) the action of a signal and returns the old one. Does not use the C library's `sigaction`, which
+/// the program or our own shim may have replaced.
 fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
     let new = new.map(with_restorer);
     let mut old = Action::DEFAULT;
     let new_ptr = new.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let args = [signal as usize, new_ptr, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // SAFETY: both pointers are null or valid kernel sigactions; the handlers they name were given
-    // as valid.
+    // SAFETY: both pointers are null or valid kernel sigactions. The callers vouch for the handlers in them.
     unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }.map_err(|errno| SignalError::Action { signal, errno })?;
     Ok(old)
 }
@@ -154,7 +153,7 @@ unsafe extern "C" {
     fn hanare_sys_restore_rt();
 }
 
-// rt_sigreturn, in the exact bytes by which unwinders and debuggers know a signal frame.
+// rt_sigreturn, in the exact bytes by which unwinders and debuggers recognise a signal frame.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".text",
@@ -169,8 +168,8 @@ std::arch::global_asm!(
     ".size hanare_sys_restore_rt, .-hanare_sys_restore_rt",
 );
 
-/// Puts `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV), which becomes the
-/// chained one. Installing again replaces the handler and keeps the chain.
+/// Puts `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV), which becomes the chained one. A
+/// second call replaces the handler and keeps the chained action.
 ///
 /// # Errors
 /// [`SignalError`].
@@ -181,14 +180,14 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
         let _mask = SignalMask::block_all();
         *slot.chained.lock() = present;
     }
-    // In this order a fault between the lines finds either the old action or a complete new one.
+    // With this order, a fault between the lines finds either the old action or a complete new one.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
     kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
     Ok(())
 }
 
-/// Gives the signal back to its chained action.
+/// Restores the signal's chained action.
 ///
 /// # Errors
 /// [`SignalError`].
@@ -199,7 +198,7 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     kernel_action(signal, Some(chained)).map(drop)
 }
 
-/// Has a program that `command` starts ignore these signals (bit n-1 for signal n), which this process catches.
+/// Makes a program that `command` starts ignore these signals (bit n-1 for signal n), which this process catches.
 pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
     use std::os::unix::process::CommandExt;
     if signals == 0 {
@@ -213,24 +212,24 @@ pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
             .find_map(Result::err)
             .map_or(Ok(()), |_| Err(std::io::Error::from_raw_os_error(libc::EINVAL)))
     };
-    // SAFETY: the closure makes system calls only, which may be done between fork and exec.
+    // SAFETY: the closure only makes system calls, which are allowed between fork and exec.
     unsafe { command.pre_exec(ignore) };
 }
 
-/// Whether our handler stands in front of the signal.
+/// Whether our handler is installed for the signal.
 #[must_use]
 pub fn is_installed(signal: i32) -> bool {
     kernel_action(signal, None).is_ok_and(|present| present.handler == entry as *const () as usize)
 }
 
-/// Remembers what the program wants done on `signal`, in place of letting it replace our handler;
-/// returns what it wanted before. For an interposed `sigaction`.
+/// Stores the action that the program wants for `signal`, instead of letting it replace our handler. Returns the
+/// previous one. For an interposed `sigaction`.
 ///
 /// # Errors
 /// [`SignalError::NotAFaultSignal`].
 ///
 /// # Safety
-/// The action's handler is one that sigaction(2) could be given.
+/// The action's handler must be valid for sigaction(2).
 pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
@@ -238,7 +237,7 @@ pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::
     Ok(old.to_libc())
 }
 
-/// What the program wants done on `signal`.
+/// The action that the program wants for `signal`.
 ///
 /// # Errors
 /// [`SignalError::NotAFaultSignal`].
@@ -248,10 +247,10 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
     Ok(slot.chained.lock().to_libc())
 }
 
-/// What the kernel calls. Every signal is blocked here, the C library's own too: the frame may lie on a small stack, and a
-/// fault ends by itself.
+/// The function that the kernel calls. Every signal is blocked here, including the C library's own: the frame may be on
+/// a small stack, and serving a fault ends by itself.
 extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the C library's errno of this thread; the interrupted code must find it unchanged.
+    // SAFETY: the C library's errno of this thread. The interrupted code must find it unchanged.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
@@ -272,20 +271,20 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     let handler = slot.handler.load(Ordering::Acquire);
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
     let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    // A signal somebody sent is not a fault, whatever address it carries.
+    // A signal that a process sent is not a fault, whatever address it carries.
     if handler.is_null() || code <= 0 {
         return Verdict::NotOurs;
     }
     // SAFETY: the slot only ever holds null or a FaultHandler.
     let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
-    // Far memory cannot be executed where protection is the trap: a jump there is the program's own mistake.
+    // In modes that trap by protection, far memory cannot be executed. A jump there is the program's own mistake.
     if signal == libc::SIGSEGV && is_fetch(context) {
         return Verdict::NotOurs;
     }
     handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
-/// Does what the program wants done on this signal.
+/// Does what the program wants for this signal.
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(slot) = slot(signal) else { return };
     let action = {
@@ -306,22 +305,22 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Restores the default action; the touch is repeated on return and the process dies of it. A sent
-/// signal is sent again.
+/// Restores the default action. On return, the access is repeated and the process dies of it. A sent signal is sent
+/// again.
 fn die_by_default(signal: c_int, sent: bool) {
-    // Ignored: it cannot fail for a valid signal number; if it did, the fault would come here again.
+    // Ignored: it cannot fail for a valid signal number. If it did, the fault would arrive here again.
     let _ = kernel_action(signal, Some(Action::DEFAULT));
     if sent {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
-        // Ignored: without the signal the process goes on, as if it had not been sent.
-        // SAFETY: plain integers. Blocked until our handler returns.
+        // Ignored: without the signal the process goes on, as if it had not been sent. SAFETY: plain integers. The
+        // signal is blocked until our handler returns.
         let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
 }
 
-/// Calls the program's handler with the signal mask it would have had from the kernel. It may leave
-/// by `siglongjmp`.
+/// Calls the program's handler with the signal mask that the kernel would have set. The handler may leave by
+/// `siglongjmp`.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
@@ -345,7 +344,7 @@ fn error_code(context: *mut c_void) -> Option<i64> {
     const TRAP_PAGE_FAULT: i64 = 14;
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
     let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    // SAFETY: as above; both indexes are inside the array.
+    // SAFETY: as above. Both indexes are inside the array.
     let (trap, error) = unsafe { ((*registers)[libc::REG_TRAPNO as usize], (*registers)[libc::REG_ERR as usize]) };
     (trap == TRAP_PAGE_FAULT).then_some(error)
 }
@@ -357,7 +356,7 @@ fn is_write(context: *mut c_void) -> Option<bool> {
     error_code(context).map(|error| error & WRITE != 0)
 }
 
-/// Whether the fault was of an instruction to be executed.
+/// Whether the fault was an instruction fetch.
 #[cfg(target_arch = "x86_64")]
 fn is_fetch(context: *mut c_void) -> bool {
     const FETCH: i64 = 1 << 4;
@@ -373,20 +372,20 @@ fn is_write(context: *mut c_void) -> Option<bool> {
     Some(syndrome & WRITE_NOT_READ != 0)
 }
 
-/// Whether the fault was of an instruction to be executed.
+/// Whether the fault was an instruction fetch.
 #[cfg(target_arch = "aarch64")]
 fn is_fetch(context: *mut c_void) -> bool {
     const CLASS_INSTRUCTION_ABORT_USER: u64 = 0x20;
     syndrome(context).is_some_and(|syndrome| syndrome >> 26 == CLASS_INSTRUCTION_ABORT_USER)
 }
 
-/// The syndrome register, from its record behind the registers.
+/// The syndrome register, from its record after the registers.
 #[cfg(target_arch = "aarch64")]
 fn syndrome(context: *mut c_void) -> Option<u64> {
     const ESR_MAGIC: u32 = 0x4553_5201;
     const RECORDS_BYTES: usize = 4096;
-    // The records are the last field of mcontext_t, behind pstate and aligned to 16.
-    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler; the address stays in it.
+    // The records are the last field of mcontext_t, after pstate and aligned to 16. SAFETY: the kernel passes a valid
+    // ucontext to an SA_SIGINFO handler, and the address stays inside it.
     let records = unsafe {
         let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         ((&raw const (*machine).pstate).add(1) as usize).next_multiple_of(16)
@@ -394,10 +393,10 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
     let mut offset = 0;
     while offset + 16 <= RECORDS_BYTES {
         let record: *const u32 = std::ptr::with_exposed_provenance(records + offset);
-        // SAFETY: inside the 4096 bytes of records, 4-aligned as every record is 16-aligned.
+        // SAFETY: inside the 4096 bytes of records, and 4-aligned because every record is 16-aligned.
         let (magic, size) = unsafe { (*record, *record.add(1)) };
         if magic == ESR_MAGIC {
-            // SAFETY: as above; the syndrome is the 8 bytes behind magic and size.
+            // SAFETY: as above. The syndrome is the 8 bytes after magic and size.
             return Some(unsafe { *record.add(2).cast::<u64>() });
         }
         if magic == 0 || size == 0 {
@@ -412,27 +411,27 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // Ignored: the kernel refuses bad pointers, sizes and requests only.
-    // SAFETY: both pointers are to 64-bit kernel signal sets.
+    // Ignored: the kernel refuses only bad pointers, sizes and requests. SAFETY: both pointers are to 64-bit kernel
+    // signal sets.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
 
-/// The C library's own signals: 32 cancels a thread, 33 has each thread take over a change of user or groups.
+/// The C library's own signals: 32 cancels a thread, 33 makes each thread adopt a change of user or groups.
 ///
-/// The calls behind 33 signal every thread and wait until each has answered, so a thread that blocked it would hang them
-/// for ever; nor may it be blocked while waiting for another thread, or for a lock of the C library's, which that caller
-/// holds. Its handler makes one system call and counts itself: it takes no lock, and reads nothing but the thread's own
-/// data and the caller's stack, which is never far ([`crate::stack::run_on_fresh`]). So it may run in the middle of the
-/// engine. That of 32 may end the thread, which [`Uncancelled`] puts off.
+/// Signal 33 is never blocked. The calls behind it signal every thread and wait until each has answered. A thread that
+/// blocks it hangs them for ever. It must not be blocked either while waiting for another thread, or for a lock of the
+/// C library that the caller holds. Its handler makes one system call and counts itself. It takes no lock, and reads
+/// only the thread's own data and the caller's stack, which is never far ([`crate::stack::run_on_fresh`]). So it may
+/// run in the middle of the engine. The handler of 32 may end the thread, which [`Uncancelled`] delays.
 const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// The calling thread is not cancelled until this is dropped. The C library's reads and waits are points where a cancelled
-/// thread ends, and the engine's make use of them with locks taken.
+/// Prevents cancellation of the calling thread until dropped. The C library's reads and waits are points where a
+/// cancelled thread ends, and the engine uses them while it holds locks.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled as soon as the guard is dropped"]
 pub struct Uncancelled {
@@ -441,7 +440,7 @@ pub struct Uncancelled {
 }
 
 impl Uncancelled {
-    /// Puts cancellation off.
+    /// Prevents cancellation from now on.
     pub fn begin() -> Self {
         Self { old: set_cancel_state(CANCEL_DISABLE), _not_send: PhantomData }
     }
@@ -463,10 +462,11 @@ fn set_cancel_state(state: c_int) -> c_int {
     old
 }
 
-/// Blocks every signal of the calling thread but the C library's own, and puts cancellation off, until dropped; guards nest.
+/// Blocks every signal of the calling thread except the C library's own, and prevents cancellation, until dropped.
+/// Guards nest.
 ///
-/// Fault signals are blocked too, and a fault under a blocked signal kills the process: touch no
-/// far memory meanwhile.
+/// Fault signals are blocked too, and a fault under a blocked signal kills the process. So access no far memory
+/// meanwhile.
 #[derive(Debug)]
 #[must_use = "signals are unblocked as soon as the guard is dropped"]
 pub struct SignalMask {
@@ -474,7 +474,7 @@ pub struct SignalMask {
     _not_send: PhantomData<*const ()>,
 }
 
-/// What a thread let through before a [`SignalMask`].
+/// The signals that a thread had not blocked before a [`SignalMask`].
 #[derive(Debug, Clone, Copy)]
 pub struct Unblocked {
     mask: u64,
@@ -488,7 +488,7 @@ impl SignalMask {
         Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
     }
 
-    /// Leaves the signals blocked; what was blocked before, for [`SignalMask::restore`].
+    /// Leaves the signals blocked. Returns the previous state for [`SignalMask::restore`].
     #[must_use]
     pub fn keep(self) -> Unblocked {
         let before = self.before;
@@ -496,26 +496,25 @@ impl SignalMask {
         before
     }
 
-    /// Whether a signal waits that was not blocked before. One short system call.
+    /// Whether a signal is pending that was not blocked before. One short system call.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
         let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
-        // Ignored: the kernel refuses a bad pointer or size only.
-        // SAFETY: the kernel writes a 64-bit signal set.
+        // Ignored: the kernel refuses only a bad pointer or size. SAFETY: the kernel writes a 64-bit signal set.
         let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
         waiting & !self.before.mask != 0
     }
 
-    /// Lets through again exactly what was let through before [`SignalMask::keep`].
+    /// Unblocks exactly the signals that were not blocked before [`SignalMask::keep`].
     pub fn restore(before: Unblocked) {
         set_mask(before.mask);
         set_cancel_state(before.cancel_state);
     }
 }
 
-/// A descriptor that is readable for a thread while a signal waits for it that [`SignalMask`] holds back. Nothing is read
-/// from it: the signal is delivered when the mask is dropped.
+/// A descriptor that is readable for a thread while a signal is pending that only [`SignalMask`] blocks. Nothing is
+/// read from it: the signal is delivered when the mask is dropped.
 #[derive(Debug)]
 pub struct SignalWatch {
     fd: OwnedFd,
@@ -526,17 +525,17 @@ impl SignalWatch {
     /// Watches nothing yet.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors or memory.
+    /// The kernel's error, if there are no descriptors or no memory.
     pub fn new() -> Result<Self, Errno> {
         let fd = Self::set(-1, 0)?;
-        // SAFETY: a new descriptor that nobody else owns.
+        // SAFETY: a new descriptor with no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
     }
 
-    /// Watches for what a mask holds back and would be delivered without it.
+    /// Watches for the signals that only this mask blocks.
     ///
     /// # Errors
-    /// The kernel's: `EBADF` when the program closed the descriptor.
+    /// The kernel's error: `EBADF` if the program closed the descriptor.
     pub fn watch(&self, mask: &SignalMask) -> Result<(), Errno> {
         if self.watched.load(Ordering::Relaxed) != !mask.before.mask {
             Self::set(self.fd.as_raw_fd(), !mask.before.mask)?;
@@ -548,7 +547,7 @@ impl SignalWatch {
     fn set(fd: RawFd, signals: u64) -> Result<RawFd, Errno> {
         let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
         let args = [fd as usize, &raw const signals as usize, KERNEL_SET_BYTES, flags, 0, 0];
-        // SAFETY: reads a 64-bit kernel signal set; takes a descriptor of ours, or makes one.
+        // SAFETY: reads a 64-bit kernel signal set, and takes a descriptor of ours or makes one.
         unsafe { raw::syscall(libc::SYS_signalfd4, args) }.map(|fd| fd as RawFd)
     }
 }

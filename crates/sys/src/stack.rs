@@ -1,13 +1,14 @@
-//! Stacks of our own for fault handlers: a program's alternate signal stack may have a few hundred bytes to spare.
+//! Our own stacks for fault handlers, because a program's alternate signal stack may have only a few hundred bytes
+//! left.
 
 use crate::futex::LockCell;
 use crate::map::{self, MapError, Mapping, Prot};
 use crate::raw::again;
 use std::ffi::c_void;
 
-/// Bytes of one stack, a guard page included.
+/// Bytes of one stack, including a guard page.
 const STACK_BYTES: usize = 128 << 10;
-/// Handlers that can run at once; a further one waits for a stack.
+/// Handlers that can run at once. A further one waits for a stack.
 const STACKS: usize = 64;
 
 /// A pool of stacks. Memory is charged only for what handlers really used.
@@ -21,7 +22,7 @@ struct Free {
 }
 
 impl Stacks {
-    /// Maps the stacks, each above a guard: what grows beyond one would change another's bytes.
+    /// Maps the stacks, each above a guard page. Without it, an overflow would change another stack's bytes.
     ///
     /// # Errors
     /// No address space or no mapping is left.
@@ -30,7 +31,7 @@ impl Stacks {
         let mut tops = [0; STACKS];
         for (index, top) in tops.iter_mut().enumerate() {
             let low = base + index * STACK_BYTES;
-            // SAFETY: the lowest page of a stack nobody uses yet.
+            // SAFETY: the lowest page of a stack that is not in use yet.
             again(|| unsafe { map::protect(low, map::page_size(), Prot::NONE) })
                 .map_err(|errno| MapError::Reserve { len: STACKS * STACK_BYTES, errno })?;
             *top = low + STACK_BYTES;
@@ -38,13 +39,13 @@ impl Stacks {
         Ok(Self { free: LockCell::new(Free { tops, count: STACKS }) })
     }
 
-    /// Runs `work` on one of the stacks. It must not unwind, and the calling thread's signals must be blocked, so that
-    /// nothing else comes to run on that stack.
+    /// Runs `work` on one of the stacks. `work` must not unwind. The calling thread's signals must be blocked, so that
+    /// no handler runs on that stack.
     pub fn run<F: FnOnce()>(&self, work: F) {
         let top = self.take();
         let mut work = Some(work);
-        // SAFETY: the stack is this call's alone and stays mapped; `trampoline` gets the option it expects, which outlives
-        // the call.
+        // SAFETY: only this call uses the stack, which stays mapped. `trampoline` gets the option that it expects,
+        // which outlives the call.
         unsafe { call_on(top, trampoline::<F>, (&raw mut work).cast()) };
         self.give(top);
     }
@@ -71,14 +72,14 @@ impl Stacks {
     }
 }
 
-/// Runs `work` on a stack made for this call.
+/// Runs `work` on a stack that is made for this call.
 ///
 /// # Errors
-/// No address space is left, and `work` was not run.
+/// No address space is left. `work` was not run.
 pub fn run_on_fresh<F: FnOnce()>(work: F) -> Result<(), MapError> {
     let stack = Mapping::anonymous(STACK_BYTES)?;
     let mut work = Some(work);
-    // SAFETY: the stack is this call's alone; `trampoline` gets the option it expects, which outlives the call.
+    // SAFETY: only this call uses the stack. `trampoline` gets the option that it expects, which outlives the call.
     unsafe { call_on(stack.addr() + stack.len(), trampoline::<F>, (&raw mut work).cast()) };
     Ok(())
 }
@@ -93,10 +94,10 @@ extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
 /// Calls `function(argument)` with the stack pointer at `top`.
 ///
 /// # Safety
-/// `top` is the 16-byte aligned end of a mapped stack that nobody else uses; `function` does not unwind.
+/// `top` is the 16-byte aligned end of a mapped stack that no other code uses. `function` does not unwind.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: r12 is preserved by the callee, so the old stack pointer comes back; everything a C call may change is
+    // SAFETY: the callee preserves r12, so the old stack pointer comes back. Everything that a C call may change is
     // declared.
     unsafe {
         std::arch::asm!(
@@ -119,7 +120,7 @@ unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *m
 /// As on x86-64.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: x20 is preserved by the callee, so the old stack pointer comes back; everything a C call may change is
+    // SAFETY: the callee preserves x20, so the old stack pointer comes back. Everything that a C call may change is
     // declared.
     unsafe {
         std::arch::asm!(

@@ -1,11 +1,11 @@
-//! Functions of a loaded library, found in that library itself.
+//! Finds functions of a loaded library in that library itself.
 //!
-//! A name that the dynamic linker binds may lead to whoever else defines it: allocators define even the C library's internal
-//! names. This room reads the tables of one library as it lies in memory. It calls nothing of the C library but `getauxval`,
-//! allocates nothing and takes no lock, so it may run inside the program's first `malloc`.
+//! A name that the dynamic linker binds may lead to another definition: some allocators define even the C library's
+//! internal names. This room reads the tables of one library in memory. It calls nothing of the C library except
+//! `getauxval`, allocates nothing and takes no lock, so it may run inside the program's first `malloc`.
 //!
-//! Only what was loaded with the program is found. Such libraries come first in the dynamic linker's list and never leave
-//! it, so nothing read here changes meanwhile. Every read of a library is checked against its readable segments.
+//! It finds only libraries that were loaded with the program. They come first in the dynamic linker's list and never
+//! leave it, so nothing read here changes meanwhile. Every read of a library is checked against its readable segments.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym};
 
 use crate::raw::syscall;
 
-/// More objects, and more symbols behind one hash, than any program has: a broken list ends here.
+/// Most objects searched. No program has more, so a broken list ends here.
 const OBJECTS_MAX: usize = 4096;
 const CHAIN_MAX: usize = 1 << 16;
 const ENTRIES_MAX: usize = 256;
@@ -34,10 +34,10 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 
-/// Set in a symbol's version where a name without a version does not mean it.
+/// Flag of a symbol's version: a reference without a version does not mean this symbol.
 const VERSION_HIDDEN: u16 = 0x8000;
 
-/// The beginning of the dynamic linker's `r_debug` and `link_map`, which debuggers rely on.
+/// The beginning of the dynamic linker's `r_debug` and `link_map`, whose layout debuggers rely on.
 #[repr(C)]
 struct Debug {
     version: i32,
@@ -71,12 +71,12 @@ pub struct Library {
 }
 
 impl Library {
-    /// The library that calls itself `soname`; `None` in a program that has none, or no dynamic linker.
+    /// The library with this `soname`; `None` in a program without it, or without a dynamic linker.
     #[must_use]
     pub fn loaded(soname: &CStr) -> Option<Library> {
         let mut link = first_link()?;
         for _ in 0..OBJECTS_MAX {
-            // SAFETY: the list's members are the dynamic linker's, and those from the start stay (above).
+            // SAFETY: the list's members are the dynamic linker's, and those from the start stay in it (see above).
             let object = unsafe { &*link.as_ptr() };
             let library = Image::of(object).and_then(|image| Library::of(image, object.dynamic));
             if let Some(library) = library.filter(|library| library.is_called(soname)) {
@@ -115,14 +115,14 @@ impl Library {
         self.has_text(self.soname, soname)
     }
 
-    /// Whether `text` stands at this place of the table of names.
+    /// Whether `text` is at this offset of the table of names.
     fn has_text(&self, offset: usize, text: &CStr) -> bool {
         let text = text.to_bytes_with_nul();
         let Some(start) = self.names.checked_add(offset) else { return false };
         text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
     }
 
-    /// The function of this name that a program gets which asks for no version; `None` when this library defines none.
+    /// The function that a program gets for this name without a version; `None` if this library defines none.
     #[must_use]
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let [buckets, first, filter_words, _]: [u32; 4] = self.image.read(self.hash)?;
@@ -134,7 +134,7 @@ impl Library {
         let head: u32 = self.image.read(heads.checked_add((wanted as usize).checked_rem(buckets)? * 4)?)?;
         let head = head as usize;
         for nth in (head..).take(CHAIN_MAX) {
-            // An empty bucket names a symbol before the first that is hashed.
+            // An empty bucket names a symbol before the first hashed one.
             let hash: u32 = self.image.read(chains.checked_add(nth.checked_sub(first)? * 4)?)?;
             if hash | 1 == wanted | 1
                 && let Some(found) = self.defined(nth, name)
@@ -148,7 +148,7 @@ impl Library {
         None
     }
 
-    /// Where symbol `nth` is, if it is the function of this name.
+    /// The address of symbol `nth`, if it is the function of this name.
     fn defined(&self, nth: usize, name: &CStr) -> Option<NonNull<c_void>> {
         let symbol: Elf64_Sym = self.image.read(self.symbols.checked_add(nth.checked_mul(size_of::<Elf64_Sym>())?)?)?;
         let is_function = symbol.st_info & 0xf == STT_FUNC && symbol.st_shndx != 0;
@@ -167,20 +167,21 @@ impl Library {
 }
 
 impl Image {
-    /// `None` where the object's header is not at its base, as in a program of a fixed address.
+    /// `None` if the object's header is not at its base, as in a program with a fixed address.
     fn of(object: &Link) -> Option<Image> {
         let base = object.base;
         if base == 0 || !is_mapped(base) {
             return None;
         }
-        // SAFETY: a mapped page at the base of an object. It is the object's header, which is checked before it is believed.
+        // SAFETY: a mapped page at the base of an object. It should be the object's header; that is checked before its
+        // contents are used.
         let header = unsafe { (base as *const Elf64_Ehdr).read() };
         let (start, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum).min(HEADERS_MAX));
         let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE);
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() || !fits {
             return None;
         }
-        // SAFETY: so many headers, in the page that was read.
+        // SAFETY: this number of headers is in the page that was checked.
         let headers = (0..count).map(|nth| unsafe { ((base + start) as *const Elf64_Phdr).add(nth).read_unaligned() });
         let mut image = Image { base, segments: [(0, 0); SEGMENTS_MAX] };
         let (mut places, mut is_this) = (image.segments.iter_mut(), false);
@@ -201,22 +202,23 @@ impl Image {
         })
     }
 
-    /// What lies at an address of the object; `None` outside it. For types of plain numbers, which any bytes are.
+    /// The value at an address of the object; `None` outside it. For types of plain numbers, for which any bytes are
+    /// valid.
     fn read<T: Plain>(&self, addr: usize) -> Option<T> {
-        // SAFETY: inside a readable segment, mapped as long as the object is; any bytes are a valid `T`.
+        // SAFETY: inside a readable segment, which is mapped as long as the object is. Any bytes are a valid `T`.
         self.contains(addr, size_of::<T>()).then(|| unsafe { (addr as *const T).read_unaligned() })
     }
 
-    /// The dynamic linker makes most addresses in an object's dynamic section absolute, and leaves those of the vDSO.
+    /// The dynamic linker makes most addresses in an object's dynamic section absolute, but not those of the vDSO.
     fn absolute(&self, value: usize) -> usize {
         if self.contains(value, 1) { value } else { self.base.wrapping_add(value) }
     }
 }
 
-/// Types of which any bytes are a value.
+/// Types for which any bytes are a valid value.
 ///
 /// # Safety
-/// They are.
+/// Any bytes are a valid value of the type.
 unsafe trait Plain: Copy {}
 // SAFETY: plain numbers.
 unsafe impl Plain for u8 {}
@@ -231,21 +233,21 @@ unsafe impl Plain for [u64; 2] {}
 // SAFETY: a structure of plain numbers.
 unsafe impl Plain for Elf64_Sym {}
 
-/// The head of the dynamic linker's list, by the program's own headers.
+/// The head of the dynamic linker's list, found through the program's own headers.
 fn first_link() -> Option<NonNull<Link>> {
-    // SAFETY: numbers the kernel gave this process.
+    // SAFETY: numbers that the kernel gave this process.
     let (headers, count) =
         unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
     if headers == 0 {
         return None;
     }
-    // SAFETY: the program's headers, mapped as long as it runs.
+    // SAFETY: the program's headers, which are mapped as long as it runs.
     let headers = unsafe { std::slice::from_raw_parts(headers as *const Elf64_Phdr, count) };
     let find = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
     let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);
     let dynamic = base.wrapping_add(find(libc::PT_DYNAMIC)?);
     for nth in 0..ENTRIES_MAX {
-        // SAFETY: the program's dynamic section, which ends with an entry that is null.
+        // SAFETY: the program's dynamic section, which ends with a null entry.
         let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
         match tag {
             DT_NULL => return None,
@@ -259,10 +261,10 @@ fn first_link() -> Option<NonNull<Link>> {
     None
 }
 
-/// Whether there is memory at the start of this page.
+/// Whether memory is mapped at this page.
 fn is_mapped(page: usize) -> bool {
     let mut there = 0_u8;
-    // SAFETY: mincore touches nothing of the page, and writes one byte.
+    // SAFETY: mincore accesses nothing of the page, and writes one byte.
     unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
 }
 
@@ -295,14 +297,14 @@ mod tests {
             let name = std::ffi::CString::new(format!("no_such_{nth}")).expect("a name");
             assert!(library().function(&name).is_none(), "{name:?}");
         }
-        // Data, a name that begins another, and no name.
+        // Data, a prefix of a name, and no name.
         for name in [c"environ", c"mallo", c"", c"__libc_mallocs"] {
             assert!(library().function(name).is_none(), "{name:?}");
         }
         assert!(Library::loaded(c"libnone.so.1").is_none());
     }
 
-    /// A library in an array: its hash table at the start, all else behind it.
+    /// A library in an array: its hash table at the start, everything else after it.
     fn made(words: &[u32]) -> Library {
         let start = words.as_ptr() as usize;
         let mut segments = [(0, 0); SEGMENTS_MAX];

@@ -1,4 +1,4 @@
-//! Threads of this process: identity, CPUs, number.
+//! Threads of this process: their identity, CPUs and number.
 
 use crate::descriptors;
 use crate::futex::LockCell;
@@ -15,17 +15,17 @@ pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs of the first thread that asked for a change, before that change: what the user (taskset,
-/// the batch system) allows this process.
+/// The CPUs of the first thread that asked for a change, before that change. They are what the user (taskset, the batch
+/// system) allows this process.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
-/// The kernel's id of the first thread of this process, which is the process's own.
+/// The kernel's id of the first thread of this process. It is also the process's id.
 #[must_use]
 pub fn first() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Answers the allowed CPUs and remembers them the first time.
+/// Returns the allowed CPUs. The first call stores them.
 fn allowed() -> Result<CpuSet, Errno> {
     let mut allowed = ALLOWED.lock();
     if let Some(set) = *allowed {
@@ -36,10 +36,10 @@ fn allowed() -> Result<CpuSet, Errno> {
     Ok(set)
 }
 
-/// Lets the calling thread run on these CPUs only.
+/// Restricts the calling thread to these CPUs.
 ///
 /// # Errors
-/// `EINVAL` when none of them is there, or one is beyond 1023.
+/// `EINVAL` if none of them exists, or one is beyond 1023.
 pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     allowed()?;
     let mut set = CpuSet::new();
@@ -52,17 +52,17 @@ pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &set).map_err(Errno::from)
 }
 
-/// Lets the calling thread run on every CPU this process was allowed before this module changed
-/// anything; a user's taskset is kept.
+/// Lets the calling thread run on every CPU that this process was allowed before this module changed anything. So a
+/// user's taskset is kept.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
-/// Lets the calling thread run before every ordinary one whenever it is ready (SCHED_FIFO), or no longer. `false` when
-/// the kernel refuses, as it does without CAP_SYS_NICE and with no RLIMIT_RTPRIO.
+/// With `first`, lets the calling thread run before every ordinary one whenever it is ready (SCHED_FIFO); without it,
+/// ends that. Returns `false` if the kernel refuses, as it does without CAP_SYS_NICE and RLIMIT_RTPRIO.
 #[must_use]
 pub fn set_first(first: bool) -> bool {
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
@@ -71,11 +71,12 @@ pub fn set_first(first: bool) -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
 }
 
-/// Shortest slice the kernel grants, in nanoseconds.
+/// Shortest slice that the kernel grants, in nanoseconds.
 const SLICE_MIN_NS: u64 = 100_000;
 
-/// Asks the scheduler for the shortest slices: when the calling thread wakes, it runs before one that computes has used up
-/// its own. Anybody may. `false` when the kernel refuses; before Linux 6.12 it changes nothing.
+/// Asks the scheduler for the shortest slices. When the calling thread wakes, it then runs before a computing thread
+/// has used up its slice. Needs no privilege. Returns `false` if the kernel refuses; before Linux 6.12 it has no
+/// effect.
 #[must_use]
 pub fn set_prompt() -> bool {
     // The kernel's struct sched_attr, in its first size.
@@ -90,7 +91,7 @@ pub fn set_prompt() -> bool {
         deadline_ns: u64,
         period_ns: u64,
     }
-    // SAFETY: takes and gives numbers only; 0 stands for the calling thread.
+    // SAFETY: only numbers are passed and returned. 0 stands for the calling thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let attr = Attr {
         size: size_of::<Attr>() as u32,
@@ -102,33 +103,34 @@ pub fn set_prompt() -> bool {
         deadline_ns: 0,
         period_ns: 0,
     };
-    // SAFETY: reads a struct of ours that says its size.
+    // SAFETY: reads a struct of ours that contains its size.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0 }
 }
 
-/// Says that the calling thread, and those it starts, compute (SCHED_BATCH): when one of them wakes, it lets the thread that
-/// woke it go on until it sleeps. Anybody may. `false` when it has been given another way to run than the ordinary one.
+/// Marks the calling thread, and threads that it starts, as computing ones (SCHED_BATCH). When such a thread wakes, the
+/// thread that woke it goes on until it sleeps. Needs no privilege. Returns `false` if the thread has another policy
+/// than the ordinary one.
 #[must_use]
 pub fn set_patient() -> bool {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: takes and gives numbers only; 0 stands for the calling thread.
+    // SAFETY: only numbers are passed and returned. 0 stands for the calling thread.
     let is_ordinary = unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER };
     // SAFETY: reads a struct of ours.
     is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
 }
 
-/// Lets the calling thread run only where no other wants to (nice 19). `false` when the kernel refuses.
+/// Lets the calling thread run only when no other wants to (nice 19). Returns `false` if the kernel refuses.
 #[must_use]
 pub fn set_last() -> bool {
-    // Linux keeps a nice value for each thread, and 0 stands for the calling one.
-    // SAFETY: takes and gives numbers only.
+    // Linux keeps a nice value for each thread, and 0 stands for the calling one. SAFETY: only numbers are passed and
+    // returned.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) == 0 }
 }
 
-/// Another thread of this process that may run on one CPU only, until this is dropped.
+/// Another thread of this process that is restricted to one CPU until this is dropped.
 ///
-/// What the thread was allowed before is given back as it was. The thread must not get to run meanwhile: what it, its
-/// children and its new threads then saw of their CPUs would be wrong.
+/// Dropping this restores the thread's previous CPUs. The thread must not run meanwhile: it, its children and its new
+/// threads would see wrong CPUs.
 #[derive(Debug)]
 pub struct Confined {
     tid: rustix::process::Pid,
@@ -136,8 +138,8 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Confines thread `tid` to `cpu`; `None` when it may not run there or only there, or the kernel refuses.
-    /// Allocation-free.
+    /// Restricts thread `tid` to `cpu`. Returns `None` if it may not run there, may run only there, or the kernel
+    /// refuses. Allocation-free.
     #[must_use]
     pub fn to(tid: i32, cpu: usize) -> Option<Self> {
         let tid = rustix::process::Pid::from_raw(tid)?;
@@ -154,22 +156,23 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // Ignored: it fails for a thread that is no more, or whose CPUs were taken away, which the kernel has moved then.
+        // Ignored: it fails for a thread that has ended, or whose CPUs were taken away, which the kernel has already
+        // moved.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
 }
 
-/// How many CPUs this process was allowed before this module changed anything; at least 1.
+/// How many CPUs this process was allowed before this module changed anything, at least 1.
 #[must_use]
 pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
-/// Lets the calling thread, and those it starts from now on, run on one of `shares` equal shares of the CPUs this process
-/// was allowed before this module changed anything: the one of that number, from 0.
+/// Restricts the calling thread, and threads that it starts from now on, to one of `shares` equal shares of the CPUs
+/// that this process was allowed before this module changed anything. Shares are numbered from 0.
 ///
 /// # Errors
-/// `EINVAL` when there are fewer CPUs than shares, or no share of that number; or the kernel's.
+/// `EINVAL` if there are fewer CPUs than shares, or no share of that number; or the kernel's error.
 pub fn set_affinity_share(share: usize, shares: usize) -> Result<(), Errno> {
     let set = allowed()?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
@@ -179,21 +182,21 @@ pub fn set_affinity_share(share: usize, shares: usize) -> Result<(), Errno> {
     set_affinity(&cpus[share * cpus.len() / shares..(share + 1) * cpus.len() / shares])
 }
 
-/// The CPU the calling thread runs on at this moment.
+/// The CPU that the calling thread runs on at this moment.
 #[must_use]
 pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// The CPU thread `tid` of this process ran on last; `None` when there is no such thread.
-/// Allocation-free. Opening the file is most of its cost: who asks often keeps a [`CpuWatch`].
+/// The CPU that thread `tid` of this process last ran on; `None` if there is no such thread. Allocation-free. Opening
+/// the file is most of the cost, so keep a [`CpuWatch`] for frequent calls.
 #[must_use]
 pub fn cpu_of(tid: i32) -> Option<usize> {
     CpuWatch::open(tid)?.cpu()
 }
 
-/// Where the kernel keeps the CPU of a thread: its restartable-sequences area, which the C library registers
-/// (glibc 2.35 on) and the kernel writes each time the thread returns to the program.
+/// The place where the kernel stores the CPU of a thread: its restartable-sequences area. The C library registers it
+/// (glibc 2.35 on), and the kernel writes it each time the thread returns to the program.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuCell {
     tid: i32,
@@ -201,15 +204,15 @@ pub struct CpuCell {
 }
 
 impl CpuCell {
-    /// The calling thread's, which must be the first of its process: that one's area is never freed. `None` for any
-    /// other thread, and where the C library keeps none.
+    /// The cell of the calling thread, which must be the first of its process, because only that one's area is never
+    /// freed. `None` for any other thread, and if the C library registers none.
     #[must_use]
     pub fn of_first_thread() -> Option<Self> {
         let tid = gettid();
         if tid != rustix::process::getpid().as_raw_nonzero().get() {
             return None;
         }
-        // SAFETY: a lookup by name; both symbols are plain integers where they exist.
+        // SAFETY: a lookup by name. Both symbols are plain integers where they exist.
         let (offset, size) = unsafe {
             (
                 libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?,
@@ -219,22 +222,22 @@ impl CpuCell {
         if *size < 8 {
             return None;
         }
-        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers; the area lives as long as the process, and
+        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers. The area lives as long as the process, and
         // is only read, atomically.
         let cpu = unsafe { &*thread_pointer().wrapping_offset(*offset).wrapping_add(4).cast::<AtomicU32>() };
         Some(Self { tid, cpu })
     }
 
-    /// The CPU that thread `tid` returned to the program on last; `None` when this is the cell of another thread.
+    /// The CPU on which thread `tid` last returned to the program; `None` if this is the cell of another thread.
     #[must_use]
     pub fn cpu(&self, tid: i32) -> Option<usize> {
         let cpu = self.cpu.load(Ordering::Relaxed);
-        // Unregistered is told by negative numbers.
+        // Negative numbers mean unregistered.
         (tid == self.tid && cpu < 1 << 16).then_some(cpu as usize)
     }
 }
 
-/// The base that thread-local storage is addressed from.
+/// The base address of thread-local storage.
 fn thread_pointer() -> *mut u8 {
     let pointer: *mut u8;
     #[cfg(target_arch = "x86_64")]
@@ -250,14 +253,14 @@ fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-/// Tells again and again on which CPU one thread of this process ran last.
+/// Reports repeatedly on which CPU one thread of this process last ran.
 #[derive(Debug)]
 pub struct CpuWatch {
     stat: OwnedFd,
 }
 
 impl CpuWatch {
-    /// Watches thread `tid`; `None` when there is no such thread. Allocation-free.
+    /// Watches thread `tid`; `None` if there is no such thread. Allocation-free.
     #[must_use]
     pub fn open(tid: i32) -> Option<Self> {
         let mut path = [0u8; 64];
@@ -267,7 +270,7 @@ impl CpuWatch {
         Some(Self { stat: descriptors::keep(stat) })
     }
 
-    /// The CPU it ran on last; `None` when the thread has ended. Allocation-free.
+    /// The CPU that it last ran on; `None` if the thread has ended. Allocation-free.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         let mut text = [0u8; 1024];
@@ -281,24 +284,26 @@ fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
     std::str::from_utf8(stat_field(stat, 39)?).ok()?.trim_end().parse().ok()
 }
 
-/// Field `number`, from 3 on, of a stat line. The name in field 2 may hold anything, so counting starts behind the last
-/// parenthesis, with field 3.
+/// Field `number`, from 3 on, of a stat line. The name in field 2 may contain anything, so counting starts after the
+/// last parenthesis, with field 3.
 fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(number - 3)
 }
 
-/// The descriptor that [`count`] keeps, its process and its inode: a fork or a program that closes
-/// descriptors it did not open is noticed by a mismatch, and the descriptor opened anew.
+/// The descriptor that [`count`] keeps. A mismatch of process or inode shows that a fork happened or that the program
+/// closed it, and it is opened again.
 static TASK_FD: AtomicI32 = AtomicI32::new(-1);
+/// The process that opened it.
 static TASK_PID: AtomicI32 = AtomicI32::new(0);
+/// The inode of the directory.
 static TASK_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds of CPU time that a thread of this process has run so far: the same twice means that it did not run between.
-/// `None` when there is no such thread. One short system call.
+/// Nanoseconds of CPU time that a thread of this process has used. The same value twice means that it did not run in
+/// between. `None` if there is no such thread. One short system call.
 #[must_use]
 pub fn run_ns(tid: i32) -> Option<u64> {
-    // The kernel's form of a clock that belongs to a thread (CPUCLOCK_PERTHREAD) and counts what the scheduler gave it
+    // The kernel's number for a thread's clock (CPUCLOCK_PERTHREAD) that counts the time the scheduler gave it
     // (CPUCLOCK_SCHED).
     let clock = (!tid << 3) | 4 | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -307,8 +312,8 @@ pub fn run_ns(tid: i32) -> Option<u64> {
     ok.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// How many threads this process has; at least 1. Two short system calls and no allocation. `usize::MAX` when it cannot be
-/// known: who asks acts on being alone, and must not do so by mistake.
+/// How many threads this process has, at least 1. Two short system calls and no allocation. Returns `usize::MAX` if the
+/// number is unknown, because callers act on being alone and must not do so by mistake.
 #[must_use]
 pub fn count() -> usize {
     count_by_kept_fd().or_else(count_by_new_fd).unwrap_or(usize::MAX)
@@ -320,14 +325,13 @@ fn count_by_kept_fd() -> Option<usize> {
     if fd < 0 || TASK_PID.load(Ordering::Relaxed) != pid {
         return None;
     }
-    // SAFETY: used for one fstat only. If the program closed or reused the number, fstat fails or
-    // the inode differs.
+    // SAFETY: only used for an fstat. If the program closed or reused the number, fstat fails or the inode differs.
     let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
-/// Opens the directory and keeps it. A descriptor kept before is closed if it is still Hanare's: in a forked child it is its
-/// parent's. When two threads get here at once, one mismatch and one more opening at worst follow.
+/// Opens the directory and keeps the descriptor. Closes the previous one if it is still Hanare's: in a forked child it
+/// is the parent's. If two threads do this at once, the worst result is one mismatch and one more opening.
 fn count_by_new_fd() -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
@@ -336,29 +340,30 @@ fn count_by_new_fd() -> Option<usize> {
     TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
-        // Ignored: the kernel closes the descriptor whatever it answers.
-        // SAFETY: kept here before, open still, and taken out by this thread alone.
+        // Ignored: the kernel closes the descriptor whatever it returns. SAFETY: kept here before, still open, and
+        // taken out by this thread alone.
         drop(unsafe { OwnedFd::from_raw_fd(before) });
     }
     Some(threads_of(stat.st_nlink))
 }
 
 fn inode_of(fd: RawFd) -> Option<u64> {
-    // SAFETY: used for one fstat only, which fails for a number that is not open.
+    // SAFETY: only used for an fstat, which fails for a number that is not open.
     rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }
 
-/// A task directory has a link for each thread besides its own two.
+/// A task directory has one link for each thread besides its own two.
 fn threads_of(links: impl Into<u64>) -> usize {
     (links.into().saturating_sub(2) as usize).max(1)
 }
 
-/// Where the C library counts its threads: when the last one ends it ends the process. Null before [`find_counted`], or for
-/// good where it does not say.
+/// The C library's count of threads: when its last thread ends, it ends the process. Null before [`find_counted`], or
+/// for good if the C library does not export it.
 static COUNTED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up where the C library counts its threads: a name that it exports for debuggers. Before the first [`Uncounted`],
-/// and not in that thread: a lookup takes the dynamic linker's lock, which who waits for the thread may hold.
+/// Finds the C library's count of threads by a name that it exports for debuggers. Call it before the first
+/// [`Uncounted`], in another thread: a lookup takes the dynamic linker's lock, and a thread that waits for the
+/// uncounted one may hold that lock.
 pub fn find_counted() {
     if COUNTED.load(Ordering::Acquire).is_null() {
         // SAFETY: a plain lookup with a terminated name.
@@ -367,18 +372,18 @@ pub fn find_counted() {
     }
 }
 
-/// While it lives the calling thread is none of those that the C library waits for before it ends the process.
+/// While this lives, the C library does not wait for the calling thread before it ends the process.
 #[derive(Debug)]
 pub struct Uncounted(Option<&'static AtomicU32>);
 
 impl Uncounted {
-    /// The calling thread is not counted from now on. Another one must be, until this has returned.
+    /// Removes the calling thread from the count. Another thread must be counted until this has returned.
     #[must_use]
     #[allow(clippy::new_without_default)] // it changes what the process counts
     pub fn new() -> Self {
-        // SAFETY: null, or a variable of the C library's: an aligned number that it only changes atomically.
+        // SAFETY: null, or a variable of the C library: an aligned number that it only changes atomically.
         let counted = unsafe { COUNTED.load(Ordering::Acquire).as_ref() };
-        // Never to zero, which only the end of a thread leads to.
+        // Never to zero, which only the end of a thread may cause.
         let less = |count: u32| count.checked_sub(1).filter(|&left| left > 0);
         Self(counted.filter(|counted| counted.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()))
     }
@@ -392,7 +397,7 @@ impl Drop for Uncounted {
     }
 }
 
-/// The code with which the first thread of this process ended, as `wait` tells it, when it has ended while others run on.
+/// The exit code of this process's first thread in the form of `wait`, if that thread has ended while others run.
 /// Allocation-free.
 #[must_use]
 pub fn first_ended() -> Option<i32> {
@@ -402,7 +407,7 @@ pub fn first_ended() -> Option<i32> {
     ended_with(&text[..len])
 }
 
-/// Field 52 (`exit_code`) of the stat line of what has ended, see `proc_pid_stat(5)`.
+/// Field 52 (`exit_code`) of the stat line of a thread that has ended, see `proc_pid_stat(5)`.
 fn ended_with(stat: &[u8]) -> Option<i32> {
     let state = stat_field(stat, 3)?;
     if !matches!(state, b"Z" | b"X") {
@@ -411,13 +416,13 @@ fn ended_with(stat: &[u8]) -> Option<i32> {
     std::str::from_utf8(stat_field(stat, 52)?).ok()?.trim_end().parse().ok()
 }
 
-/// Names the calling thread as `ps -L` and `top -H` show it; cut to 15 bytes.
+/// Sets the calling thread's name for `ps -L` and `top -H`, cut to 15 bytes.
 pub fn set_name(name: &str) {
     let mut bytes = [0u8; 16];
     let len = name.len().min(15);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
-        // Ignored: a name is decoration.
+        // Ignored: a name has no effect.
         let _ = rustix::thread::set_name(name);
     }
 }

@@ -1,7 +1,8 @@
 //! The same-host link: the session's slots lie in files that the server hands over, and the client copies by itself.
 //!
-//! No request and no wake-up stands between a page and its slot. The client asks only for more slots, in large runs,
-//! and gives them back. It keeps its own table of what lies where.
+//! The client copies a page to or from its slot without a request and without waking the server. It asks the server
+//! only for more slots, in large runs, and returns them the same way. The client itself keeps the table that maps pages
+//! to slots.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,32 +10,33 @@ use std::path::Path;
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorCode, LinkError};
 use crate::frame::{HEADER_BYTES, Header, Kind};
-use crate::handshake::{Welcomed, Wish, connect, connect_through, send_control};
+use crate::handshake::{ConnectOptions, Welcomed, connect, connect_through, send_control};
 use crate::inbox::Inbox;
 use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
 use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
 
-/// ATTACHED code bit: a third file, the spill file, comes along.
+/// Bit of ATTACHED's code: the message carries a third file, the spill file.
 pub const ATTACHED_SPILL: u32 = 1;
 
-/// A same-host session's files and its control connection. When it is dropped, or its process dies, the server takes
-/// all of the session's memory back.
+/// A same-host session's files and its control connection. The server takes all of the session's memory back when this
+/// is dropped or its process dies.
 #[derive(Debug)]
 pub struct Attachment {
-    /// The slots in memory. Its size is final and sealed: as many slots as the server's whole memory limit, so that it
-    /// can be mapped once. Use only slots that were granted.
+    /// The file of the slots in memory. Its size is final and sealed: it has room for the server's whole memory limit,
+    /// so that a client maps it once. Use only slots that were granted.
     pub memfd: OwnedFd,
-    /// The slots on disk; it grows before slots are granted, and is to be read and written, not mapped.
+    /// The file of the slots on disk. It grows before slots are granted. Read and write it; do not map it.
     pub spill: Option<OwnedFd>,
-    /// Opens further links to this server, also where its path is out of reach: see [`Attachment::open_through`].
+    /// A socket that opens further links to this server, even where its path cannot be reached: see
+    /// [`Attachment::open_through`].
     pub door: OwnedFd,
     /// The bytes of one slot.
     pub slot_size: u32,
-    /// Bytes the server could hold when it answered, memory and spill together.
+    /// Bytes that the server could hold when it answered, memory and spill together.
     pub capacity_bytes: u64,
-    /// Bytes it could still hold, beyond what is granted, when it last answered.
+    /// Bytes beyond those granted that the server could hold when it last answered.
     pub capacity_left_bytes: u64,
     identity: (u64, [u8; TOKEN_BYTES]),
     control: Socket,
@@ -54,14 +56,14 @@ impl Attachment {
         Attachment::begin(By::Path(path), slot_size, None)
     }
 
-    /// Opens a same-host session with the server whose [door](Self::door) this is. It works also where the server's path
-    /// is out of reach: in another root or mount namespace, or as another user.
+    /// Opens a same-host session with the server that handed out this [door](Self::door). This works also where the
+    /// server's path cannot be reached: in another root or mount namespace, or as another user.
     pub fn open_through(door: BorrowedFd<'_>, slot_size: u32) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(door), slot_size, None)
     }
 
-    /// Opens a same-host session on the very files of this one, in which every slot granted to this one is granted too.
-    /// Such a slot may be read by both and written by neither; it is free when both have given it back.
+    /// Opens a same-host session on the files of this one. Every slot granted to this session is granted to the new one
+    /// too. Both may read such a slot, and neither may write it. It is free when both have given it back.
     pub fn open_clone(&self) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(self.door.as_fd()), self.slot_size, Some(self.identity))
     }
@@ -70,7 +72,7 @@ impl Attachment {
         if !slot_size_is_valid(slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
-        let wish = Wish {
+        let options = ConnectOptions {
             role: Role::Attach,
             slot_size,
             payload_crc: false,
@@ -81,8 +83,8 @@ impl Attachment {
             silent_timeout: SILENT_SAME_HOST,
         };
         let Welcomed { socket, inbox, welcome } = match by {
-            By::Path(path) => connect(&Endpoint::Unix(path.to_owned()), &wish)?,
-            By::Door(door) => connect_through(door, &wish)?,
+            By::Path(path) => connect(&Endpoint::Unix(path.to_owned()), &options)?,
+            By::Door(door) => connect_through(door, &options)?,
         };
         send_control(&socket, Kind::Attach, 0, &[])?;
         let mut raw = [0; HEADER_BYTES];
@@ -109,16 +111,16 @@ impl Attachment {
         }
     }
 
-    /// Asks for `n_slots` more slots and waits for the answer. The runs hold at least one slot and at most as many as
-    /// asked for (fewer when the server runs short or its free runs are many and small); [`LinkError::Full`] when none
-    /// is left. Granted slots read as zeroes until written.
+    /// Asks for `n_slots` more slots and waits for the answer. The runs hold between one and `n_slots` slots: fewer
+    /// than asked for when the server runs short, or when its free runs are many and small. Fails with
+    /// [`LinkError::Full`] when no slot is left. Granted slots read as zeroes until written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; GRANT_RUNS_MAX];
         let count = self.grant_into(n_slots, &mut runs)?;
         Ok(runs[..count].to_vec())
     }
 
-    /// Like [`Attachment::grant`], without allocating: fills `runs` and says how many there are.
+    /// Like [`Attachment::grant`], without allocating: fills `runs` and returns how many it filled.
     pub fn grant_into(&mut self, n_slots: u32, runs: &mut [Grant; GRANT_RUNS_MAX]) -> Result<usize, LinkError> {
         let mut payload = [0; CONTROL_MAX];
         let length = self.ask(Kind::GrantRequest, Kind::Grant, &n_slots.to_le_bytes(), &mut payload)?;
@@ -133,8 +135,8 @@ impl Attachment {
         if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
     }
 
-    /// Gives runs of granted slots back, at most [`GRANT_RUNS_MAX`]; their bytes are gone, unless a clone of the session
-    /// has them too. Waits for the server's answer. Does not allocate.
+    /// Gives runs of granted slots back, at most [`GRANT_RUNS_MAX`], and waits for the server's answer. Their bytes are
+    /// lost unless a clone of the session holds them too. Does not allocate.
     pub fn give_back_runs(&mut self, runs: &[Grant]) -> Result<(), LinkError> {
         let mut payload = [0; GRANT_RUNS_MAX * GRANT_BYTES];
         if runs.is_empty() || runs.len() > GRANT_RUNS_MAX {
@@ -146,18 +148,18 @@ impl Attachment {
         self.ask(Kind::Return, Kind::Done, &payload[..runs.len() * GRANT_BYTES], &mut []).map(|_| ())
     }
 
-    /// As [`Attachment::give_back_runs`], of one run.
+    /// Like [`Attachment::give_back_runs`], for one run.
     pub fn give_back(&mut self, first_slot: u32, count: u32, place: Place) -> Result<(), LinkError> {
         self.give_back_runs(&[Grant { place, first_slot, count }])
     }
 
-    /// Asks what the server could still hold beyond what is granted, in bytes, and waits for the answer.
+    /// Asks the server how many bytes beyond those granted it could hold, and waits for the answer.
     pub fn capacity_left(&mut self) -> Result<u64, LinkError> {
         self.ask(Kind::Ping, Kind::Pong, &[], &mut [])?;
         Ok(self.capacity_left_bytes)
     }
 
-    /// Whether the server still runs; asks the kernel only.
+    /// Whether the server still runs. Asks the kernel only.
     pub fn is_alive(&self) -> bool {
         self.control.is_open()
     }
@@ -171,7 +173,7 @@ impl Attachment {
         self.tag += 1;
         send_control(&self.control, request, self.tag, payload)?;
         let mut progress = Progress::of(&self.control);
-        // An ERROR is read apart from its text, for `into` may have no room for it.
+        // The text of an ERROR is received into its own buffer, because `into` may be too small for it.
         let header = loop {
             if let Some(header) = self.inbox.header()? {
                 break header;

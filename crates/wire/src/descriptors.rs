@@ -1,17 +1,18 @@
-//! Where a client wants its ends of the links to be among its descriptors.
+//! Where the client's connections lie among the descriptors of its process.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 static KEEPER: OnceLock<fn(OwnedFd) -> OwnedFd> = OnceLock::new();
 
-/// Has every descriptor that a client's end of a link gets from now on handed to `keeper`, which may give another for it: a
-/// program that closes what it does not know must not close links. The first call counts.
+/// Passes every descriptor that a connection of this process gets from now on to `keeper`, which may return another one
+/// in its place. A program that closes descriptors it does not know must not close these connections. Only the first
+/// call has an effect.
 pub fn keep_descriptors_by(keeper: fn(OwnedFd) -> OwnedFd) {
     KEEPER.get_or_init(|| keeper);
 }
 
-/// The descriptor to be used for this one.
+/// The descriptor to use instead of `fd`, as the keeper says.
 pub(crate) fn kept(fd: OwnedFd) -> OwnedFd {
     match KEEPER.get() {
         Some(keeper) => keeper(fd),

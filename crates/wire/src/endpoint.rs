@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The TCP port when an address names none.
+/// TCP port of an address that names none.
 pub const DEFAULT_PORT: u16 = 7441;
 
 /// An address of a memory server: `host:port`, `host`, `[v6]:port`, or a path of an AF_UNIX socket (`unix:PATH`, or
@@ -53,7 +53,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Splits `host:port`, `[v6]:port`, `host`, `[v6]`; a bare v6 address without brackets has no clear port.
+/// Splits `host:port`, `[v6]:port`, `host` and `[v6]`. The port of an IPv6 address without brackets is ambiguous.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     if text.starts_with('[') {
         let Some(end) = text.find(']') else {
@@ -83,7 +83,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether bytes to it never leave this host: an AF_UNIX path, or a name that resolves to loopback addresses only.
+    /// Whether bytes sent to it never leave this host: an AF_UNIX path, or a name that resolves to loopback addresses
+    /// only.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,

@@ -1,4 +1,4 @@
-//! What can go wrong on a link, in words that say what to do next.
+//! What can go wrong on a link. Each message says what to do next.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Keeps as much of `text` as fits, cut at a character's edge.
+    /// Keeps the longest beginning of `text` that fits, cut at a character boundary.
     pub fn new(text: &str) -> Text {
         let mut length = text.len().min(TEXT_MAX);
         while !text.is_char_boundary(length) {
@@ -23,7 +23,7 @@ impl Text {
         Text { length: length as u8, bytes }
     }
 
-    /// A text from a peer: its valid beginning, control characters replaced by `?`.
+    /// A text from a peer: its longest valid beginning, with control characters replaced by `?`.
     pub fn from_peer(raw: &[u8]) -> Text {
         let raw = &raw[..raw.len().min(TEXT_MAX)];
         let valid = match std::str::from_utf8(raw) {
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Text {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// The range lies in a slot this session never wrote (or the server is not the one that held it).
+    /// The session never wrote part of the range, or wrote it to another server.
     NotHeld = 1,
     /// Memory and spill file are used up.
     Full = 2,
@@ -75,12 +75,12 @@ pub enum ErrorCode {
     Spill = 6,
     /// A frame that this connection's role does not allow; the server closes the connection.
     NotAllowed = 7,
-    /// This session holds as much as its quota allows, though the server may have room.
+    /// This session holds all that its quota allows, even if the server has room.
     OverQuota = 8,
 }
 
 impl ErrorCode {
-    /// The code on the wire as a code of this version.
+    /// The error that a number on the wire stands for, if this version knows it.
     pub fn from_wire(code: u32) -> Option<ErrorCode> {
         use ErrorCode::*;
         [NotHeld, Full, BadRange, BadFrame, Checksum, Spill, NotAllowed, OverQuota]
@@ -104,7 +104,7 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// A link's failure. Making one of the kinds that the fault path can meet allocates nothing.
+/// A link's failure. The kinds that the fault path can meet are made without allocating.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -115,13 +115,13 @@ pub enum LinkError {
     Unreachable {
         /// The address as the user gave it.
         endpoint: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The server answered and said no.
     #[error("the memory server refused the session: {reason}")]
     Refused {
-        /// The server's (or this side's) reason, which names the remedy.
+        /// The reason, by the server or by this side. It names the remedy.
         reason: String,
     },
     /// The two sides speak different versions.
@@ -131,7 +131,7 @@ pub enum LinkError {
     Version {
         /// The peer's version.
         theirs: u16,
-        /// Our version.
+        /// This side's version.
         ours: u16,
     },
     /// The peer sent something that is not the protocol.
@@ -142,7 +142,7 @@ pub enum LinkError {
         /// What was wrong.
         what: &'static str,
     },
-    /// Nothing came, and nothing could be sent, for too long.
+    /// A transfer made no progress for too long, in either direction.
     #[error("the memory server has been silent for {seconds} s; check that it still runs and the network to it")]
     Silent {
         /// How long this side waited.
@@ -154,7 +154,7 @@ pub enum LinkError {
     /// No memory and no spill space left.
     #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]
     Full,
-    /// The server holds as much for this client as it is willing to.
+    /// The quota of this client is used up.
     #[error(
         "this client's quota at the memory server is used up; give the server a larger --client-quota, or name a further one"
     )]
@@ -166,10 +166,10 @@ pub enum LinkError {
         tag: u64,
         /// Which error.
         code: ErrorCode,
-        /// The server's words.
+        /// The server's text.
         text: Text,
     },
-    /// The caller broke this side's contract; nothing was sent.
+    /// The caller broke this side's contract. Nothing was sent.
     #[error("a request was not sent: {what}; this is a bug of the caller")]
     Misuse {
         /// Which rule.
@@ -178,9 +178,9 @@ pub enum LinkError {
     /// The system failed.
     #[error("{what} failed: {source}; free what the system ran out of and try again")]
     Io {
-        /// The call.
+        /// The call that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -189,7 +189,7 @@ impl LinkError {
     pub(crate) fn io(what: &'static str, errno: rustix::io::Errno) -> LinkError {
         use rustix::io::Errno;
         match errno {
-            // A reset, and a TCP_USER_TIMEOUT that ran out, both mean that nobody is there any more.
+            // A reset and an expired TCP_USER_TIMEOUT both mean that the peer is gone.
             Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT | Errno::NOTCONN | Errno::CONNABORTED => LinkError::Closed,
             _ => LinkError::Io { what, source: errno.into() },
         }

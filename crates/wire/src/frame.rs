@@ -1,7 +1,7 @@
 //! The frame: a fixed little-endian header of 40 bytes, then the payload its kind allows.
 //!
-//! `docs/wire-format.md` draws it. A header decodes only when every field is possible for its kind, so that the length
-//! of a payload is bounded before anyone waits for it or makes room for it.
+//! `docs/wire-format.md` draws it. A header decodes only when every field is possible for its kind. The payload's
+//! length is therefore bounded before the receiver waits for it or makes room for it.
 
 use crate::error::LinkError;
 use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 4] = *b"HNRE";
 pub const VERSION: u16 = 1;
 /// The bytes of a header.
 pub const HEADER_BYTES: usize = 40;
-/// Where a header has its kind.
+/// Offset of the kind in a header, in bytes.
 pub(crate) const KIND_AT: usize = 6;
 /// Flag: `payload_crc` is the CRC-32 of the payload.
 pub const FLAG_PAYLOAD_CRC: u8 = 1;
@@ -30,7 +30,7 @@ pub enum Kind {
     Proof = 3,
     /// Server: the connection may be used.
     Welcome = 4,
-    /// Server: it may not, and why; the connection closes.
+    /// Server: the connection may not be used, and why. The server then closes it.
     Refused = 5,
     /// Client: send this range.
     Read = 16,
@@ -44,21 +44,21 @@ pub enum Kind {
     Discard = 20,
     /// Server: the request with this tag failed.
     Error = 21,
-    /// Client: what do you hold?
+    /// Client: report what the server holds.
     Status = 32,
     /// Server: the answer.
     StatusReply = 33,
-    /// Client: are you there?
+    /// Client: answer with a PONG.
     Ping = 34,
-    /// Server: yes.
+    /// Server: the answer to a PING.
     Pong = 35,
-    /// Client: which sessions are open, from the number behind `offset` on?
+    /// Client: list the open sessions whose number is above `offset`.
     Sessions = 36,
     /// Server: some of them.
     SessionsReply = 37,
     /// Client, same host: hand over the session's files.
     Attach = 48,
-    /// Server: here they are (as SCM_RIGHTS).
+    /// Server: the files, passed as SCM_RIGHTS.
     Attached = 49,
     /// Client, same host: grant this many more slots.
     GrantRequest = 50,
@@ -66,19 +66,19 @@ pub enum Kind {
     Grant = 51,
     /// Client, same host: take this run of slots back.
     Return = 52,
-    /// A rank of shared memory, to another: the message whose number is the `code`.
+    /// From one rank of shared memory to another: the message whose number is the `code`.
     BetweenRanks = 64,
 }
 
 /// How many payload bytes a kind may carry, and whether `length` names a range instead.
 enum Shape {
-    /// No payload; `length` is zero.
+    /// No payload, and `length` is zero.
     Bare,
-    /// A payload of `length` bytes, at most so many.
+    /// A payload of `length` bytes, at most the given number.
     Payload(usize),
-    /// A payload of `length` bytes that is the range at `offset`.
+    /// A payload of `length` bytes, which is the range at `offset`.
     Range,
-    /// No payload; `length` names a range at `offset`, at most so many bytes long.
+    /// No payload. `length` names a range at `offset`, at most the given number of bytes long.
     Names(u32),
 }
 
@@ -138,23 +138,23 @@ impl Kind {
     }
 }
 
-/// A frame's header. `magic`, `version` and the header's own checksum are added and taken off by the codec.
+/// A frame's header. The codec adds and removes `magic`, `version` and the header's own checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the frame is.
     pub kind: Kind,
     /// [`FLAG_PAYLOAD_CRC`] or nothing.
     pub flags: u8,
-    /// Chosen by the client for each request, and repeated in the answer.
+    /// The number that the client chose for this request. The answer repeats it.
     pub tag: u64,
-    /// The range's first byte in far space, for the kinds that name or carry a range; what the server could still hold for
-    /// this session, in bytes, in DONE, PONG and GRANT; the last session seen in SESSIONS; else zero.
+    /// The first byte of the range in far space, for kinds that name or carry a range. In DONE, PONG and GRANT: the
+    /// bytes that the server could still hold for this session. In SESSIONS: the last session seen. Else zero.
     pub offset: u64,
     /// Bytes of the range for READ and DISCARD, bytes of payload otherwise.
     pub length: u32,
     /// CRC-32 of the payload when the flag says so, else zero.
     pub payload_crc: u32,
-    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; the number of a message between ranks; else
+    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; the number of a message between ranks. Else
     /// zero.
     pub code: u32,
 }
@@ -162,13 +162,13 @@ pub struct Header {
 /// Why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not this protocol at all.
+    /// The bytes belong to another protocol.
     #[error("no frame begins with these bytes")]
     Magic,
-    /// Another version; nothing after the version field was looked at.
+    /// Another version. The fields after the version were not read.
     #[error("version {0} is not {VERSION}")]
     Version(u16),
-    /// The header was damaged on the way.
+    /// The header's checksum is wrong.
     #[error("the header does not match its checksum")]
     Checksum,
     /// No kind has this number.
@@ -202,7 +202,7 @@ impl Header {
         Header { offset, length, ..Header::bare(kind, tag) }
     }
 
-    /// The bytes of payload that follow this header.
+    /// How many bytes of payload follow this header.
     pub fn payload_bytes(&self) -> usize {
         match self.kind.shape() {
             Shape::Bare | Shape::Names(_) => 0,
@@ -251,7 +251,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Judges the first bytes of a header, as many as there are: nobody need wait for the rest of a foreign protocol.
+    /// Checks the first bytes of a header that has not wholly arrived. A connection that speaks another protocol fails
+    /// at once, without waiting for the rest.
     pub fn check_beginning(bytes: &[u8]) -> Result<(), FrameError> {
         let n = bytes.len().min(4);
         if bytes[..n] != MAGIC[..n] {
@@ -273,7 +274,7 @@ impl Header {
             Shape::Bare => self.length == 0,
             Shape::Payload(max) => self.length as usize <= max,
             Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
-            // A request's range is the server's to judge: it is answered, and the connection goes on.
+            // The server judges a request's range: it answers a bad one with an ERROR, and the connection goes on.
             Shape::Names(_) => true,
         };
         if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }

@@ -1,4 +1,4 @@
-//! The client's side of getting a connection welcomed: connect, HELLO, the key's proof, WELCOME.
+//! The client's side of opening a connection: connect, HELLO, the key's proof, WELCOME.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -24,9 +24,9 @@ use crate::limits::CONTROL_MAX;
 use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
-/// What the two proofs are made over, besides the HELLO and the server's nonce.
+/// Role that goes into the client's proof, beside the HELLO and the server's nonce.
 pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// See [`CLIENT_PROOF`].
+/// Role that goes into the server's proof: see [`CLIENT_PROOF`].
 pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.
@@ -37,13 +37,13 @@ pub(crate) struct Welcomed {
 }
 
 /// What a client asks for in its HELLO.
-pub(crate) struct Wish<'a> {
+pub(crate) struct ConnectOptions<'a> {
     pub(crate) role: Role,
     pub(crate) slot_size: u32,
     pub(crate) payload_crc: bool,
     /// The session and token to join, if any.
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
-    /// Whether that session is to be cloned instead.
+    /// Whether to clone that session instead of joining it.
     pub(crate) clone: bool,
     pub(crate) key: Option<&'a Key>,
     pub(crate) connect_timeout: Duration,
@@ -53,7 +53,7 @@ pub(crate) struct Wish<'a> {
 /// Random bytes from the system.
 pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     let mut bytes = [0; N];
-    // Up to 256 bytes are never cut short once the system's pool is ready, which is what the call waits for.
+    // This call waits until the system's pool is ready. After that, a request for 256 bytes or less is never cut short.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
         Ok(_) => Err(LinkError::Misuse { what: "too many random bytes asked for at once" }),
@@ -61,26 +61,27 @@ pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     }
 }
 
-/// Connects to `endpoint` and gets welcomed.
-pub(crate) fn connect(endpoint: &Endpoint, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
+/// Connects to `endpoint` and completes the handshake.
+pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let unreachable = |source| LinkError::Unreachable { endpoint: endpoint.to_string(), source };
     let fd = match endpoint {
-        Endpoint::Tcp(address) => connect_tcp(address, wish.connect_timeout).map_err(unreachable)?,
-        Endpoint::Unix(path) => connect_unix(path, wish.connect_timeout).map_err(unreachable)?,
+        Endpoint::Tcp(address) => connect_tcp(address, options.connect_timeout).map_err(unreachable)?,
+        Endpoint::Unix(path) => connect_unix(path, options.connect_timeout).map_err(unreachable)?,
     };
-    begin(fd, wish)
+    begin(fd, options)
 }
 
-/// Connects through a same-host server's door, which needs no path, and gets welcomed.
-pub(crate) fn connect_through(door: BorrowedFd<'_>, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
-    let fd = knock(door, wish.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
-    begin(fd, wish)
+/// Connects through a same-host server's door, which needs no path, and completes the handshake.
+pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
+    let fd =
+        knock(door, options.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
+    begin(fd, options)
 }
 
-fn begin(fd: OwnedFd, wish: &Wish<'_>) -> Result<Welcomed, LinkError> {
-    let socket = Socket::new(kept(fd), Some(wish.silent_timeout))?;
+fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
+    let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
     let mut inbox = Inbox::default();
-    let welcome = greet(&socket, &mut inbox, wish)?;
+    let welcome = greet(&socket, &mut inbox, options)?;
     Ok(Welcomed { socket, inbox, welcome })
 }
 
@@ -93,7 +94,7 @@ fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // It has the room that was made for it.
+        // The control buffer is as large as this message needs.
         let pushed = control.push(SendAncillaryMessage::ScmRights(&rights));
         debug_assert!(pushed);
         rustix::net::sendmsg(door, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
@@ -114,7 +115,8 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     Err(error)
 }
 
-/// Connects within `timeout`: a server that has stopped accepting leaves others waiting in its queue, and then outside it.
+/// Connects within `timeout`. A server that has stopped accepting leaves clients waiting in its queue and, once that is
+/// full, outside it.
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let long = |e| match e {
         Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
@@ -130,20 +132,20 @@ fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     }
 }
 
-fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome, LinkError> {
-    let (session, token) = wish.join.unwrap_or_default();
+fn greet(socket: &Socket, inbox: &mut Inbox, options: &ConnectOptions<'_>) -> Result<Welcome, LinkError> {
+    let (session, token) = options.join.unwrap_or_default();
     let hello = Hello {
-        role: wish.role,
-        payload_crc: wish.payload_crc,
-        clone: wish.clone,
-        slot_size: wish.slot_size,
+        role: options.role,
+        payload_crc: options.payload_crc,
+        clone: options.clone,
+        slot_size: options.slot_size,
         session,
         token,
         nonce: random::<NONCE_BYTES>()?,
         client: Identity::of_this_process(),
     }
     .encode();
-    let mut progress = Progress::until(wish.connect_timeout);
+    let mut progress = Progress::until(options.connect_timeout);
     send_control(socket, Kind::Hello, 0, &hello)?;
     let mut payload = [0; CONTROL_MAX];
     let mut challenge = None;
@@ -152,7 +154,7 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
         let payload = &payload[..length];
         match header.kind {
             Kind::Challenge if challenge.is_none() => {
-                let Some(key) = wish.key else {
+                let Some(key) = options.key else {
                     return Err(refused("it asks for a key; give the server's --key FILE"));
                 };
                 let nonce: [u8; NONCE_BYTES] =
@@ -163,7 +165,7 @@ fn greet(socket: &Socket, inbox: &mut Inbox, wish: &Wish<'_>) -> Result<Welcome,
             Kind::Welcome => {
                 let welcome =
                     Welcome::decode(payload).ok_or(LinkError::Garbage { what: "a welcome that makes no sense" })?;
-                return judge(wish, &hello, challenge, welcome);
+                return judge(options, &hello, challenge, welcome);
             }
             Kind::Refused => {
                 let reason = String::from_utf8_lossy(payload);
@@ -180,14 +182,14 @@ fn refused(reason: &str) -> LinkError {
     LinkError::Refused { reason: reason.to_owned() }
 }
 
-/// Checks that the welcome is what was wished for, from a server that holds the key.
+/// Checks that the WELCOME grants what was asked for and comes from a server that holds the key.
 fn judge(
-    wish: &Wish<'_>,
+    options: &ConnectOptions<'_>,
     hello: &[u8],
     challenge: Option<[u8; NONCE_BYTES]>,
     welcome: Welcome,
 ) -> Result<Welcome, LinkError> {
-    if let Some(key) = wish.key {
+    if let Some(key) = options.key {
         let Some(nonce) = challenge else {
             return Err(refused(
                 "it asks for no key, so it may not be yours; start it with --key or leave the key away",
@@ -197,10 +199,10 @@ fn judge(
             return Err(refused("it could not prove that it holds the key; check that both sides use the same file"));
         }
     }
-    let as_wished = welcome.slot_size == wish.slot_size
-        && welcome.payload_crc == wish.payload_crc
-        && wish.join.is_none_or(|(session, _)| (session == welcome.session) != wish.clone);
-    if as_wished { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
+    let is_as_asked = welcome.slot_size == options.slot_size
+        && welcome.payload_crc == options.payload_crc
+        && options.join.is_none_or(|(session, _)| (session == welcome.session) != options.clone);
+    if is_as_asked { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
 /// Sends a frame with a small payload.
@@ -209,7 +211,7 @@ pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Re
     socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// The header of a frame with a small payload, which has a checksum whatever was agreed.
+/// The header of a frame with a small payload. It has a checksum whether or not the connection uses payload checksums.
 pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
     let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
     match payload {

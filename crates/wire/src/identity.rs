@@ -1,15 +1,15 @@
-//! Who a client is: what it tells of itself in its HELLO, for those who look after a server.
+//! What a client says about itself in its HELLO, for the operators of a server.
 //!
-//! Nobody checks it, and nothing depends on it: it names a session to people, and a session's rights are its token's.
+//! Nobody checks it, and nothing depends on it. It names a session to people; a session's rights come from its token.
 
 use crate::error::Text;
 
-/// The bytes a name may have; the rest is cut.
+/// Bytes of a name on the wire. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
 /// The bytes of an [`Identity`] on the wire.
 pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
 
-/// A client process by its own account.
+/// A client process, as it describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its process number on its host.
@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Nobody in particular.
+    /// An identity without process, program or host.
     pub fn unknown() -> Identity {
         Identity { pid: 0, program: Text::new(""), host: Text::new("") }
     }
@@ -48,7 +48,7 @@ impl Identity {
         bytes
     }
 
-    /// Reads one; `None` when it could not have been made by [`Identity::encode`].
+    /// Decodes one; `None` when [`Identity::encode`] could not have made it.
     pub fn decode(bytes: &[u8; IDENTITY_BYTES]) -> Option<Identity> {
         let text = |at: usize| name(bytes[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or(&[]));
         let pid = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -57,7 +57,7 @@ impl Identity {
     }
 }
 
-/// A name from anywhere: its valid beginning within [`NAME_BYTES`], control characters replaced.
+/// A name from any source: its valid beginning within [`NAME_BYTES`], with control characters replaced.
 fn name(raw: &[u8]) -> Text {
     let text = Text::from_peer(&raw[..raw.len().min(NAME_BYTES)]);
     debug_assert!(text.as_str().len() <= NAME_BYTES);

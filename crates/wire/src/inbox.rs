@@ -1,11 +1,11 @@
 //! The receiving side of a connection: a small buffer in front of the socket.
 //!
-//! It fetches a header and a small page in one system call. The bytes of a large payload go from the socket to where
-//! they belong, and the same call already fetches the next headers.
+//! One system call fetches a header and a small page. The bytes of a large payload go from the socket straight to their
+//! destination, and the same call already fetches the next headers.
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
-use crate::limits::{INBOX_BYTES, INBOX_SIP_BYTES, SMALL_PAGE};
+use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
 /// Bytes received and not yet taken.
@@ -14,30 +14,31 @@ pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// How much to take at a time, by the size of the last payload.
-    sip: usize,
+    /// Bytes to receive at a time; it depends on the size of the last payload.
+    receive_bytes: usize,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0, sip: INBOX_SIP_BYTES }
+        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0, receive_bytes: INBOX_RECEIVE_BYTES }
     }
 }
 
 impl Inbox {
-    /// How many bytes wait here.
+    /// How many received bytes are in the buffer.
     pub fn waiting(&self) -> usize {
         self.end - self.start
     }
 
-    /// Takes the next header, if all of it is here.
+    /// Takes the next header if the buffer holds all of it.
     pub fn header(&mut self) -> Result<Option<Header>, LinkError> {
         let waiting = &self.bytes[self.start..self.end];
         match waiting.first_chunk::<HEADER_BYTES>() {
             Some(raw) => {
                 let header = Header::decode(raw)?;
                 self.start += HEADER_BYTES;
-                self.sip = if header.payload_bytes() <= SMALL_PAGE { INBOX_BYTES } else { INBOX_SIP_BYTES };
+                self.receive_bytes =
+                    if header.payload_bytes() <= SMALL_PAGE { INBOX_BYTES } else { INBOX_RECEIVE_BYTES };
                 Ok(Some(header))
             }
             None => {
@@ -47,12 +48,12 @@ impl Inbox {
         }
     }
 
-    /// Whether another frame of this kind is waiting, as far as its header is to be believed.
+    /// Whether the buffer holds another frame of this kind. Its header has not been checked.
     pub fn next_is(&self, kind: Kind) -> bool {
         self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
-    /// Takes bytes that are here.
+    /// Takes bytes from the buffer and returns how many.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         let n = self.waiting().min(into.len());
         into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
@@ -60,15 +61,15 @@ impl Inbox {
         n
     }
 
-    /// Receives, without waiting, what fits behind the bytes already here; `None` when there is nothing.
+    /// Receives what fits into the buffer, without waiting. Returns `None` when nothing has arrived.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
         let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
 
-    /// Takes what is here and then, without waiting, receives straight into the rest of `into`; bytes beyond it are
-    /// kept here. Says how many bytes of `into` were filled, `None` when nothing was to be had.
+    /// Takes what is in the buffer. Then receives, without waiting, straight into the rest of `into`; bytes beyond it
+    /// go into the buffer. Returns how many bytes of `into` were filled, or `None` when nothing had arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
@@ -82,7 +83,7 @@ impl Inbox {
         Ok(Some(direct))
     }
 
-    /// Fills all of `into`, as long as the peer sends something now and then.
+    /// Fills all of `into`. Fails when the peer sends nothing for too long.
     pub fn receive_all(&mut self, socket: &Socket, into: &mut [u8], progress: &mut Progress) -> Result<(), LinkError> {
         let mut done = 0;
         while done < into.len() {
@@ -97,7 +98,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Receives a whole frame whose payload fits into `payload`; says how long it is.
+    /// Receives a whole frame whose payload fits into `payload`, and returns the payload's length.
     pub fn receive_frame(
         &mut self,
         socket: &Socket,
@@ -122,14 +123,14 @@ impl Inbox {
         Ok((header, length))
     }
 
-    /// The room behind the bytes that wait, which are moved to the front first.
+    /// Moves the buffered bytes to the front and returns the space behind them.
     fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        let end = INBOX_BYTES.min(self.end + self.sip);
+        let end = INBOX_BYTES.min(self.end + self.receive_bytes);
         &mut self.bytes[self.end..end]
     }
 }

@@ -42,7 +42,7 @@ impl Key {
         }
     }
 
-    /// The bytes of a file; line ends at its end do not belong to the key.
+    /// Reads a key from a file. Line ends at the end of the file are not part of the key.
     pub fn from_file(path: &Path) -> Result<Key, KeyError> {
         let text =
             std::fs::read(path).map_err(|source| KeyError::Unreadable { path: path.display().to_string(), source })?;
@@ -61,7 +61,7 @@ impl Key {
         mac
     }
 
-    /// The proof that its maker holds the key: HMAC-SHA256 over `role` and the parts, each led by its length.
+    /// The proof that its maker holds the key: HMAC-SHA256 over `role` and the parts, each preceded by its length.
     pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(role, parts).finalize().into_bytes().into()
     }

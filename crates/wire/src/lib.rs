@@ -1,16 +1,16 @@
 //! Bytes on a link between a program and its memory servers: frames, codec, and the client's ends of the links.
 //!
-//! This room knows how bytes travel (`docs/wire-format.md` draws them) and nothing of pages, policies or slots'
-//! storage. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]); the
-//! client's ends are:
+//! This room knows how bytes travel (`docs/wire-format.md` draws them). It knows nothing of pages, policies or how
+//! slots are stored. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]).
+//! The client's ends are:
 //!
-//! - [`Session`]: far space on a server over TCP or AF_UNIX, one connection for reads ([`ReadRequests`] and
+//! - [`Session`]: far space on a server over TCP or AF_UNIX. It has one connection for reads ([`ReadRequests`] and
 //!   [`ReadReplies`], usable from two threads) and one for writes and discards ([`Writer`]);
 //! - [`Attachment`]: the same-host link, where the server hands over files and the client copies by itself;
-//! - [`fetch_status`], [`fetch_sessions`]: what a server holds, and for whom.
+//! - [`fetch_status`], [`fetch_sessions`]: what a server holds, in all and for each session.
 //!
 //! After construction, the calls of `ReadRequests`, `ReadReplies` and `Writer` allocate nothing, take no lock, log
-//! nothing and only make async-signal-safe system calls, so that a fault handler may use them.
+//! nothing and make only async-signal-safe system calls. A fault handler may therefore use them.
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-/// Ranges are whole multiples of this many bytes.
+/// Unit of ranges, in bytes: each range is a whole multiple of it.
 pub const RANGE_UNIT: u32 = 4096;
-/// The longest range one READ or WRITE may carry.
+/// The longest range of one READ or WRITE, in bytes.
 pub const RANGE_MAX: u32 = 4 << 20;
-/// The longest range one DISCARD may name.
+/// The longest range of one DISCARD, in bytes.
 pub const DISCARD_MAX: u32 = 1 << 30;
-/// The smallest slot a session may ask for.
+/// The smallest slot a session may ask for, in bytes.
 pub const SLOT_MIN: u32 = 4096;
-/// The largest slot a session may ask for.
+/// The largest slot a session may ask for, in bytes.
 pub const SLOT_MAX: u32 = 2 << 20;
 /// The longest text of an ERROR frame, in bytes.
 pub const TEXT_MAX: usize = 80;
 /// The longest reason of a REFUSED frame, in bytes.
 pub const REASON_MAX: usize = 512;
-/// The longest payload of a frame that carries neither a page nor a text.
+/// The longest payload of a frame that carries neither a page nor a text, in bytes.
 pub const CONTROL_MAX: usize = 4096;
-/// The longest payload of a message between ranks of shared memory.
+/// The longest payload of a message between ranks of shared memory, in bytes.
 pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
 /// The most pieces a page may be written from in one call.
 pub const PARTS_MAX: usize = 256;
@@ -28,39 +28,41 @@ pub const KEY_MIN: usize = 16;
 pub const KEY_MAX: usize = 4096;
 /// The most runs one GRANT may carry.
 pub const GRANT_RUNS_MAX: usize = 256;
-/// What an [`crate::inbox::Inbox`] can hold: a batch of headers with small pages.
+/// Bytes of an [`crate::inbox::Inbox`]: a batch of headers with small pages fits.
 pub const INBOX_BYTES: usize = 64 << 10;
-/// Pages up to this size come through the inbox, many in one system call: copying them again costs less than a call.
+/// The largest page that comes through the inbox, in bytes. Copying such pages once more costs less than a system call
+/// for each.
 pub const SMALL_PAGE: usize = 16 << 10;
-/// What an inbox takes at a time between larger pages: a header, and little that has to be copied again.
-pub const INBOX_SIP_BYTES: usize = 8192;
-/// Socket buffers asked for, each way.
+/// Bytes that an inbox receives at a time between larger pages: a header and little else, because what follows is
+/// copied again.
+pub const INBOX_RECEIVE_BYTES: usize = 8192;
+/// Size that a socket's buffers are set to, in each direction, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Without one byte of progress for this long, a peer counts as silent.
+/// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
-/// The same, for a server on this host. One that is gone shows at once, for the kernel closes its end; one that only lacks
-/// the processor or memory to answer is better waited for than given up, and the program's pages with it.
+/// The same for a server on this host. The kernel closes the connection of a server that has died, so a silent one is
+/// alive and lacks the processor or memory to answer. Waiting for it is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// How long a connection may take to be welcomed.
+/// Time within which a connection must be welcomed.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// Nonblocking attempts made before a thread in the middle of a transfer goes to sleep.
+/// Nonblocking attempts before a thread in the middle of a transfer goes to sleep.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;
 
 const _: () = {
     assert!(RANGE_MAX.is_multiple_of(RANGE_UNIT) && DISCARD_MAX.is_multiple_of(RANGE_UNIT));
     assert!(SLOT_MIN.is_power_of_two() && SLOT_MAX.is_power_of_two() && SLOT_MIN >= RANGE_UNIT);
-    assert!(INBOX_SIP_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES && INBOX_BYTES >= INBOX_SIP_BYTES);
+    assert!(INBOX_RECEIVE_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES && INBOX_BYTES >= INBOX_RECEIVE_BYTES);
     assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
     assert!(crate::sessions::SESSIONS_PER_REPLY > 0 && crate::identity::NAME_BYTES <= TEXT_MAX);
     assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
 };
 
-/// Whether `slot_size` is a power of two between [`SLOT_MIN`] and [`SLOT_MAX`].
+/// Whether `slot_size` is a power of two from [`SLOT_MIN`] to [`SLOT_MAX`].
 pub fn slot_size_is_valid(slot_size: u32) -> bool {
     slot_size.is_power_of_two() && (SLOT_MIN..=SLOT_MAX).contains(&slot_size)
 }
 
-/// Whether a range of whole units, from one unit up to `length_max`, that ends within 64 bits.
+/// Whether a range consists of whole units, is one unit to `length_max` bytes long and ends within 64 bits.
 pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
     let unit = u64::from(RANGE_UNIT);
     offset.is_multiple_of(unit)

@@ -1,6 +1,6 @@
 //! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
 //!
-//! Each has a fixed size; reading one from bytes of another size is an error, never a guess.
+//! Each has a fixed size. Bytes of another size do not decode.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
@@ -11,7 +11,7 @@ use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
 pub enum Role {
     /// READ, WRITE, DISCARD and PING on a session's far space.
     Session = 1,
-    /// STATUS and PING only; holds no session.
+    /// STATUS, SESSIONS and PING only. The connection holds no session.
     Control = 2,
     /// The same-host link: ATTACH, grants and returns.
     Attach = 3,
@@ -23,17 +23,17 @@ pub const TOKEN_BYTES: usize = 16;
 pub const NONCE_BYTES: usize = 32;
 /// HELLO flag: payloads carry checksums, both ways.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
-/// HELLO flag: a new session that begins with what the named one holds.
+/// HELLO flag: open a new session that begins with the contents of the named one.
 pub const HELLO_CLONE: u8 = 2;
 
-/// HELLO: who the client is and what it wants.
+/// HELLO: who the client is and what it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What the connection is for.
     pub role: Role,
     /// Whether payloads are to carry checksums.
     pub payload_crc: bool,
-    /// Whether the session named is to be cloned, not joined.
+    /// Whether to clone the named session instead of joining it.
     pub clone: bool,
     /// The session's slot size (zero for [`Role::Control`]).
     pub slot_size: u32,
@@ -99,9 +99,9 @@ impl Hello {
 pub struct Welcome {
     /// The session's number (zero for [`Role::Control`]).
     pub session: u64,
-    /// What a further connection shows to join.
+    /// The token that a further connection shows in order to join.
     pub token: [u8; TOKEN_BYTES],
-    /// Bytes the server could still hold for this session when it answered, memory and spill together, within its quota.
+    /// Bytes that the server could hold for this session when it answered: memory and spill together, within its quota.
     pub capacity_bytes: u64,
     /// The session's slot size.
     pub slot_size: u32,
@@ -113,7 +113,7 @@ pub struct Welcome {
     pub quota_bytes: u64,
 }
 
-/// The quota of those who have none.
+/// The quota of a session that has none.
 pub const NO_QUOTA: u64 = u64::MAX;
 
 /// The bytes of a WELCOME's payload.
@@ -151,7 +151,7 @@ impl Welcome {
     }
 }
 
-/// What a server holds, all in bytes or counts.
+/// What a server holds. Every value is in bytes or a count, unless its name has another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Sessions open now, those of the same-host link included.
@@ -160,7 +160,7 @@ pub struct Status {
     pub slots: u64,
     /// Slots freed and waiting to be used again by their session.
     pub slots_free: u64,
-    /// Slots that were taken from a free-slot list instead of being carved anew, since the start.
+    /// Slots taken from a free-slot list since the start, instead of being carved anew.
     pub slots_reused: u64,
     /// The memory limit.
     pub memory_limit_bytes: u64,
@@ -176,15 +176,15 @@ pub struct Status {
     pub read_bytes: u64,
     /// Bytes of pages received since the start.
     pub write_bytes: u64,
-    /// Bytes of pages sent in a second, of late.
+    /// Bytes of pages sent in a second, recently.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received in a second, of late.
+    /// Bytes of pages received in a second, recently.
     pub write_bytes_per_s: u64,
-    /// What each session may hold at most; [`NO_QUOTA`] without a quota.
+    /// What each session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
     pub client_quota_bytes: u64,
     /// How long the server has run, in milliseconds.
     pub uptime_ms: u64,
-    /// The server's release, as [`pack_release`] makes it.
+    /// The server's release, packed by [`pack_release`].
     pub release: u64,
 }
 
@@ -234,18 +234,19 @@ impl Status {
     }
 }
 
-/// A release's three numbers (`1.22.3`) in one: 16 bits each, the first one highest. What is no number counts as 0.
+/// Packs a release's three numbers (`1.22.3`) into one: 16 bits each, the first one highest. A part that is not a
+/// number counts as 0.
 pub fn pack_release(text: &str) -> u64 {
     let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
     (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
 }
 
-/// The text that [`pack_release`] packed.
+/// The text of a release that [`pack_release`] packed.
 pub fn release_text(packed: u64) -> String {
     format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
 
-/// Which of a same-host session's files a slot lies in.
+/// The file of a same-host session that a slot lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Place {
@@ -255,7 +256,7 @@ pub enum Place {
     Spill = 1,
 }
 
-/// A run of slots of a same-host session: slot `n` is the bytes from `n * slot_size` of the file.
+/// A run of slots of a same-host session. Slot `n` is the bytes from `n * slot_size` on of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// The file.
@@ -293,7 +294,7 @@ impl Grant {
         if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
-    /// Reads a GRANT's payload run by run; `None` when its size is not a whole number of runs or there are too many.
+    /// Decodes a GRANT's payload run by run; `None` when its size is not a whole number of runs or it has too many.
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
         let fits =
             !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
@@ -304,7 +305,7 @@ impl Grant {
 /// The bytes of a GRANT_REQUEST's payload: the count of slots as a little-endian u32.
 pub const GRANT_REQUEST_BYTES: usize = 4;
 
-/// `N` bytes of `bytes` from `at`; the callers' offsets are constants within the array they just measured.
+/// `N` bytes of `bytes` from `at`. The offsets that callers give are constants within the array.
 fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

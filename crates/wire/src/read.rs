@@ -1,4 +1,4 @@
-//! The reading connection of a session: requests go out by one half, pages come in by the other.
+//! The reading connection of a session. One half sends requests, the other receives pages.
 //!
 //! The halves may live in two threads, or both in a fault handler. Replies come in the order of the requests.
 
@@ -12,10 +12,10 @@ use crate::inbox::{Inbox, check_payload};
 use crate::limits::{RANGE_MAX, TEXT_MAX, range_is_valid};
 use crate::socket::{Progress, Socket, Wait, Waiting};
 
-/// Requests that go out in one system call.
+/// Requests sent in one system call.
 const BATCH: usize = 32;
 
-/// The half that asks.
+/// The half that sends requests.
 #[derive(Debug)]
 pub struct ReadRequests {
     socket: Arc<Socket>,
@@ -30,7 +30,7 @@ pub struct ReadReplies {
     pending: Option<Header>,
 }
 
-/// A page that is about to arrive: take it by [`ReadReplies::receive_payload`].
+/// The header of a page whose payload is about to arrive. Take the payload by [`ReadReplies::receive_payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// The request's tag.
@@ -55,7 +55,8 @@ impl ReadRequests {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Asks for several ranges `(tag, offset, len)`, many in one system call. When one breaks the limits, none is sent.
+    /// Asks for several ranges `(tag, offset, len)`, many in one system call. Sends none if one of them breaks the
+    /// limits.
     pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         for (_, offset, len) in ranges {
             check_range(*offset, *len)?;
@@ -91,10 +92,10 @@ impl AsFd for ReadReplies {
 }
 
 impl ReadReplies {
-    /// Looks for the next reply; `None` when none began to arrive within `wait`. A server's ERROR becomes
-    /// [`LinkError::Server`] and leaves the connection usable, every other error ends it.
+    /// Returns the next reply, or `None` when none began to arrive within `wait`. A server's ERROR becomes
+    /// [`LinkError::Server`] and leaves the connection usable. Every other error ends the connection.
     ///
-    /// Bytes may lie in the buffer of this half, so poll(2) on its descriptor only after this has said `None`.
+    /// This half may have buffered bytes. Therefore poll(2) its descriptor only after this call has returned `None`.
     pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
         if self.pending.is_some() {
             return Err(LinkError::Misuse { what: "the last reply's payload was not taken" });
@@ -110,7 +111,7 @@ impl ReadReplies {
         }
     }
 
-    /// Receives the payload of the reply just seen into `into`, which must be just as long.
+    /// Receives the payload of the last reply header into `into`, whose length must be the payload's.
     pub fn receive_payload(&mut self, into: &mut [u8]) -> Result<(), LinkError> {
         let Some(header) = self.pending.filter(|header| header.payload_bytes() == into.len()) else {
             return Err(LinkError::Misuse { what: "a payload is taken once, into a buffer of its length" });
@@ -135,7 +136,7 @@ impl ReadReplies {
     }
 }
 
-/// Takes the text of an ERROR frame and makes the error of it.
+/// Receives the text of an ERROR frame and returns the error.
 pub(crate) fn server_error(header: &Header, inbox: &mut Inbox, socket: &Socket) -> LinkError {
     let mut raw = [0; TEXT_MAX];
     let text = &mut raw[..header.payload_bytes().min(TEXT_MAX)];

@@ -1,10 +1,10 @@
-//! Opening far space on a server: a reading and a writing connection, both welcomed.
+//! Opening far space on a server: a reading and a writing connection.
 
 use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
-use crate::handshake::{Welcomed, Wish, connect};
+use crate::handshake::{ConnectOptions, Welcomed, connect};
 use crate::key::Key;
 use crate::limits::{CONNECT_DEFAULT, SILENT_DEFAULT, slot_size_is_valid};
 use crate::payload::{Role, TOKEN_BYTES};
@@ -14,15 +14,15 @@ use crate::write::Writer;
 /// How to open a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The unit in which the server stores: a power of two from 4 KiB to 2 MiB.
+    /// Size of the slots that the server stores, in bytes: a power of two from 4 KiB to 2 MiB.
     pub slot_size: u32,
     /// Whether pages carry checksums, both ways.
     pub payload_checksum: bool,
     /// The key, if the server has one.
     pub key: Option<Key>,
-    /// How long connecting and being welcomed may take, each.
+    /// Time that connecting may take, and time that the handshake may take after it.
     pub connect_timeout: Duration,
-    /// How long a transfer may stand still before the server counts as silent.
+    /// Time without progress in a transfer after which the server counts as silent.
     pub silent_timeout: Duration,
 }
 
@@ -39,27 +39,27 @@ impl SessionOptions {
     }
 }
 
-/// What the server said when it welcomed the session.
+/// What the server said in its WELCOME.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
     /// Where the server is.
     pub endpoint: Endpoint,
     /// The session's number there.
     pub session: u64,
-    /// What whoever joins or clones the session has to show.
+    /// The token that a connection needs in order to join or clone the session.
     pub token: [u8; TOKEN_BYTES],
     /// The session's slot size.
     pub slot_size: u32,
-    /// Bytes the server could hold for the session when it answered, memory and spill together, within the quota.
+    /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
     pub capacity_bytes: u64,
-    /// What the server lets the session hold at most, in bytes; [`crate::payload::NO_QUOTA`] without a quota.
+    /// What the session may hold at most, in bytes; [`crate::payload::NO_QUOTA`] without a quota.
     pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
 }
 
-/// Far space on one server: 64-bit byte offsets from 0. It ends, and the server forgets it, when all its connections
-/// are closed.
+/// Far space on one server: 64-bit byte offsets from 0. The session ends when all its connections are closed, and the
+/// server then forgets its contents.
 #[derive(Debug)]
 pub struct Session {
     requests: ReadRequests,
@@ -74,8 +74,8 @@ impl Session {
         Session::begin(endpoint, options, None)
     }
 
-    /// Opens a new session that holds what `of` holds now; a write or discard in either is not seen in the other. Wait
-    /// for the acknowledgements of what is to be in it first.
+    /// Opens a new session that holds what `of` holds now. Later writes and discards in one are not seen in the other.
+    /// First wait for the acknowledgements of the writes that the clone is to contain.
     pub fn open_clone(of: &SessionInfo, options: &SessionOptions) -> Result<Session, LinkError> {
         Session::begin(&of.endpoint, options, Some((of.session, of.token)))
     }
@@ -88,7 +88,7 @@ impl Session {
         if !slot_size_is_valid(options.slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
-        let mut wish = Wish {
+        let mut connect_options = ConnectOptions {
             role: Role::Session,
             slot_size: options.slot_size,
             payload_crc: options.payload_checksum,
@@ -98,10 +98,10 @@ impl Session {
             connect_timeout: options.connect_timeout,
             silent_timeout: options.silent_timeout,
         };
-        let Welcomed { socket, inbox, welcome } = connect(endpoint, &wish)?;
-        wish.join = Some((welcome.session, welcome.token));
-        wish.clone = false;
-        let writing = connect(endpoint, &wish)?;
+        let Welcomed { socket, inbox, welcome } = connect(endpoint, &connect_options)?;
+        connect_options.join = Some((welcome.session, welcome.token));
+        connect_options.clone = false;
+        let writing = connect(endpoint, &connect_options)?;
         let (requests, replies) = halves(socket, inbox, options.payload_checksum);
         let info = SessionInfo {
             endpoint: endpoint.clone(),
@@ -116,7 +116,7 @@ impl Session {
         Ok(Session { requests, replies, writer, info })
     }
 
-    /// What was agreed at the opening.
+    /// What the two sides agreed on at the opening.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }

@@ -1,9 +1,9 @@
-//! SESSIONS_REPLY: what a server tells of its open sessions, a frame's worth at a time.
+//! SESSIONS_REPLY: what a server reports about its open sessions, one frame at a time.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::CONTROL_MAX;
 
-/// What a session's connections are.
+/// How a session's connections reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Transport {
@@ -11,7 +11,7 @@ pub enum Transport {
     Tcp = 1,
     /// AF_UNIX.
     Unix = 2,
-    /// The same-host link: the client copies by itself, so that the server sees none of its bytes.
+    /// The same-host link. The client copies by itself, so the server sees none of its bytes.
     SameHost = 3,
 }
 
@@ -32,15 +32,15 @@ pub struct SessionStatus {
     pub slots: u64,
     /// Bytes of those slots that lie in spill files.
     pub spill_bytes: u64,
-    /// What it may hold at most; `None` without a quota.
+    /// What it may hold at most, in bytes; `None` without a quota.
     pub quota_bytes: Option<u64>,
     /// Bytes of pages sent to it.
     pub read_bytes: u64,
     /// Bytes of pages received from it.
     pub write_bytes: u64,
-    /// Bytes of pages sent to it in a second, of late.
+    /// Bytes of pages sent to it in a second, recently.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received from it in a second, of late.
+    /// Bytes of pages received from it in a second, recently.
     pub write_bytes_per_s: u64,
     /// How long it has been open, in milliseconds.
     pub age_ms: u64,
@@ -49,7 +49,7 @@ pub struct SessionStatus {
 const WORDS: usize = 12;
 /// The bytes of one session in a SESSIONS_REPLY.
 pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
-/// The most sessions in one SESSIONS_REPLY; when there are so many, there may be more behind them.
+/// The most sessions in one SESSIONS_REPLY. After a full reply, ask for the next sessions.
 pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
 
 impl SessionStatus {
@@ -112,8 +112,8 @@ impl SessionStatus {
         })
     }
 
-    /// Reads a SESSIONS_REPLY's payload; `None` when it is no whole number of sessions that make sense, too many, or not
-    /// in the order of their numbers behind `after`.
+    /// Decodes a SESSIONS_REPLY's payload. Returns `None` when it is not a whole number of valid sessions, has too many
+    /// of them, or does not list them in ascending order above `after`.
     pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
         let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
         let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;

@@ -1,7 +1,7 @@
 //! A connected stream socket, nonblocking, with bounded waiting.
 //!
-//! Every call here makes only async-signal-safe system calls and allocates nothing (but for the passing of files, which
-//! belongs to the setting up of a link).
+//! Every call here allocates nothing and makes only async-signal-safe system calls, except for passing files, which
+//! happens only while a link is set up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,38 +18,38 @@ use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 
-/// The most pieces one system call sends.
+/// The most pieces sent in one system call.
 const PIECES_MAX: usize = 32;
-/// The most files one message passes.
+/// The most files passed in one message.
 const FILES_MAX: usize = 3;
-/// TCP itself gives a peer up this much later than a transfer that stands still does.
+/// Time after which TCP itself gives a peer up, beyond the time that a transfer may stand still.
 const TCP_GRACE: Duration = Duration::from_secs(1);
-/// An idle TCP link is probed after this long, and then this often.
+/// Idle time after which TCP probes the peer, and the time between probes.
 const TCP_PROBE: Duration = Duration::from_secs(1);
-/// Unanswered probes until an idle TCP link counts as dead.
+/// Unanswered probes after which an idle TCP link counts as dead.
 const TCP_PROBES: u32 = 4;
 
-/// How long a caller is willing to wait for something to arrive.
+/// How a caller waits for bytes to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Does not wait.
     Now,
-    /// For this many further nonblocking attempts.
+    /// Makes further nonblocking attempts.
     Spin {
-        /// Attempts after the first.
+        /// Attempts after the first one.
         iterations: u32,
     },
-    /// Asleep in poll(2), for at most this long.
+    /// Sleeps in poll(2).
     Block {
         /// The longest sleep.
         timeout: Duration,
     },
 }
 
-/// One sleep of a transfer without an end to its patience.
+/// The longest single sleep of a transfer that waits without limit.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What a sleeper waits for.
+/// What a sleeping thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Bytes to receive, or the end of the stream.
@@ -72,32 +72,32 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Makes `fd` nonblocking and sets what helps a link: no delay, large buffers, probes of an idle peer (the latter
-    /// two as far as the system allows).
+    /// Makes `fd` nonblocking and sets the options of a link: no delay, large buffers, probes of an idle peer. The
+    /// system may refuse the last two.
     ///
-    /// `silent` is how long a transfer may stand still. A client sets it, to notice a server that is stuck; a server
-    /// does not, for a stopped program must find its pages when it goes on, and a dead host is TCP's to notice.
+    /// `silent` is the time that a transfer may stand still. A client sets it, to notice a server that is stuck. A
+    /// server does not: a stopped program must find its pages when it goes on, and TCP notices a dead host.
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         Ok(Socket { fd, silent })
     }
 
-    /// Receives what is there, without waiting; `None` when nothing is.
+    /// Receives what has arrived, without waiting; `None` when nothing has.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
         received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
-    /// Receives what is there into `first`, and then into `second`.
+    /// Receives what has arrived into `first` and then into `second`.
     pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = first.len() + second.len();
         let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
     }
 
-    /// Sends as much of the pieces as there is room for, without waiting; `None` when there is none. `more` tells TCP
-    /// that the rest of the frame follows at once.
+    /// Sends as much of the pieces as fits into the socket's buffer, without waiting; `None` when nothing fits. `more`
+    /// says to TCP that the rest of the frame follows at once.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
@@ -112,7 +112,7 @@ impl Socket {
         }
     }
 
-    /// Sends all of the pieces, as long as the peer takes some of them now and then.
+    /// Sends all of the pieces. Fails when the peer takes nothing for too long.
     pub fn send_all(&self, pieces: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let mut progress = Progress::of(self);
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -131,7 +131,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sleeps until the socket is ready or the time is over; says whether it is ready. A signal may end it early.
+    /// Sleeps until the socket is ready or the time is over. Returns whether it is ready. A signal may end the sleep
+    /// early.
     pub fn wait(&self, direction: Direction, timeout: Duration) -> Result<bool, LinkError> {
         let events = match direction {
             Direction::Receive => PollFlags::IN,
@@ -155,11 +156,11 @@ impl Socket {
         }
     }
 
-    /// Ends this side's sending and, for at most `patience`, throws away what the peer still sends. Closing a socket
-    /// with bytes unread would reset it, and the peer might never see the last frame.
+    /// Ends this side's sending and discards what the peer still sends, for at most `patience`. Closing a socket with
+    /// unread bytes would reset the connection, and the peer might never receive the last frame.
     pub fn finish(&self, patience: Duration) {
         if rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write).is_err() {
-            // The peer has ended the connection: there is nobody to wait for.
+            // The peer has already ended the connection, so there is nothing to wait for.
             return;
         }
         let mut progress = Progress::until(patience);
@@ -173,13 +174,13 @@ impl Socket {
         }
     }
 
-    /// Ends the connection at once, both ways; threads that wait on it wake.
+    /// Ends the connection at once in both directions. Threads that wait on it wake.
     pub fn sever(&self) {
-        // It fails where the connection has ended already: either way it has.
+        // This fails only if the connection has ended already.
         let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Sends a whole small frame and, along with it, files (at most three) over AF_UNIX.
+    /// Sends a whole small frame over AF_UNIX, with at most three files.
     pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -193,7 +194,7 @@ impl Socket {
         }
     }
 
-    /// Receives a small frame of exactly `into`'s length and the files that come with it.
+    /// Receives a small frame of exactly `into`'s length, and the files that come with it.
     pub fn receive_files(
         &self,
         into: &mut [u8],
@@ -237,7 +238,7 @@ fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>
     }
 }
 
-/// Fills `window` with what is left of `pieces` after their first `skip` bytes; says how many pieces that are.
+/// Fills `window` with the part of `pieces` after the first `skip` bytes. Returns the number of pieces filled.
 fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut count = 0;
     for piece in pieces {
@@ -256,11 +257,12 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
     count
 }
 
-/// Large buffers, which the system may refuse at the price of speed alone; and quick notice of a dead peer, which it may not:
-/// a server waits for a silent client without end, and only the probes tell it that the client's host is gone.
+/// Sets large buffers and the detection of a dead peer. The system may refuse the buffers, which costs only speed. It
+/// must accept the detection: a server waits for a silent client without limit, and only the probes show that the
+/// client's host is gone.
 fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
-    // For TCP a fixed buffer switches the kernel's own growing off, so it is set only where it is not cut smaller.
+    // A fixed TCP buffer stops the kernel from growing it. It is set only where the system allows the whole size.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
@@ -284,8 +286,8 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     }
 }
 
-/// Patience in the middle of a transfer: some nonblocking attempts, then sleep, then the verdict that the peer is
-/// silent. Progress renews it, unless it was made with a fixed end.
+/// The patience of a transfer that makes no progress: some nonblocking attempts, then sleep, then the verdict that the
+/// peer is silent. Progress restarts it, unless its end is fixed.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Option<Duration>,
@@ -295,12 +297,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Patience that every byte renews.
+    /// Patience that starts anew with every byte.
     pub fn of(socket: &Socket) -> Progress {
         Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }
 
-    /// Patience that ends after `timeout`, whatever comes.
+    /// Patience that ends after `timeout`, even if bytes arrive.
     pub fn until(timeout: Duration) -> Progress {
         Progress {
             patience: Some(timeout),
@@ -310,7 +312,7 @@ impl Progress {
         }
     }
 
-    /// Something went through.
+    /// Notes that bytes went through.
     pub fn moved(&mut self) {
         self.spins = SPINS_BEFORE_SLEEP;
         if !self.fixed {
@@ -323,7 +325,7 @@ impl Progress {
         self.fixed && self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Nothing went through: wait a little and try again, or give up with [`LinkError::Silent`].
+    /// Nothing went through: waits a little, or gives up with [`LinkError::Silent`].
     pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
         if self.spins > 0 {
             self.spins -= 1;
@@ -335,7 +337,8 @@ impl Progress {
         };
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + patience);
-        // A process that was stopped for long must look once more before it blames the peer.
+        // This process may itself have been stopped for long. It checks the socket once more before it declares the
+        // peer silent.
         if now >= end && !socket.wait(direction, Duration::ZERO)? {
             return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
         }
@@ -343,7 +346,7 @@ impl Progress {
     }
 }
 
-/// The waiting that a [`Wait`] allows, counted down.
+/// The waiting that remains of a [`Wait`].
 pub(crate) enum Waiting {
     Attempts(u32),
     Until(Instant),
@@ -358,7 +361,7 @@ impl Waiting {
         }
     }
 
-    /// Waits a little; `false` when the waiting is over.
+    /// Waits a little; `false` when no waiting is left.
     pub(crate) fn again(&mut self, socket: &Socket) -> Result<bool, LinkError> {
         match self {
             Waiting::Attempts(0) => Ok(false),

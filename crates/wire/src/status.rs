@@ -1,11 +1,11 @@
-//! Asking a server what it holds.
+//! StatusClient a server what it holds.
 
 use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
 use crate::frame::{Header, Kind};
-use crate::handshake::{Welcomed, Wish, connect};
+use crate::handshake::{ConnectOptions, Welcomed, connect};
 use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
@@ -13,27 +13,27 @@ use crate::payload::{Role, Status};
 use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
 use crate::socket::{Progress, Socket};
 
-/// A server that goes on naming sessions beyond so many is not believed.
+/// Sessions after which a server that lists ever more of them is no longer believed.
 const SESSIONS_MAX: usize = 1 << 16;
 
-/// What the server at `endpoint` holds; connecting and answering may take `timeout` each.
+/// What the server at `endpoint` holds. Connecting may take `timeout`, and so may the answer.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
-    Asking::start(endpoint, key, timeout)?.status()
+    StatusClient::start(endpoint, key, timeout)?.status()
 }
 
-/// What the server at `endpoint` holds, and its open sessions in the order of their numbers; connecting and each answer
-/// may take `timeout`.
+/// What the server at `endpoint` holds, and its open sessions in the order of their numbers. Connecting may take
+/// `timeout`, and so may each answer.
 pub fn fetch_sessions(
     endpoint: &Endpoint,
     key: Option<&Key>,
     timeout: Duration,
 ) -> Result<(Status, Vec<SessionStatus>), LinkError> {
-    let mut asking = Asking::start(endpoint, key, timeout)?;
-    let status = asking.status()?;
+    let mut client = StatusClient::start(endpoint, key, timeout)?;
+    let status = client.status()?;
     let mut sessions: Vec<SessionStatus> = Vec::new();
     loop {
         let after = sessions.last().map_or(0, |last| last.session);
-        let more = asking.sessions(after)?;
+        let more = client.sessions(after)?;
         let is_last = more.len() < SESSIONS_PER_REPLY;
         sessions.extend(more);
         if is_last || sessions.len() > SESSIONS_MAX {
@@ -42,16 +42,16 @@ pub fn fetch_sessions(
     }
 }
 
-/// A control connection.
-struct Asking {
+/// A control connection, which asks for status and sessions.
+struct StatusClient {
     socket: Socket,
     inbox: Inbox,
     timeout: Duration,
 }
 
-impl Asking {
-    fn start(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Asking, LinkError> {
-        let wish = Wish {
+impl StatusClient {
+    fn start(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<StatusClient, LinkError> {
+        let options = ConnectOptions {
             role: Role::Control,
             slot_size: 0,
             payload_crc: false,
@@ -61,8 +61,8 @@ impl Asking {
             connect_timeout: timeout,
             silent_timeout: timeout,
         };
-        let Welcomed { socket, inbox, .. } = connect(endpoint, &wish)?;
-        Ok(Asking { socket, inbox, timeout })
+        let Welcomed { socket, inbox, .. } = connect(endpoint, &options)?;
+        Ok(StatusClient { socket, inbox, timeout })
     }
 
     fn status(&mut self) -> Result<Status, LinkError> {

@@ -10,7 +10,7 @@ use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// Pieces handed to the socket at a time, the header among them.
+/// Pieces passed to the socket in one call, including the header.
 const PARTS_AT_ONCE: usize = 32;
 
 /// Sends pages and discards, and receives their acknowledgements.
@@ -28,18 +28,18 @@ pub struct Ack {
     pub tag: u64,
     /// How it went.
     pub status: AckStatus,
-    /// What the server could still hold for this session just then, in bytes.
+    /// Bytes that the server could still hold for this session when it answered.
     pub capacity_bytes: u64,
 }
 
 /// How a write, discard or ping went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckStatus {
-    /// The server holds the page (or has let it go, or is there).
+    /// The server holds the page, has dropped it, or has answered the ping.
     Done,
-    /// The server has no room for it: what it held at that range before is unspecified, the caller keeps the page.
+    /// The server has no room. Its old contents of that range are now unspecified, so the caller keeps the page.
     Full,
-    /// The same, for this session has used up its quota.
+    /// The session's quota is used up; else the same as `Full`.
     OverQuota,
 }
 
@@ -54,10 +54,10 @@ impl Writer {
         Writer { socket, inbox, payload_crc }
     }
 
-    /// Sends the bytes of `parts`, one after the other, to be kept at `offset`: whole 4 KiB units, at most
-    /// [`RANGE_MAX`]. Returns when the last byte is with the kernel; [`Writer::try_ack`] says when the server has it.
+    /// Sends the bytes of `parts`, one after the other, for the range at `offset`: whole 4 KiB units, at most
+    /// [`RANGE_MAX`]. Returns when the kernel has the last byte; [`Writer::try_ack`] says when the server has it.
     ///
-    /// Take acknowledgements now and then: a server that cannot send them takes no more pages.
+    /// Take acknowledgements now and then: a server that cannot send them accepts no more pages.
     pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -75,8 +75,8 @@ impl Writer {
         self.socket.send_all(rest)
     }
 
-    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call; each is as in [`Writer::write`] and
-    /// acknowledged apart. When one breaks the limits, none is sent.
+    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call. Each follows the rules of
+    /// [`Writer::write`] and has its own acknowledgement. Sends none if one of them breaks the limits.
     pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
@@ -108,8 +108,8 @@ impl Writer {
         header.encode()
     }
 
-    /// Says that `len` bytes at `offset` are no longer needed: whole 4 KiB units, at most [`DISCARD_MAX`]. The server
-    /// frees the slots that lie wholly within.
+    /// Tells the server that `len` bytes at `offset` are no longer needed: whole 4 KiB units, at most [`DISCARD_MAX`].
+    /// The server frees the slots that lie wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -118,8 +118,8 @@ impl Writer {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Sends several discards `(tag, offset, len)`, many in one system call; each is as in [`Writer::discard`] and
-    /// acknowledged apart. When one breaks the limits, none is sent.
+    /// Sends several discards `(tag, offset, len)`, many in one system call. Each follows the rules of
+    /// [`Writer::discard`] and has its own acknowledgement. Sends none if one of them breaks the limits.
     pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -134,12 +134,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Asks for a sign of life; it comes as an [`Ack`], after those of everything sent before.
+    /// Sends a PING. Its answer is an [`Ack`] that follows those of everything sent before.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
         self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
     }
 
-    /// Looks for the next acknowledgement; `None` when none came within `wait`.
+    /// Returns the next acknowledgement, or `None` when none came within `wait`.
     pub fn try_ack(&mut self, wait: Wait) -> Result<Option<Ack>, LinkError> {
         let mut waiting = Waiting::new(wait);
         loop {

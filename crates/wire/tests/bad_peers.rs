@@ -1,4 +1,5 @@
-//! A client meets servers that are none: each ends in the right error within the time given, never in a hang.
+//! A client meets servers that do not follow the protocol. Each case ends with the right error within the time given,
+//! never in a hang.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,10 +16,10 @@ use hanare_wire::{
     Attachment, Endpoint, ErrorCode, Grant, Key, LinkError, Place, Session, SessionOptions, Wait, fetch_status,
 };
 
-/// Far longer than any answer takes here, and far shorter than a hang.
+/// Far longer than any answer takes here, and shorter than any patience with a hang.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A server on a free port that does `life` with each of `connections` connections, one after the other.
+/// A server on a free port that runs `life` with each of `connections` connections, one after the other.
 fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) -> (Endpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
@@ -72,7 +73,7 @@ fn welcome(stream: &mut (impl Read + Write)) {
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
 }
 
-/// Waits until the client has closed, so that nothing it sends meets a reset.
+/// Waits until the client has closed the connection, so that nothing it sends meets a reset.
 fn until_closed(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
@@ -112,7 +113,7 @@ fn another_version() {
 fn silence_and_a_slow_trickle() {
     let error = open_error(|stream, _| until_closed(stream));
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
-    // Every byte is progress, but being welcomed has an end all the same.
+    // Every byte is progress, but the time of the whole handshake is bounded.
     let error = open_error(|mut stream, _| {
         let frame = Header { length: 72, ..Header::bare(Kind::Welcome, 0) }.encode();
         for byte in frame.chunks(1) {
@@ -174,7 +175,7 @@ fn a_server_that_cannot_prove_the_key() {
     thread.join().expect("the server did its part");
 }
 
-/// Opens a session with a server that welcomes both connections and does `life` with the reading one, then hands the
+/// Opens a session with a server that welcomes both connections and runs `life` with the reading one. Then passes the
 /// client's end to `check`.
 fn with_session(
     payload_checksum: bool,
@@ -340,14 +341,15 @@ fn a_peer_that_takes_nothing_is_silent() {
     });
     let (requests, replies, mut writer, _) = Session::open(&endpoint, &options(&endpoint)).expect("a session").split();
     let page = vec![0; 4 << 20];
-    // Whatever the socket's buffers take, they do not take this much.
+    // More bytes than the socket's buffers take.
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
     drop((requests, replies));
     thread.join().expect("the server did its part");
 }
 
-/// A machine short of CPU or memory keeps a server from answering for long, and is no reason to give the pages up.
+/// A machine short of CPU or memory may keep a server from answering for a long time. That is no reason to give up the
+/// pages.
 #[test]
 fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -393,8 +395,8 @@ fn a_status_that_makes_no_sense_is_garbage() {
     thread.join().expect("the server did its part");
 }
 
-/// A connection to a path is made by the kernel alone, unless its queue is full: then a server that has stopped would hold up
-/// whoever connects, for as long as it stands still.
+/// The kernel alone connects to a path, unless the server's queue is full. Then a server that has stopped would block
+/// its clients for as long as it stays stopped.
 #[test]
 fn a_path_whose_queue_is_full_is_given_up_in_time() {
     let place = tempfile::tempdir().expect("temporary directory");

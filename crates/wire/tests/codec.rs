@@ -1,4 +1,4 @@
-//! The codec against anything: round trips, every flipped bit, and bytes from nowhere.
+//! The codec with any input: round trips, every flipped bit, and random bytes.
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, FrameError, HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::{CONTROL_MAX, DISCARD_MAX, RANGE_MAX};
@@ -20,7 +20,7 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-/// The CRC-32 of the first 36 bytes put right, so that a test reaches the checks behind it.
+/// Corrects the CRC-32 of the first 36 bytes, so that a test reaches the checks behind it.
 fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..].copy_from_slice(&crc.to_le_bytes());
@@ -48,7 +48,8 @@ proptest! {
         prop_assert!(Header::decode(&bytes).is_err());
     }
 
-    /// Behind a right magic, version and checksum any field may lie; what is accepted has a bounded payload.
+    /// With a right magic, version and checksum, any other field may be wrong. An accepted header always has a bounded
+    /// payload.
     #[test]
     fn lying_fields_never_promise_a_huge_payload(fields in any::<[u8; 30]>()) {
         let mut bytes = Header::bare(Kind::Ping, 0).encode();

@@ -1,5 +1,6 @@
-//! The process of one measured run, whose memory is far: it fills a region, reaches the steady state, times the pattern,
-//! and checks every word. Hidden from the help; `hanare bench paging` starts it with its settings in the environment.
+//! The process of one measured run, whose memory is far. It fills a region, reaches the steady state, times the
+//! pattern, and checks every word. The help does not show it: `hanare bench paging` starts it, with its settings in the
+//! environment.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ use thiserror::Error;
 use super::pattern::{Pattern, Walk};
 use super::words::{Mismatch, Words};
 
-/// Passes of reading and rewriting before a run is taken to be in its steady state, whatever was written back.
+/// Most passes of reading and rewriting before the timed part, even if the steady state is not reached.
 const PASSES_MAX: u32 = 4;
 
-/// What a touch does.
+/// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Access {
     /// Reads and checks a word.
@@ -47,64 +48,65 @@ pub(super) struct ChildArgs {
     pub(super) stride_pages: u64,
     #[arg(long)]
     pub(super) touches: u64,
-    /// Between two random touches, in microseconds.
+    /// Pause between two random accesses, in microseconds.
     #[arg(long, default_value_t = 0)]
     pub(super) pause_us: u64,
-    /// Say a line when the timed part could begin, and begin it on a line.
+    /// Print a line when the timed part could begin, and begin it when a line arrives.
     #[arg(long)]
     pub(super) on_word: bool,
 }
 
-/// Why a run could not be measured.
+/// Why a run was not measured.
 #[derive(Debug, Error)]
 pub(crate) enum ChildError {
-    /// The settings are malformed.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Far memory cannot be had.
+    /// Far memory could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The region does not fit.
+    /// The region does not fit into far memory.
     #[error("{0} pages of 4 KiB do not fit into the far reservation; give a smaller --size or a larger HANARE_RESERVE")]
     Exhausted(u64),
     /// Far memory holds wrong bytes.
     #[error("{0}")]
     Mismatch(#[from] Mismatch),
-    /// The starter cannot be watched.
+    /// The end of the starter cannot be noticed.
     #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
     Starter(rustix::io::Errno),
-    /// The starter says nothing.
+    /// No line came from the starter.
     #[error("nobody said when to begin: {0}; run 'hanare bench servers'")]
     Word(std::io::Error),
-    /// The figures cannot be told.
-    #[error("cannot tell the figures: {0}; run 'hanare bench paging'")]
+    /// The figures could not be printed.
+    #[error("cannot print the figures: {0}; run 'hanare bench paging'")]
     Tell(#[from] serde_json::Error),
 }
 
-/// What a run tells its starter, as one line of JSON. Counters are of the timed part only, but for the peak.
+/// The figures of a run, which its starter receives as one line of JSON. Counters cover the timed part only, except for
+/// the peak.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) seconds: f64,
     pub(super) touches: u64,
-    /// Latencies of the touches that faulted, as the program sees them; taken for the random pattern only.
+    /// Percentiles of the accesses that faulted, as the program sees them. Only for the random pattern.
     pub(super) fault_us: Option<[f64; 3]>,
-    /// Latencies of faults as the pager sees them, from trapped to resolved.
+    /// Percentiles of faults as the pager sees them, from the trap to its end.
     pub(super) handler_us: Option<[f64; 3]>,
     pub(super) faults: u64,
     pub(super) faults_first_write: u64,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) local_bytes_peak: u64,
-    /// 1 thread, 2 sigbus, 3 sigsegv.
+    /// The trap mode: 1 thread, 2 sigbus, 3 sigsegv.
     pub(super) mode: u64,
     pub(super) policy: String,
     pub(super) prefetch: String,
     pub(super) words_verified: u64,
 }
 
-/// Measures one run and tells it on stdout.
+/// Measures one run and prints its figures on stdout.
 pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
-    // A starter that was killed takes the memory server with it: nothing is left to measure then.
+    // If the starter is killed, the memory server ends with it, so there is nothing left to measure.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(ChildError::Starter)?;
     far::start(&Settings::from_env()?)?;
@@ -117,7 +119,7 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     };
     let rewrite = args.access == Access::Rw;
     reach_steady_state(&mut words, rewrite)?;
-    walk.warming().try_for_each(|page| words.touch(page, rewrite))?;
+    walk.warming().try_for_each(|page| words.access(page, rewrite))?;
     if args.on_word {
         println!("ready");
         let mut word = String::new();
@@ -130,12 +132,12 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     Ok(0)
 }
 
-/// To read: one pass, after which all that was evicted is clean and held by the server. To rewrite: passes until as much
-/// is written back as comes in, so that every page is dirty when its turn comes.
+/// For reading: one pass, after which all evicted pages are clean and the server holds them. For rewriting: passes
+/// until as much is written back as comes in, so that every page is dirty when it is evicted.
 fn reach_steady_state(words: &mut Words, rewrite: bool) -> Result<(), Mismatch> {
     for pass in 1..=PASSES_MAX {
         let before = snapshot();
-        (0..words.pages()).try_for_each(|page| words.touch(page, rewrite))?;
+        (0..words.pages()).try_for_each(|page| words.access(page, rewrite))?;
         let after = snapshot();
         let (came, went) = (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out);
         if !rewrite || (pass > 1 && went >= came / 10 * 9) {
@@ -158,7 +160,7 @@ fn timed(walk: &Walk, words: &mut Words, rewrite: bool, pause: Duration) -> Resu
     if each {
         let mut last = began;
         for page in walk.timed() {
-            words.touch(page, rewrite)?;
+            words.access(page, rewrite)?;
             let now = Instant::now();
             touches_ns.push((now - last).as_nanos().min(u128::from(u32::MAX)) as u32);
             last = now;
@@ -170,7 +172,7 @@ fn timed(walk: &Walk, words: &mut Words, rewrite: bool, pause: Duration) -> Resu
         touches = touches_ns.len() as u64;
     } else {
         for page in walk.timed() {
-            words.touch(page, rewrite)?;
+            words.access(page, rewrite)?;
             touches += 1;
         }
     }
@@ -182,7 +184,7 @@ fn timed(walk: &Walk, words: &mut Words, rewrite: bool, pause: Duration) -> Resu
     Ok(run)
 }
 
-/// The counters' differences.
+/// The differences between the counters.
 fn figures(before: &Snapshot, after: Snapshot) -> Run {
     let arrivals = |seen: &Snapshot| {
         seen.faults_read + seen.faults_write + seen.faults_zero + seen.faults_rescued + seen.faults_waited
@@ -209,8 +211,8 @@ fn figures(before: &Snapshot, after: Snapshot) -> Run {
     }
 }
 
-/// Percentiles 50, 90 and 99 of the touches that faulted. So many faulted, and a touch that faults is slower than one
-/// that does not: they are the slowest.
+/// Percentiles 50, 90 and 99 of the accesses that faulted. An access that faults is slower than one that does not, so
+/// the `faults` slowest ones are those that faulted.
 fn slowest_us(mut touches_ns: Vec<u32>, faults: u64) -> Option<[f64; 3]> {
     touches_ns.sort_unstable();
     let first = touches_ns.len() - touches_ns.len().min(faults as usize);

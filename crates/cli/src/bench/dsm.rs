@@ -1,6 +1,6 @@
-//! `hanare bench dsm`: what faults, flushes, page transfers and memory barriers of shared memory cost.
+//! `hanare bench dsm`: the cost of faults, flushes, page transfers and memory barriers of shared memory.
 //!
-//! Every figure comes from ranks that `hanare launch` starts, with the floors of traps and links taken right before them.
+//! Every figure comes from ranks that `hanare launch` starts. The floors of traps and links are measured right before.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,21 +17,20 @@ use super::sheet::Sheet;
 use super::{links, traps};
 
 const HELP: &str = "\
-Two ranks on this host. A share is a page fetched at a read fault, without the trap; an update is a page sent to a sharer at \
-a memory barrier (update_1_us: one page alone with all that its barrier does more; update_us: each of 64; transfer_us: the \
-part of sending and taking it in). A flush is \
-a page with 1 or 256 dirty words brought home at a memory barrier, each of 64. fault_floor_us is a trap by a handler thread and \
-a round trip of 4 KiB on a local socket. barrier_N_us is an empty memory barrier of N ranks. Ratios are of the medians of \
-one run.";
+There are two ranks on this host. A share is a page fetched at a read fault, without the trap. An update is a page sent to \
+a sharer at a memory barrier: update_1_us is one page alone with the rest of its barrier, update_us each of 64 pages, \
+transfer_us the part of sending and receiving one. A flush sends a page with 1 or 256 dirty words home at a memory barrier; \
+the figure is for each of 64. fault_floor_us is a trap by a handler thread and a 4 KiB round trip on a local socket. \
+barrier_N_us is an empty memory barrier of N ranks. Ratios are those of the medians of one run.";
 
 /// Measure what shared memory (hanare launch, dsm.h) costs on this host.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct DsmArgs {
-    /// How often everything is measured; the median counts.
+    /// Number of repetitions. The median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
     runs: u32,
-    /// Most ranks of the barriers, which are measured for 2, 4, 8 ... ranks.
+    /// Most ranks in the barriers, which are measured for 2, 4, 8 ... ranks.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..=256))]
     ranks_max: u16,
     /// Print JSON, or write it to a file beside the table.
@@ -39,27 +38,27 @@ pub(crate) struct DsmArgs {
     json: Option<Option<PathBuf>>,
 }
 
-/// Why nothing could be measured.
+/// Why a measurement failed.
 #[derive(Debug, Error)]
 pub(crate) enum DsmError {
-    /// HANARE_DISABLE makes no sense.
+    /// HANARE_DISABLE is invalid.
     #[error(transparent)]
     Features(#[from] FeaturesError),
-    /// A floor.
+    /// A floor could not be measured.
     #[error(transparent)]
     Trap(#[from] traps::TrapError),
-    /// Starting ranks, a socket or a file.
+    /// Starting ranks, or using a socket or a file, failed.
     #[error("cannot measure shared memory: {0}; see that processes and local sockets can be made")]
     System(#[from] std::io::Error),
-    /// The ranks failed, and said why.
+    /// The ranks failed. Their message is included.
     #[error("the ranks of '{0}' failed; see what they said above")]
     Ranks(String),
-    /// Their figures are not understood.
-    #[error("a rank of the benchmark told no figures ({0}); reinstall hanare")]
+    /// The ranks' figures could not be parsed.
+    #[error("a rank of the benchmark printed no figures ({0}); reinstall hanare")]
     Figures(#[from] serde_json::Error),
 }
 
-/// All figures by name, one a run.
+/// All figures by name, with one value for each run.
 type Columns = BTreeMap<String, Vec<f64>>;
 
 /// Measures and prints.
@@ -124,7 +123,7 @@ fn names(ranks_max: u16) -> Vec<String> {
 const TRANSFERS: [&str; 2] = ["message", "zero_copy"];
 const PROTOCOLS: [&str; 2] = ["invalidate", "update"];
 
-/// One run: floors, then every figure, then what they come to against each other.
+/// One run: the floors, then every figure, then their ratios.
 fn once(args: &DsmArgs) -> Result<Figures, DsmError> {
     let mut run = Figures::new();
     let mut floors = Floors::default();
@@ -150,7 +149,7 @@ fn once(args: &DsmArgs) -> Result<Figures, DsmError> {
     Ok(run)
 }
 
-/// Adds what figures come to against each other.
+/// Adds the ratios between figures.
 fn compare(run: &mut Figures, ranks_max: u16) {
     let floor = run.get("trap_thread_us").zip(run.get("unix_rtt_4k_us")).map(|(trap, link)| trap + link);
     run.extend(floor.map(|floor| ("fault_floor_us".to_owned(), floor)));
@@ -173,7 +172,7 @@ fn compare(run: &mut Figures, ranks_max: u16) {
     }
 }
 
-/// Runs one part on so many ranks.
+/// Runs one part on `ranks` ranks.
 fn launch(ranks: u16, protocol: &str, transfer: &str, part: &str) -> Result<Figures, DsmError> {
     let this = std::env::current_exe()?;
     let mut command = Command::new(&this);
@@ -196,8 +195,8 @@ mod tests {
         let names = names(4);
         let mut run: Figures =
             names.iter().filter(|name| name.ends_with("_us")).map(|name| (name.clone(), 2.0)).collect();
-        let told = [("trap_thread_us", 3.0), ("unix_rtt_4k_us", 5.0), ("message_share_us", 6.0)];
-        run.extend(told.map(|(name, figure)| (name.to_owned(), figure)));
+        let figures = [("trap_thread_us", 3.0), ("unix_rtt_4k_us", 5.0), ("message_share_us", 6.0)];
+        run.extend(figures.map(|(name, figure)| (name.to_owned(), figure)));
         compare(&mut run, 4);
         assert!(names.iter().all(|name| run.contains_key(name)), "{names:?} {run:?}");
         assert_eq!((run["fault_floor_us"], run["share_ratio"], run["read_fault_floors"]), (8.0, 3.0, 0.25));

@@ -1,6 +1,6 @@
-//! One rank of `hanare bench dsm`: makes the calls and touches that are timed. Rank 0 times and prints.
+//! One rank of `hanare bench dsm`. It makes the calls and accesses that are timed. Rank 0 times and prints.
 //!
-//! Rank 0 touches pages whose home is rank 1, which waits in a barrier meanwhile; updates go the other way round.
+//! Rank 0 accesses pages whose home is rank 1. Rank 1 waits in a barrier meanwhile. Updates go in the other direction.
 #![allow(unsafe_code, reason = "reads and writes shared memory, which no Rust reference may cover")]
 
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use hanare_dsm::live::{Job, JobError, Live};
 use thiserror::Error;
 
 const PAGE: usize = 4096;
-/// Pages touched a round.
+/// Pages accessed in a round.
 const PAGES: usize = 64;
-/// Rounds of faults, flushes and updates; the median counts.
+/// Rounds of faults, flushes and updates. The median counts.
 const ROUNDS: usize = 15;
 /// Empty barriers timed.
 const BARRIERS: usize = 200;
-/// Bytes from one word of a page of scattered writes to the next.
+/// Distance between two words of a page of scattered writes, in bytes.
 const SCATTERED: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,7 +31,7 @@ pub(super) enum Part {
     Barriers,
 }
 
-/// A rank. Hidden from the help.
+/// A rank. The help does not show it.
 #[derive(Debug, Args)]
 pub(crate) struct RankArgs {
     #[arg(long, value_enum)]
@@ -41,16 +41,16 @@ pub(crate) struct RankArgs {
 /// Why a rank measured nothing.
 #[derive(Debug, Error)]
 pub(crate) enum RankError {
-    /// Its environment.
+    /// Its environment is invalid.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// It could not meet the others.
+    /// It could not connect to the others.
     #[error("{0}")]
     Start(String),
-    /// A call.
+    /// A call of shared memory failed.
     #[error(transparent)]
     Misuse(#[from] Misuse),
-    /// Shared memory for the benchmark.
+    /// There is no shared memory left for the benchmark.
     #[error("no shared memory for the benchmark; start it by 'hanare bench dsm'")]
     Room,
     /// A page did not hold what the other rank wrote.
@@ -58,17 +58,17 @@ pub(crate) enum RankError {
     Wrong {
         /// The page.
         page: usize,
-        /// What it holds.
+        /// Its contents.
         found: u32,
-        /// What it should.
+        /// The expected contents.
         expected: u32,
     },
 }
 
-/// The figures of one launch: medians, in microseconds.
+/// The medians of one launch, in microseconds.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Measures; rank 0 prints the figures as one JSON object.
+/// Measures. Rank 0 prints the figures as one JSON object.
 pub(crate) fn rank(args: &RankArgs) -> Result<u8, RankError> {
     let live =
         Live::start(Job::from_env(|name| std::env::var(name).ok())?).map_err(|error| RankError::Start(error.why))?;
@@ -92,7 +92,7 @@ struct Bench {
     figures: Figures,
 }
 
-/// Microseconds of one thing.
+/// The time of one call, in microseconds.
 fn timed(what: impl FnOnce() -> Result<(), RankError>) -> Result<f64, RankError> {
     let began = Instant::now();
     what()?;
@@ -118,7 +118,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A memory barrier's time, in microseconds, from when all ranks are there and awake.
+    /// A memory barrier's time, in microseconds, from the moment when all ranks have arrived and run.
     fn barrier_us(&self) -> Result<f64, RankError> {
         self.live.call(Event::Reduce { reduction: Reduction::MaxI64, values: &[0] })?;
         timed(|| self.barrier())
@@ -132,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// The median of empty barriers, which all ranks pass.
+    /// The median time of an empty barrier of all ranks, in microseconds.
     fn empty_barrier_us(&self, count: usize) -> Result<f64, RankError> {
         self.barrier()?;
         let mut times = Vec::with_capacity(count);
@@ -162,12 +162,12 @@ impl Bench {
             self.barrier()?;
             if self.is_first {
                 let before = self.live.counts();
-                let touched: &mut dyn FnMut(usize) = match round % 3 {
+                let access: &mut dyn FnMut(usize) = match round % 3 {
                     2 => &mut |page| misses.extend(time_store(base + page * PAGE, round as u32 + 1)),
                     _ => &mut |page| reads.extend(time_load(base + page * PAGE)),
                 };
-                // Downwards: a page that is touched brings those behind it, where they are not there yet.
-                (0..PAGES).rev().for_each(touched);
+                // Downwards: a fault also brings the pages behind the faulting one, if they are absent.
+                (0..PAGES).rev().for_each(access);
                 let after = self.live.counts();
                 shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);
                 check(base, PAGES, round as u32)?;
@@ -192,7 +192,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Barriers that update one page and many pages of rank 1, by rank 0. The one page first, while no others are shared.
+    /// Barriers in which rank 0 updates one page, and many pages, of rank 1. The single page comes first, while no
+    /// others are shared.
     fn updates(&mut self) -> Result<(), RankError> {
         let empty_us = self.empty_barrier_us(BARRIERS)?;
         let (one, _) = self.update_rounds(1, empty_us)?;
@@ -205,8 +206,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Rounds in which rank 0 writes so many pages that rank 1 has: what each costs a page, and the part of sending and taking it
-    /// in.
+    /// Rounds in which rank 0 writes `pages` pages that rank 1 has. Returns the cost of each page, and the part of it
+    /// spent sending and receiving.
     fn update_rounds(&mut self, pages: usize, empty_us: f64) -> Result<(Vec<f64>, Vec<f64>), RankError> {
         let base = self.alloc(pages, Rank(0))?;
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
@@ -216,7 +217,7 @@ impl Bench {
                 (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
             }
             let us = self.barrier_us()?;
-            // The first time they are fetched, and sent from then on.
+            // The first round fetches the pages. Later rounds send them.
             if round > 0 {
                 whole.push((us - empty_us) / pages as f64);
                 parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / pages as f64);
@@ -230,7 +231,7 @@ impl Bench {
     }
 }
 
-/// Every page holds what its writer wrote in this round.
+/// Checks that every page holds what its writer wrote in this round.
 fn check(base: usize, pages: usize, expected: u32) -> Result<(), RankError> {
     let wrong = (0..pages).map(|page| (page, load(base + page * PAGE + 8))).find(|(_, found)| *found != expected);
     wrong.map_or(Ok(()), |(page, found)| Err(RankError::Wrong { page, found, expected }))
@@ -264,7 +265,7 @@ fn time_store(addr: usize, value: u32) -> Option<f64> {
     .ok()
 }
 
-/// Writes 256 words of a page, no two beside each other; the word by which pages are checked is none of them.
+/// Writes 256 words of a page, no two of them adjacent. The word by which pages are checked is not among them.
 fn scatter(page: usize, value: u32) {
     (0..PAGE).step_by(SCATTERED).for_each(|at| store(page + at, value + 77));
 }

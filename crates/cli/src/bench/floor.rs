@@ -1,4 +1,4 @@
-//! `hanare bench floor`: the least that trapping, moving and fetching a page cost here.
+//! `hanare bench floor`: the least that trapping, moving and fetching a page costs on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -36,17 +36,17 @@ const NAMES: [&str; 21] = [
 ];
 
 const HELP: &str = "\
-trap_us is a touch resolved in the faulting thread with a COPY (userfaultfd, SIGBUS) without that COPY; trap_thread_us \
-the same by a handler thread on the same CPU. Links are sockets of loopback, both sides polling: a request of 64 bytes \
-and its reply, and the rate of one stream of 1 MiB chunks: the same chunk \
-again and again, or (cold) out of and into 128 MiB in turn. memcpy copies what no cache holds. What this machine lacks \
-is '-' (null in JSON).";
+trap_us is the time of an access that the faulting thread resolves by a COPY (userfaultfd, SIGBUS), without that COPY. \
+trap_thread_us is the same with a handler thread on the same CPU. Links are loopback sockets, polled on both sides. They \
+carry requests of 64 bytes with their replies, or one stream of 1 MiB chunks. A stream sends the same chunk again and again \
+or, if cold, goes through 128 MiB. memcpy copies bytes that no cache holds. A figure that this machine does not have is \
+'-' (null in JSON).";
 
-/// Measure what trapping, moving and fetching a page cost here at least.
+/// Measure the least that trapping, moving and fetching a page costs on this machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct FloorArgs {
-    /// How often everything is measured; the median counts.
+    /// Number of repetitions. The median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = paging::runs())]
     runs: u32,
     /// Print JSON.
@@ -57,13 +57,13 @@ pub(crate) struct FloorArgs {
 /// Why the floors could not be measured.
 #[derive(Debug, Error)]
 pub(crate) enum FloorError {
-    /// HANARE_DISABLE makes no sense.
+    /// HANARE_DISABLE is invalid.
     #[error(transparent)]
     Features(#[from] FeaturesError),
     /// A socket failed.
     #[error("cannot measure sockets of loopback: {0}; see that 127.0.0.1 is up")]
     Link(#[from] std::io::Error),
-    /// Traps or moves failed although the machine said it has them.
+    /// A trap or move failed although the machine reported that it has them.
     #[error(transparent)]
     Trap(#[from] TrapError),
 }
@@ -77,7 +77,7 @@ impl Floors {
         self.0.push((name, figure));
     }
 
-    /// A floor; none where this machine lacks what it is about.
+    /// A floor; `None` where this machine lacks the feature.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure)
     }
@@ -92,7 +92,7 @@ pub(super) fn measure() -> Result<Floors, FloorError> {
     Ok(floors)
 }
 
-/// Writes the spread of every floor.
+/// Writes the median and extremes of every floor.
 pub(super) fn write(runs: &[Floors], sheet: &mut Sheet) {
     for name in NAMES {
         sheet.spread(name, runs.iter().filter_map(|floors| floors.get(name)).collect());
@@ -111,13 +111,13 @@ pub(super) fn floor(args: &FloorArgs) -> Result<u8, FloorError> {
     Ok(0)
 }
 
-/// The median time of `count` operations, each timed by itself, in microseconds. The median shrugs off interruptions;
-/// what looking at the clock costs is taken off.
+/// The median time of `count` operations, each timed by itself, in microseconds. The median ignores interruptions. The
+/// cost of reading the clock is subtracted.
 pub(super) fn median_us<E>(count: usize, operation: impl FnMut(usize) -> Result<(), E>) -> Result<f64, E> {
     median_within_us(Duration::MAX, count, operation)
 }
 
-/// As [`median_us`], of fewer operations when `time_max` is over.
+/// Like [`median_us`], but stops after `time_max`.
 pub(super) fn median_within_us<E>(
     time_max: Duration,
     count: usize,

@@ -1,5 +1,5 @@
-//! What links cost: two threads on plain nonblocking sockets, both polling, and the memory copy that replaces a link on
-//! one host. Nothing of Hanare's own protocol is in the way, so these are floors.
+//! The cost of links: two threads on plain nonblocking sockets, both polling, and the memory copy that replaces a link
+//! on one host. Hanare's own protocol is not involved, so these are floors.
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,16 +12,16 @@ use super::floor::{Floors, median_us, median_within_us};
 const REQUEST_BYTES: usize = 64;
 const CHUNK_BYTES: usize = 1 << 20;
 const STREAM_BYTES: usize = 512 << 20;
-/// As large as the links of Hanare ask for, where the system grants it.
+/// Buffer size of the sockets, in bytes: what Hanare's links ask for.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Attempts between two glances at the clock and at other threads.
+/// Attempts between two checks of the clock. After each check, other threads may run.
 const SPINS: u32 = 256;
-/// The longest time for one figure: a busy machine gives fewer samples, not a longer wait.
+/// The longest time for one figure. A busy machine gives fewer samples instead of a longer wait.
 const TIME_MAX: Duration = Duration::from_secs(1);
-/// A partner silent for so long has failed.
+/// Silence after which the peer counts as failed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Larger than the caches of most machines, so that what is copied from it is cold.
+/// Bytes of memory to copy from. It is larger than the caches of most machines, so its bytes are in no cache.
 const COLD_BYTES: usize = 128 << 20;
 
 /// A connected nonblocking stream.
@@ -67,14 +67,14 @@ fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (near, far) = UnixStream::pair()?;
     for end in [&near, &far] {
         end.set_nonblocking(true)?;
-        // Refused sizes leave the system's own, as they do for Hanare's links.
+        // If these sizes are refused, the system's own stay, as for Hanare's links.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(end, SOCKET_BUFFER_BYTES);
     }
     Ok((near, far))
 }
 
-/// Runs `answer` on the far end while `ask` runs on the near one; the near end's close ends the answers.
+/// Runs `answer` on the far end while `ask` runs on the near end. Closing the near end stops the answers.
 fn both<S: Stream, T>(
     (mut near, mut far): (S, S),
     answer: impl FnOnce(&mut S) -> io::Result<Infallible> + Send,
@@ -86,7 +86,7 @@ fn both<S: Stream, T>(
         drop(near);
         let Err(ended) = answerer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let closed = [ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
-        // Of two failures the asker's came first: the other saw its end closed.
+        // If both failed, the asker failed first: the other only saw its peer close.
         if asked.is_err() || closed.contains(&ended.kind()) { asked } else { Err(ended) }
     })
 }
@@ -107,8 +107,8 @@ fn round_trip_us<S: Stream>(pair: (S, S), reply_bytes: usize, rounds: usize) -> 
     })
 }
 
-/// A stream out of and into `around` bytes, over and over, a chunk at a time: larger than the caches, it is the stream of
-/// pages that nobody has touched for long.
+/// Sends a stream out of and into `around` bytes, again and again, a chunk at a time. With `around` larger than the
+/// caches, it resembles a stream of pages that were not accessed for long.
 fn stream_gb_per_s<S: Stream>(pair: (S, S), around: usize) -> io::Result<f64> {
     let answer = move |far: &mut S| {
         let bytes = vec![1; around];
@@ -152,7 +152,7 @@ fn receive(stream: &mut impl Read, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Bounds a spin: it lets others run now and then, and gives up in the end.
+/// Limits a spin: it yields to other threads now and then, and gives up in the end.
 #[derive(Default)]
 struct Patience {
     spins: u32,
@@ -176,13 +176,13 @@ impl Patience {
     }
 }
 
-/// Copies of pages that no cache holds: what the same-host link does in place of a request.
+/// Copies pages that no cache holds, as the same-host link does instead of a request.
 fn copies(floors: &mut Floors) {
     const SMALL: usize = 4 << 10;
     const LARGE: usize = 2 << 20;
     let cold = vec![1_u8; COLD_BYTES];
     let mut page = vec![0_u8; SMALL];
-    // An odd stride meets every page once and defeats read-ahead by the processor.
+    // An odd stride visits every page once and defeats the processor's prefetcher.
     let (pages, stride) = (COLD_BYTES / SMALL, 10_007);
     let small = median_us(pages / 2, |round| {
         let at = round * stride % pages * SMALL;
@@ -190,7 +190,7 @@ fn copies(floors: &mut Floors) {
         std::hint::black_box(&mut page);
         Ok::<(), Infallible>(())
     });
-    // Not of zeroes, which would be given on first touch.
+    // The bytes are not zeroes, because the kernel would provide zero pages only on the first access.
     let mut frames = vec![2_u8; COLD_BYTES / 2];
     let count = frames.len() / LARGE;
     let large = median_us(count, |round| {

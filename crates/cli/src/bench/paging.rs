@@ -1,7 +1,8 @@
-//! `hanare bench paging`: the pager on a pattern of touches, against the floors of this machine.
+//! `hanare bench paging`: the pager on a pattern of accesses, compared with the floors of this machine.
 //!
-//! Each run has a memory server and a process of its own, since far memory is started once a process. The server ends
-//! with this process however that ends: it is a private one, which reads the end of a pipe, or threads of ours.
+//! Each run has a memory server and a process of its own, because a process can start far memory only once. The server
+//! ends with this process in any case: a private server notices the end of a pipe, any other is a thread of this
+//! process.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -26,51 +27,51 @@ use super::floor::{self, FloorError, Floors};
 use super::pattern::{OS_PAGE, Pattern};
 use super::sheet::Sheet;
 
-/// How many runs make sense.
+/// The valid numbers of runs.
 pub(super) fn runs() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..=1000)
 }
 
 const HELP: &str = "\
-A touch is one 8-byte word of a 4 KiB page, read and checked, and with rw rewritten. Before the timed touches every \
-page is written, then read once (r) or rewritten until as much is written back as comes in (rw); strided and random \
-touches are practised for eight passes or a quarter of their number. Every word is checked afterwards; a wrong one is told \
-with its address, and the exit code is 1.
+An access reads and checks one 8-byte word of a 4 KiB page and, with rw, rewrites it. Before the timed accesses, every \
+page is written. With r, each is then read once; with rw, pages are rewritten until as much is written back as comes in. \
+Strided patterns are first run for eight passes, random ones for a quarter of their accesses. At the end every word is \
+checked. A wrong word is printed with its address, and the exit code is 1.
 
-fault_us is what a touch that faulted took in the program (random only), handler_us what the pager itself took from \
-the trap to the page. ratio_tcp_stream is gb_per_s against one polled TCP stream of loopback; ratio_fault_floor is \
-fault_us_p50 against trap_us + the link's 4 KiB round trip (direct: one cold memcpy) + copy_4k_us, and \
-ratio_fault_floor_own the same with trap_thread_us in thread mode. Floors are measured right before each run.";
+fault_us is the time of an access that faulted, in the program (random only). handler_us is the pager's part of it, from \
+the trap to the page. ratio_tcp_stream is gb_per_s relative to one polled TCP stream over loopback. ratio_fault_floor is \
+fault_us_p50 relative to trap_us + the link's 4 KiB round trip (direct: one cold memcpy) + copy_4k_us. \
+ratio_fault_floor_own uses trap_thread_us in thread mode. Floors are measured right before each run.";
 
-/// Measure the pager on a pattern of touches, as a ratio to this machine's floors.
+/// Measure the pager on a pattern of accesses, as a ratio to this machine's floors.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct PagingArgs {
     /// Page size: auto, or a power of two from 4K to 2M.
     #[arg(long, value_name = "auto|SIZE", default_value = "auto")]
     page_size: PageSize,
-    /// Order of the touches.
+    /// Order of the accesses.
     #[arg(long)]
     pattern: Pattern,
-    /// Whether touches only read.
+    /// Whether accesses only read.
     #[arg(long, default_value = "r")]
     access: Access,
     /// Local memory: a size, or a share of --size.
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "50%")]
     local: Local,
-    /// Far memory that is touched.
+    /// Far memory that is accessed.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     size: u64,
-    /// From one strided touch to the next; a multiple of 4K.
+    /// Distance between two strided accesses; a multiple of 4K.
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_size)]
     stride: u64,
-    /// Number of random touches.
+    /// Number of random accesses.
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     touches: u64,
-    /// How touches are trapped: auto, thread, sigbus or sigsegv.
+    /// How accesses are trapped: auto, thread, sigbus or sigsegv.
     #[arg(long, value_name = "MODE", default_value = "auto")]
     mode: Mode,
-    /// Where the memory server is.
+    /// How pages reach the memory server.
     #[arg(long, default_value = "direct")]
     link: LinkKind,
     /// Replacement policy; see 'hanare run --help'.
@@ -79,7 +80,7 @@ pub(crate) struct PagingArgs {
     /// Prefetcher; see 'hanare run --help'.
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     prefetch: Option<String>,
-    /// How often the run is repeated; the median counts.
+    /// Number of repetitions. The median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
     runs: u32,
     /// Print JSON.
@@ -107,7 +108,7 @@ impl LinkKind {
         }
     }
 
-    /// The floor of bringing 4 KiB over it.
+    /// The floor for fetching 4 KiB over it.
     fn floor_name(self) -> &'static str {
         match self {
             LinkKind::Direct => "memcpy_4k_us",
@@ -117,10 +118,10 @@ impl LinkKind {
     }
 }
 
-/// Why the pager could not be measured.
+/// Why the pager was not measured.
 #[derive(Debug, Error)]
 pub(crate) enum PagingError {
-    /// Sizes that make no sense.
+    /// The sizes do not fit together.
     #[error(
         "--size {size} and --stride {stride}: both must be multiples of 4K, and the stride no larger than the size"
     )]
@@ -130,33 +131,33 @@ pub(crate) enum PagingError {
         /// Stride in bytes.
         stride: String,
     },
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// No floors.
+    /// The floors could not be measured.
     #[error(transparent)]
     Floor(#[from] FloorError),
-    /// No private server.
+    /// The private server could not be started.
     #[error(transparent)]
     Private(#[from] PrivateError),
-    /// No TCP server.
+    /// The TCP server could not be started.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// No process to measure in.
+    /// The measured process could not be started.
     #[error("cannot start the measured process: {0}; reinstall hanare")]
     Spawn(io::Error),
-    /// No counters.
+    /// The counters could not be read.
     #[error(transparent)]
     Stats(#[from] StatsError),
-    /// It was killed.
-    #[error("the measured process ended ({0}) and told no figures; run it again")]
+    /// The measured process was killed.
+    #[error("the measured process ended ({0}) and printed no figures; run it again")]
     Ended(ExitStatus),
-    /// Its figures are not understood.
-    #[error("the measured process told no figures ({0}); reinstall hanare")]
+    /// Its figures could not be parsed.
+    #[error("the measured process printed no figures ({0}); reinstall hanare")]
     Figures(#[from] serde_json::Error),
 }
 
-/// Measures and prints. A measured process that fails has said why; its exit code becomes ours.
+/// Measures and prints. A measured process that fails has printed the reason; its exit code is returned.
 pub(super) fn paging(args: &PagingArgs) -> Result<u8, PagingError> {
     let settings = settings(args)?;
     let (mut floors, mut runs) = (Vec::new(), Vec::new());
@@ -185,13 +186,13 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
     settings.mode = args.mode;
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
-    // Weaker kernels can be forced here as everywhere.
+    // HANARE_DISABLE can force weaker kernels here too.
     settings.disable = std::env::var(hanare_sys::features::DISABLE_VARIABLE).unwrap_or_default();
     settings.validate_values()?;
     Ok(settings)
 }
 
-/// A memory server for one run, which ends when this is dropped.
+/// A memory server for one run. It ends when this is dropped.
 pub(super) enum Lender {
     /// A process of its own.
     Private(Private),
@@ -201,7 +202,7 @@ pub(super) enum Lender {
 
 impl Lender {
     pub(super) fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
-        // Whole slots, and some for what is freed a little later than it is taken.
+        // Whole slots, and some more because pages are freed a little later than new ones are taken.
         let memory = bytes + bytes / 8 + (64 << 20);
         if link != LinkKind::Tcp {
             let command = std::env::current_exe().map_err(PagingError::Spawn)?;
@@ -211,12 +212,12 @@ impl Lender {
         let server = Server::bind(ServerConfig::new(vec![Endpoint::Tcp("127.0.0.1:0".to_owned())], memory))?;
         let stop = server.stop_handle();
         let endpoint = server.local_addrs().swap_remove(0);
-        // An end before its time shows in the measured process, as a lost server.
+        // If the server ends early, the measured process reports a lost server.
         let life = std::thread::spawn(move || drop(server.run()));
         Ok(Lender::Thread { endpoint, stop, life: Some(life) })
     }
 
-    /// Where it listens, if by TCP.
+    /// Its address, if it listens on TCP.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         match self {
             Lender::Private(_) => None,
@@ -224,7 +225,7 @@ impl Lender {
         }
     }
 
-    fn tell(&self, link: LinkKind, settings: &mut Settings) {
+    fn configure(&self, link: LinkKind, settings: &mut Settings) {
         match self {
             Lender::Private(private) if link == LinkKind::Direct => settings.private = Some(private.socket()),
             Lender::Private(private) => {
@@ -241,18 +242,18 @@ impl Drop for Lender {
     fn drop(&mut self) {
         if let Lender::Thread { stop, life, .. } = self {
             stop.stop();
-            // A panic of the server's was told on stderr when it happened.
+            // If the server panicked, the panic was reported on stderr.
             let _ = life.take().map(JoinHandle::join);
         }
     }
 }
 
-/// The figures of one run, or the exit code of a measured process that failed and said why.
+/// The figures of one run, or the exit code of a measured process that failed and printed the reason.
 fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, PagingError> {
     let lender = Lender::start(args.link, args.size)?;
     let mut settings = settings.clone();
-    lender.tell(args.link, &mut settings);
-    // As a program under `hanare run` would have it.
+    lender.configure(args.link, &mut settings);
+    // The variables that `hanare run` would give a program.
     let (counters, stats) = Stats::create()?;
     rustix::io::fcntl_setfd(&counters, rustix::io::FdFlags::empty())
         .map_err(|errno| PagingError::Spawn(errno.into()))?;
@@ -319,7 +320,7 @@ fn sheet(args: &PagingArgs, settings: &Settings, floors: &[Floors], runs: &[Run]
     sheet
 }
 
-/// Each run against the floors taken right before it.
+/// The ratio of each run to the floors measured right before it.
 fn ratios(args: &PagingArgs, floors: &[Floors], runs: &[Run], sheet: &mut Sheet) {
     let pairs = || runs.iter().zip(floors);
     for (ratio, floor) in

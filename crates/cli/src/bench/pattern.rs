@@ -1,17 +1,17 @@
-//! Which pages a benchmark touches, in which order. `benches/swap_touch.c` walks the same way.
+//! The pages that a benchmark accesses, and their order. `benches/swap_touch.c` uses the same order.
 
 use clap::ValueEnum;
 
 /// Passes of the strided pattern before the timed ones.
 const STRIDED_PASSES_WARMING: u64 = 8;
-/// The unit of a touch: one word of every such page.
+/// The unit of an access: one word of each such page, in bytes.
 pub(super) const OS_PAGE: u64 = 4 << 10;
 
 const SEQUENTIAL_PASSES: u64 = 2;
 const STRIDED_TOUCHES_MIN: u64 = 50_000;
 const SEED: u64 = 0x4861_6E61_7265;
 
-/// The order of touches.
+/// The order of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Pattern {
     /// Every page in ascending order, twice.
@@ -38,40 +38,40 @@ pub(super) struct Walk {
     pub(super) pattern: Pattern,
     /// OS pages of the region.
     pub(super) pages: u64,
-    /// OS pages from one touch to the next.
+    /// OS pages from one access to the next.
     pub(super) stride_pages: u64,
-    /// Touches of the random pattern.
+    /// Accesses of the random pattern.
     pub(super) random_touches: u64,
 }
 
 impl Walk {
-    /// The touches that are timed, as page numbers.
+    /// The page numbers of the timed accesses.
     pub(super) fn timed(&self) -> impl Iterator<Item = u64> + use<> {
         let touches = match self.pattern {
             Pattern::Seq => SEQUENTIAL_PASSES * self.pages,
             Pattern::Rand => self.random_touches,
             Pattern::Stride => STRIDED_TOUCHES_MIN.next_multiple_of(self.in_a_pass()),
         };
-        self.touches(touches, SEED)
+        self.random(touches, SEED)
     }
 
-    /// Touches before the timed ones, so that what the pager learns from the pattern is learnt: some passes, or a
-    /// quarter as many as are timed.
+    /// The page numbers of the accesses before the timed ones, from which the pager learns the pattern: some passes, or
+    /// a quarter of the number of timed accesses.
     pub(super) fn warming(&self) -> impl Iterator<Item = u64> + use<> {
         let touches = match self.pattern {
-            // The passes that reach the steady state are the pattern itself.
+            // The passes that reach the steady state already follow this pattern.
             Pattern::Seq => 0,
             Pattern::Rand => self.random_touches / 4,
             Pattern::Stride => STRIDED_PASSES_WARMING * self.in_a_pass(),
         };
-        self.touches(touches, !SEED)
+        self.random(touches, !SEED)
     }
 
     fn in_a_pass(&self) -> u64 {
         self.pages.div_ceil(self.stride_pages)
     }
 
-    fn touches(&self, count: u64, seed: u64) -> impl Iterator<Item = u64> + use<> {
+    fn random(&self, count: u64, seed: u64) -> impl Iterator<Item = u64> + use<> {
         let Walk { pattern, pages, stride_pages, .. } = *self;
         let in_a_pass = self.in_a_pass();
         (0..count).map(move |number| match pattern {

@@ -1,8 +1,8 @@
-//! `hanare bench servers`: what a greedy client costs the others of a memory server.
+//! `hanare bench servers`: how a greedy client slows the other clients of a memory server.
 //!
-//! Modest clients are processes whose memory is far, each touching its pages at random with a pause between touches. The
-//! greedy one has a session of its own and asks for the longest ranges there are, as many at a time as the link takes,
-//! reading and writing. The modest ones are measured without it and with it, in turns.
+//! Modest clients are processes with far memory that access their pages at random, with a pause between accesses. The
+//! greedy client has a session of its own and reads and writes the longest ranges, with a full pipeline of requests.
+//! The modest clients are measured alternately without it and with it.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -21,30 +21,30 @@ use super::paging::{Lender, LinkKind, PagingError, runs};
 use super::pattern::OS_PAGE;
 use super::sheet::Sheet;
 
-/// Ranges the greedy client has under way on each of its connections.
+/// Requests that the greedy client keeps in flight on each of its connections.
 const GREEDY_DEPTH: u64 = 64;
-/// Different ranges it goes through.
+/// Number of distinct ranges that it requests.
 const GREEDY_RANGES: u64 = 16;
 
-/// Measure what a greedy client costs the others of a memory server.
+/// Measure how a greedy client slows the other clients of a memory server.
 ///
-/// fault_us is what a touch that faulted took in a modest client: `alone` with one client, `modest` with all modest ones,
-/// `greedy` with the greedy one beside them; the ratio is the last against the one before.
+/// fault_us is the time of an access that faulted in a modest client: `alone` with one client, `modest` with all modest
+/// ones, `greedy` with the greedy one beside them. The ratio is that of `greedy` to `modest`.
 #[derive(Debug, Args)]
 pub(crate) struct ServersArgs {
     /// Modest clients.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
-    /// Far memory of each, half of it local.
+    /// Far memory of each modest client. Half of it is local.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
     size: u64,
-    /// Touches of each.
+    /// Accesses of each modest client.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     touches: u64,
-    /// Between two touches of a client, in microseconds.
+    /// Pause between two accesses of a client, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 2000)]
     pause_us: u64,
-    /// How often it is repeated; the median counts.
+    /// Number of repetitions. The median counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = runs())]
     runs: u32,
     /// Print JSON.
@@ -52,30 +52,30 @@ pub(crate) struct ServersArgs {
     json: bool,
 }
 
-/// The greedy client: asks until it is killed. Hidden from the help.
+/// The greedy client, which sends requests until it is killed. The help does not show it.
 #[derive(Debug, Args)]
 pub(crate) struct GreedyArgs {
     #[arg(long)]
     server: Endpoint,
 }
 
-/// Why nothing could be measured.
+/// Why a measurement failed.
 #[derive(Debug, Error)]
 pub(crate) enum ServersError {
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// No server.
+    /// The server could not be started.
     #[error(transparent)]
     Lender(#[from] PagingError),
-    /// The greedy client's link.
+    /// The greedy client's link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// A client could not be started or went away.
+    /// A client could not be started, or ended early.
     #[error("a client of the benchmark failed: {0}; run it again")]
     Client(io::Error),
-    /// Its figures are not understood.
-    #[error("a client of the benchmark told no figures ({0}); reinstall hanare")]
+    /// A client's figures could not be parsed.
+    #[error("a client of the benchmark printed no figures ({0}); reinstall hanare")]
     Figures(#[from] serde_json::Error),
 }
 
@@ -121,7 +121,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -159,7 +159,7 @@ pub(super) fn servers(args: &ServersArgs) -> Result<u8, ServersError> {
     Ok(0)
 }
 
-/// Runs so many modest clients at once, perhaps beside the greedy one, whose bytes in GB/s are told.
+/// Runs `clients` modest clients at once. With a greedy one beside them, also returns its rate in GB/s.
 fn together(
     args: &ServersArgs,
     endpoint: &Endpoint,
@@ -224,7 +224,7 @@ fn median_of(runs: &[Run], percentile: usize) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Asks for as much as one session can, until it is killed.
+/// Sends requests at the highest rate of one session, until it is killed.
 pub(super) fn greedy(args: &GreedyArgs) -> Result<u8, ServersError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| ServersError::Client(errno.into()))?;

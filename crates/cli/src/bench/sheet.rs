@@ -1,4 +1,4 @@
-//! The figures of a benchmark, in order, as a table for people and as flat JSON for machines.
+//! The figures of a benchmark in order, as a table for people or as flat JSON for programs.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -11,7 +11,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// None of no figures. The median of an even number is the mean of the two in the middle.
+    /// `None` for no figures. The median of an even number is the mean of the two in the middle.
     pub(super) fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
         let (min, max) = (*figures.first()?, *figures.last()?);
@@ -29,7 +29,7 @@ enum Value {
     Count(u64),
     Flag(bool),
     Spread(Spread),
-    /// What this machine or this run does not have.
+    /// This machine or this run does not have the figure.
     Absent,
 }
 
@@ -50,12 +50,12 @@ impl Sheet {
         self.0.push((name.to_owned(), Value::Flag(flag)));
     }
 
-    /// Adds the spread of a figure; of no figures it is marked absent.
+    /// Adds the spread of a figure. Without figures it is marked absent.
     pub(super) fn spread(&mut self, name: &str, figures: Vec<f64>) {
         self.0.push((name.to_owned(), Spread::of(figures).map_or(Value::Absent, Value::Spread)));
     }
 
-    /// Prints the sheet on stdout. A reader that left early is no failure.
+    /// Prints the sheet on stdout. A reader that closes the pipe early is no failure.
     pub(super) fn print(&self, json: bool) {
         use std::io::Write;
         let text = match serde_json::to_string_pretty(self) {
@@ -102,7 +102,7 @@ impl Serialize for Sheet {
     }
 }
 
-/// To four digits behind the point: a tenth of a nanosecond where the unit is microseconds.
+/// Rounds to four decimals: a tenth of a nanosecond when the unit is microseconds.
 fn rounded(figure: f64) -> f64 {
     (figure * 1e4).round() / 1e4
 }

@@ -1,4 +1,4 @@
-//! What traps and moves cost: userfaultfd on memory of our own, with nothing decided and nothing fetched.
+//! The cost of traps and moves: userfaultfd on memory of this process, with no decisions and no transfers.
 #![allow(unsafe_code, reason = "resolves faults of its own regions by itself")]
 
 use std::sync::OnceLock;
@@ -19,31 +19,31 @@ use super::floor::{Floors, median_us};
 
 const PAGE: usize = 4 << 10;
 const HUGE: usize = 2 << 20;
-/// Pages touched for one figure.
+/// Pages accessed for one figure.
 const PAGES: usize = 2048;
-/// Ranges that are dropped in one call.
+/// Ranges dropped in one call.
 const DROPPED_TOGETHER: usize = 64;
 const SIGBUS_NUMBER: i32 = signal_hook::consts::SIGBUS;
 const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
 
-/// Why traps could not be measured.
+/// Why traps were not measured.
 #[derive(Debug, Error)]
 pub(crate) enum TrapError {
-    /// No memory.
+    /// Memory could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// No userfaultfd after all.
+    /// Userfaultfd could not be opened.
     #[error(transparent)]
     Uffd(#[from] UffdError),
-    /// No handler.
+    /// The signal handler could not be installed.
     #[error(transparent)]
     Signal(#[from] SignalError),
-    /// A request was refused.
+    /// The kernel refused a request.
     #[error("cannot measure {what}: {errno}; 'hanare doctor' tells what this machine allows")]
     Refused {
         /// The request.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A move lost bytes.
@@ -56,7 +56,7 @@ pub(crate) enum TrapError {
     },
 }
 
-/// Measures what the machine has; the rest stays absent.
+/// Measures what the machine supports. The other figures stay absent.
 pub(super) fn measure(features: &Features, floors: &mut Floors) -> Result<(), TrapError> {
     if features.missing {
         let copy_us = copies(features)?;
@@ -81,7 +81,7 @@ fn done(what: &'static str, result: IoctlResult) -> Result<(), TrapError> {
     result.errno.map_or(Ok(()), |errno| Err(TrapError::Refused { what, errno: Errno(errno) }))
 }
 
-/// A region whose missing pages trap, and a page of bytes to resolve them with.
+/// A region whose missing pages trap, and one page of bytes to resolve them with.
 struct Trapped {
     uffd: Uffd,
     far: Mapping,
@@ -96,7 +96,7 @@ impl Trapped {
         let source = Mapping::anonymous(PAGE)?;
         write(source.addr());
         let trapped = Self { uffd, far, source };
-        // Page tables and free pages are at hand in a pager that has run for a while: so they are here.
+        // A pager that has run for a while has page tables and free pages. They are prepared here for the same reason.
         (0..PAGES).try_for_each(|page| done("COPY", trapped.copy_to(trapped.page(page))))?;
         trapped.drop_pages()?;
         Ok(trapped)
@@ -107,11 +107,11 @@ impl Trapped {
     }
 
     fn copy_to(&self, addr: usize) -> IoctlResult {
-        // SAFETY: only called for pages of `far`, which nobody else uses; `source` holds a page.
+        // SAFETY: only called for pages of `far`, which no other code uses; `source` holds a page.
         unsafe { self.uffd.copy(addr, self.source.addr(), PAGE, CopyMode::default()) }
     }
 
-    fn touch_us(&self) -> Result<f64, TrapError> {
+    fn access_us(&self) -> Result<f64, TrapError> {
         self.drop_pages()?;
         median_us(PAGES, |page| {
             read(self.page(page));
@@ -121,19 +121,19 @@ impl Trapped {
 
     /// Makes every page missing.
     fn drop_pages(&self) -> Result<(), TrapError> {
-        // SAFETY: nobody needs the contents.
+        // SAFETY: the contents are not needed any more.
         unsafe { map::advise(self.far.addr(), self.far.len(), Advice::DontNeed) }
-            .map_err(|errno| TrapError::Refused { what: "touches", errno })
+            .map_err(|errno| TrapError::Refused { what: "accesses", errno })
     }
 }
 
-/// The COPY alone.
+/// The time of the COPY request alone.
 fn copies(features: &Features) -> Result<f64, TrapError> {
     let trapped = Trapped::new(features, 0)?;
     median_us(PAGES, |page| done("COPY", trapped.copy_to(trapped.page(page))))
 }
 
-/// Kept for the life of the process: the handler may look at it at any time.
+/// Lives as long as the process, because the handler may read it at any time.
 static SIGBUS: OnceLock<Trapped> = OnceLock::new();
 
 fn resolve(fault: FaultInfo) -> Verdict {
@@ -147,36 +147,36 @@ fn resolve(fault: FaultInfo) -> Verdict {
 
 fn sigbus_touches_us(features: &Features) -> Result<f64, TrapError> {
     if SIGBUS.get().is_none() {
-        // One thread measures, so nobody can have been faster.
+        // Only one thread accesses these pages, so no other can have resolved the fault already.
         let _ = SIGBUS.set(Trapped::new(features, feature::SIGBUS)?);
     }
     let Some(trapped) = SIGBUS.get() else { return Ok(0.0) };
     signal::install(SIGBUS_NUMBER, resolve)?;
-    let touched = trapped.touch_us();
+    let accessed = trapped.access_us();
     signal::uninstall(SIGBUS_NUMBER)?;
-    touched
+    accessed
 }
 
-/// A handler thread on the touching thread's CPU, asleep until the touch.
+/// A handler thread on the CPU of the accessing thread. It sleeps until the access.
 fn thread_touches_us(features: &Features) -> Result<f64, TrapError> {
     let trapped = Trapped::new(features, 0)?;
     let cpu = thread::current_cpu();
-    let pin = |errno| TrapError::Refused { what: "touches on one CPU", errno };
+    let pin = |errno| TrapError::Refused { what: "accesses on one CPU", errno };
     thread::set_affinity(&[cpu]).map_err(pin)?;
     let stop = AtomicBool::new(false);
-    let touched = std::thread::scope(|scope| {
+    let accessed = std::thread::scope(|scope| {
         let handler = scope.spawn(|| serve(&trapped, cpu, &stop));
-        let touched = trapped.touch_us();
+        let accessed = trapped.access_us();
         stop.store(true, Release);
-        handler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(touched)
+        handler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(accessed)
     });
     thread::set_affinity_all().map_err(pin)?;
-    touched
+    accessed
 }
 
 fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapError> {
     let mut outcome =
-        thread::set_affinity(&[cpu]).map_err(|errno| TrapError::Refused { what: "touches on one CPU", errno });
+        thread::set_affinity(&[cpu]).map_err(|errno| TrapError::Refused { what: "accesses on one CPU", errno });
     let mut events = [Event::EMPTY; EVENTS_PER_READ];
     while !stop.load(Acquire) {
         let refused = |errno| TrapError::Refused { what: "its own traps", errno };
@@ -185,7 +185,7 @@ fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapErr
             if let Event::Fault { addr, .. } = *event {
                 let copied = done("COPY", trapped.copy_to(addr));
                 if copied.is_err() {
-                    // Without this the touching thread would sleep for ever.
+                    // Without this, the accessing thread would wait for ever.
                     let _ = trapped.uffd.unregister(trapped.far.addr(), trapped.far.len());
                     outcome = copied;
                 }
@@ -198,7 +198,7 @@ fn serve(trapped: &Trapped, cpu: usize, stop: &AtomicBool) -> Result<(), TrapErr
     outcome
 }
 
-/// Moves of pages of one size from a pool into a region and back.
+/// Times moves of pages of one size from a pool into a region and back.
 fn moves(
     features: &Features,
     floors: &mut Floors,
@@ -211,16 +211,16 @@ fn moves(
     let pool = Mapping::reserve(size * count, HUGE)?;
     let advice = if size == HUGE { Advice::HugePage } else { Advice::NoHugePage };
     for mapping in [&region, &pool] {
-        // SAFETY: advice that changes no contents. Refused advice shows as slower moves.
+        // SAFETY: the advice changes no contents. If it is refused, moves are slower.
         let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
     }
-    // Before the pool is registered, since a missing page would trap from then on.
+    // This happens before the pool is registered. After that, a missing page would trap.
     (0..pool.len()).step_by(PAGE).for_each(|at| write(pool.addr() + at));
     uffd.register(region.addr(), region.len(), MISSING)?;
     uffd.register(pool.addr(), pool.len(), MISSING)?;
     let step = |to: &Mapping, from: &Mapping, round: usize| {
         let (to, from) = (to.addr() + round * size, from.addr() + round * size);
-        // SAFETY: both are ours and nobody uses them.
+        // SAFETY: both belong to this function, and no other code uses them.
         done("MOVE", unsafe { uffd.move_pages(to, from, size, MoveMode::default()) })
     };
     floors.put(name_in, median_us(count, |round| step(&region, &pool, round))?);
@@ -229,13 +229,13 @@ fn moves(
     torn.map_or(Ok(()), |addr| Err(TrapError::Torn { addr }))
 }
 
-/// Small pages dropped many a call, each.
+/// The time of each small page when a call drops many.
 fn drops(features: &Features) -> Result<f64, TrapError> {
     const CALLS: usize = 32;
     let memory = Mapping::reserve(2 * CALLS * DROPPED_TOGETHER * PAGE, PAGE)?;
-    // SAFETY: advice that changes no contents.
+    // SAFETY: the advice changes no contents.
     let _ = unsafe { map::advise(memory.addr(), memory.len(), Advice::NoHugePage) };
-    // Every other page, so that no two ranges become one.
+    // Every other page, so that no two ranges merge.
     let page = |number: usize| memory.addr() + 2 * number * PAGE;
     (0..CALLS * DROPPED_TOGETHER).for_each(|number| write(page(number)));
     let mut batch = DontNeedBatch::new(features.process_madvise);
@@ -246,7 +246,7 @@ fn drops(features: &Features) -> Result<f64, TrapError> {
             }
         }
         let mut refusal = None;
-        // SAFETY: nobody needs the contents.
+        // SAFETY: the contents are not needed any more.
         unsafe { batch.flush(|_, _, errno| refusal = Some(errno)) };
         refusal.map_or(Ok(()), |errno| Err(TrapError::Refused { what: "dropped pages", errno }))
     })?;

@@ -1,12 +1,12 @@
-//! The words of a region of far memory: each is a function of its place and of how often it was rewritten, so that a
-//! lost, stale or misplaced page shows wherever it is read.
+//! The words of a region of far memory. Each is a function of its place and of the number of times it was rewritten. A
+//! lost, stale or misplaced page therefore shows wherever it is read.
 #![allow(unsafe_code, reason = "reads and writes far memory, which no Rust reference may cover")]
 
 use super::pattern::{OS_PAGE, mix};
 
 const WORDS_A_PAGE: u64 = OS_PAGE / 8;
 
-/// A word that is not what it must be.
+/// A word with the wrong value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the word at {addr:#x} is {found:#018x} and should be {expected:#018x}; far memory lost it")]
 pub(crate) struct Mismatch {
@@ -15,10 +15,10 @@ pub(crate) struct Mismatch {
     found: u64,
 }
 
-/// Whole pages of far memory that belong to this benchmark for ever.
+/// Whole pages of far memory that this benchmark keeps for ever.
 pub(super) struct Words {
     base: usize,
-    /// How often the touched word of each page was rewritten. In near memory.
+    /// How often each page's accessed word was rewritten. This vector is in near memory.
     rewritten: Vec<u32>,
 }
 
@@ -26,14 +26,14 @@ impl Words {
     /// Allocates them and writes every word; `None` when far memory is exhausted.
     pub(super) fn new(pages: u64) -> Option<Self> {
         let base = hanare::far::alloc((pages * OS_PAGE) as usize, OS_PAGE as usize);
-        // SAFETY: fresh far memory of this size, freed by nobody.
+        // SAFETY: fresh far memory of this size, which is never freed.
         (!base.is_null()).then(|| unsafe { Self::over(base.expose_provenance(), pages) })
     }
 
     /// Writes every word of the memory at `base`.
     ///
     /// # Safety
-    /// So many pages are there as long as this lives, and nobody else uses them.
+    /// The memory must hold this number of pages for the life of this value, and no other code may use it.
     unsafe fn over(base: usize, pages: u64) -> Self {
         let words = Self { base, rewritten: vec![0; pages as usize] };
         for index in 0..words.count() {
@@ -46,15 +46,15 @@ impl Words {
         self.rewritten.len() as u64
     }
 
-    /// Words there are.
+    /// The number of words.
     pub(super) fn count(&self) -> u64 {
         self.pages() * WORDS_A_PAGE
     }
 
-    /// Reads and checks the touched word of a page, and writes a new one if asked to.
+    /// Reads and checks the accessed word of a page. Writes a new one if `rewrite` is set.
     #[inline]
-    pub(super) fn touch(&mut self, page: u64, rewrite: bool) -> Result<(), Mismatch> {
-        let index = touched(page);
+    pub(super) fn access(&mut self, page: u64, rewrite: bool) -> Result<(), Mismatch> {
+        let index = accessed_word(page);
         let times = u64::from(self.rewritten[page as usize]);
         self.check(index, times)?;
         if rewrite {
@@ -67,7 +67,7 @@ impl Words {
     /// Reads and checks every word.
     pub(super) fn verify(&self) -> Result<(), Mismatch> {
         (0..self.pages()).try_for_each(|page| {
-            let rewritten = touched(page);
+            let rewritten = accessed_word(page);
             (page * WORDS_A_PAGE..(page + 1) * WORDS_A_PAGE).try_for_each(|index| {
                 let times = if index == rewritten { u64::from(self.rewritten[page as usize]) } else { 0 };
                 self.check(index, times)
@@ -79,7 +79,7 @@ impl Words {
     fn check(&self, index: u64, times: u64) -> Result<(), Mismatch> {
         let addr = self.addr(index);
         let word: *const u64 = std::ptr::with_exposed_provenance(addr);
-        // SAFETY: an aligned word inside the pages; where they are far, the touch is resolved by the pager.
+        // SAFETY: an aligned word inside the pages. If the page is far, the pager resolves the access.
         let found = unsafe { word.read_volatile() };
         let expected = value(index, times);
         if found == expected { Ok(()) } else { Err(Mismatch { addr, expected, found }) }
@@ -97,12 +97,13 @@ impl Words {
     }
 }
 
-/// The word of a page that touches meet: not always the first, which would put all of them into the same cache sets.
-fn touched(page: u64) -> u64 {
+/// The word of a page that accesses use. It varies from page to page, because equal offsets would all map to the same
+/// cache sets.
+fn accessed_word(page: u64) -> u64 {
     page * WORDS_A_PAGE + mix(page) % WORDS_A_PAGE
 }
 
-/// What the word `index` holds after it was rewritten so often.
+/// The value of word `index` after `times` rewrites.
 fn value(index: u64, times: u64) -> u64 {
     mix(index.wrapping_add(times << 40))
 }
@@ -124,9 +125,9 @@ mod tests {
         let memory = Mapping::anonymous((PAGES * OS_PAGE) as usize).unwrap();
         let mut words = words(&memory);
         for page in [3, 3, 0, 15, 3] {
-            words.touch(page, true).unwrap();
+            words.access(page, true).unwrap();
         }
-        (0..PAGES).for_each(|page| words.touch(page, false).unwrap());
+        (0..PAGES).for_each(|page| words.access(page, false).unwrap());
         words.verify().unwrap();
     }
 
@@ -134,11 +135,11 @@ mod tests {
     fn a_stale_a_lost_and_a_misplaced_word_are_found() {
         let memory = Mapping::anonymous((PAGES * OS_PAGE) as usize).unwrap();
         let mut words = words(&memory);
-        let index = touched(3);
+        let index = accessed_word(3);
         let stale = value(index, 0);
-        words.touch(3, true).unwrap();
+        words.access(3, true).unwrap();
         for (index, wrong) in [(index, stale), (777, 0), (1000, value(1000 + WORDS_A_PAGE, 0))] {
-            let times = u64::from(index == touched(3));
+            let times = u64::from(index == accessed_word(3));
             words.store(index, wrong);
             let found = words.verify().unwrap_err();
             let expected = value(index, times);

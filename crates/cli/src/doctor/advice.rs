@@ -1,15 +1,15 @@
-//! What to do to get more out of this machine.
+//! Advice on how to get more out of this machine.
 
 use hanare_settings::Mode;
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::uffd::UffdAccess;
 
-/// Mappings below which a run in sigsegv mode soon meets its limit.
+/// Limit of mappings below which a run in sigsegv mode is likely to exceed it.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// What a container's filter answers to opening userfaultfd even for user mode only.
+/// The error of a container's filter that forbids userfaultfd even for user mode only.
 const EPERM: i32 = 1;
 
-/// One line a measure, the most useful first, given the mode that will be chosen by itself.
+/// One line for each measure, the most useful first, given the mode that a run chooses by itself.
 pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     let mut lines = Vec::new();
     if !matches!(features.access, UffdAccess::Syscall | UffdAccess::Device) {
@@ -37,7 +37,7 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     lines
 }
 
-/// How to get system calls on far pages to work: any one of these.
+/// Ways to make system calls on far pages work. Any one of them is enough.
 fn full_access(features: &Features, lines: &mut Vec<String>) {
     match features.device_node {
         DeviceNode::Present { permitted: false, .. } => lines.push(

@@ -1,4 +1,4 @@
-//! Where ranks put the pages that `--local` leaves no room for: named memory servers, or a private one.
+//! The store for pages that exceed `--local`: named memory servers or a private one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,19 +12,19 @@ use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
 use crate::run::servers::{self, ServersError};
-use crate::run::{choices, private_memory, spill_of, tell_memory};
+use crate::run::{choices, private_memory, spill_of, warn_of_memory};
 
-/// The policy of ranks: what is kept of a loop over more than fits is used again.
+/// Default policy of ranks. In a loop over more pages than fit, the pages it keeps are used again.
 const DEFAULT_POLICY: &str = "lirs";
-/// What tells ranks where pages go; inherited from around, they would name what is not ours.
+/// The variables that say to ranks where pages go. Inherited ones would name servers of another run.
 const VARIABLES: [&str; 4] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
 
 #[derive(Debug, Args)]
 pub(super) struct ElsewhereArgs {
-    /// With --local: a memory server, and how much of it all ranks together may use; may be given several times.
+    /// With --local: a memory server, and how much of it all ranks together may use. May be given several times.
     #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]", requires = "local")]
     servers: Vec<ServerSpec>,
-    /// With --local: a host file, 'HOST MEGABYTES' lines, of which the first is passed over.
+    /// With --local: a host file of 'HOST MEGABYTES' lines. The first line is skipped.
     #[arg(short = 'f', long, value_name = "HOSTFILE", requires = "local")]
     hostfile: Option<PathBuf>,
     /// With --local: memory limit of the private server. Default: half of the memory available.
@@ -41,7 +41,7 @@ pub(super) struct ElsewhereArgs {
 }
 
 impl ElsewhereArgs {
-    /// Prints what policies there are, if that is what was asked for.
+    /// Prints the policies, if that is what the user asked for. Returns whether it was.
     pub(super) fn help(&self) -> bool {
         let asks = self.policy.as_deref() == Some(choices::HELP);
         if asks {
@@ -51,39 +51,39 @@ impl ElsewhereArgs {
     }
 }
 
-/// Why there is nowhere to put pages.
+/// Why there is nowhere to evict pages to.
 #[derive(Debug, Error)]
 pub(crate) enum ElsewhereError {
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The host file was refused.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
-    /// The machine's memory is unknown.
+    /// The machine's memory size is unknown.
     #[error("{0}; give --memory")]
     Memory(#[from] MemoryError),
     /// The machine has less memory.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
-    /// A named server is no use.
+    /// A named server cannot be used.
     #[error(transparent)]
     Servers(#[from] ServersError),
-    /// The private server is no use.
+    /// The private server cannot be used.
     #[error(transparent)]
     Private(#[from] PrivateError),
 }
 
-/// Where pages go, for as long as the ranks run.
+/// Where pages go while the ranks run.
 pub(super) enum Elsewhere {
-    /// Ranks keep all.
+    /// Ranks keep all pages.
     Nowhere,
     Servers(Box<Settings>),
     Private(Private, String),
 }
 
 impl Elsewhere {
-    /// As the flags say, or `HANARE_SERVERS` and the variables that go with it.
+    /// Opens what the flags name, or `HANARE_SERVERS` and its related variables.
     pub(super) fn open(args: &ElsewhereArgs, local: Option<u64>, ranks: u16) -> Result<Self, ElsewhereError> {
         let Some(local) = local else { return Ok(Elsewhere::Nowhere) };
         let budget = Local::Bytes(local.saturating_mul(u64::from(ranks)));
@@ -104,7 +104,7 @@ impl Elsewhere {
         settings.policy = args.policy.clone().unwrap_or_else(|| DEFAULT_POLICY.to_owned());
         settings.validate_values()?;
         let private = args.memory.map(|bytes| ("--memory", bytes));
-        tell_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;
+        warn_of_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;
         if !settings.servers.is_empty() {
             servers::check(&settings)?;
             return Ok(Elsewhere::Servers(Box::new(settings)));
@@ -119,8 +119,8 @@ impl Elsewhere {
         Ok(Elsewhere::Private(Private::start(&options)?, settings.policy))
     }
 
-    /// Tells a rank.
-    pub(super) fn tell(&self, command: &mut Command) {
+    /// Sets the variables of a rank's command.
+    pub(super) fn set_variables(&self, command: &mut Command) {
         if !matches!(self, Elsewhere::Nowhere) {
             VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
         }
@@ -137,7 +137,7 @@ impl Elsewhere {
         }
     }
 
-    /// After the last rank's end.
+    /// Ends the private server, after the last rank's end.
     pub(super) fn close(self) {
         if let Elsewhere::Private(private, _) = self {
             private.program_ended();

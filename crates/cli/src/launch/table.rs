@@ -1,10 +1,10 @@
-//! What each rank counted, as a table: the split of memory barriers and fault handlers that the paper on SCASH draws.
+//! The counters of each rank as a table: the split of memory barriers and fault handlers as in the paper on SCASH.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A column: its heading, the key of what ranks wrote, and what one of its unit is there.
+/// A column: its heading, its key in the ranks' counters, and the divisor to its unit.
 const COLUMNS: [(&str, &str, f64); 17] = [
     ("barriers", "barriers", 1.0),
     ("barrier ms", "barrier_ns", 1e6),
@@ -25,8 +25,8 @@ const COLUMNS: [(&str, &str, f64); 17] = [
     ("back", "pages_back", 1.0),
 ];
 
-/// The table of the counts, a JSON array with an object for each rank that reached its end. Update time is a part of barrier
-/// time, share time one of fault time.
+/// The table of the counters. `counts` is a JSON array with an object for each rank that reached its end. Update time
+/// is a part of barrier time, and share time is a part of fault time.
 pub(super) fn table(counts: &str, ranks: u16) -> String {
     let rows: Vec<Value> = serde_json::from_str(counts).unwrap_or_default();
     let mut out = format!("{:>5}", "rank");

@@ -1,18 +1,18 @@
-//! What there is to choose from for `--policy` and `--prefetch`, told by `--policy help`.
+//! The names that `--policy` and `--prefetch` accept. `--policy help` prints them.
 
 use std::io::Write;
 
 use hanare_settings::{Info, names};
 
-/// The name that asks what names there are.
+/// The name that asks for a list of names.
 pub(crate) const HELP: &str = "help";
 
-/// The help of a flag that takes a name: what there is, and the default.
+/// The help of a flag that takes a name: the valid names and the default.
 pub(crate) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
     format!("{what}: {}; with :PARAM=VALUE,... as '{HELP}' tells. Default: {default}", names(all))
 }
 
-/// Prints all names with their parameters and sources. A reader that left early is no failure.
+/// Prints all names with their parameters and sources. A reader that closes the pipe early is no failure.
 pub(crate) fn print<T: ?Sized>(all: &[&Info<T>], default: &str) {
     let mut text = String::new();
     for info in all {

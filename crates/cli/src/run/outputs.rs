@@ -1,4 +1,4 @@
-//! Where a run's figures go. The files are opened before the program starts, so that a bad path costs no run.
+//! The files for a run's figures. They are opened before the program starts, so that a bad path wastes no run.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::report::Figures;
 
-/// Why figures could not be written.
+/// A file for figures could not be written.
 #[derive(Debug, Error)]
 #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
 pub(crate) struct OutputsError {
@@ -38,7 +38,7 @@ impl Output {
     }
 }
 
-/// The places asked for.
+/// The open output files.
 pub(crate) struct Outputs {
     report_on_stderr: bool,
     report: Option<Output>,
@@ -46,7 +46,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Opens the files; a report path of `-` means stderr.
+    /// Opens the files. A report path of `-` means stderr.
     pub(crate) fn open(report: Option<&Path>, json: Option<&Path>) -> Result<Self, OutputsError> {
         let report_on_stderr = report == Some(Path::new("-"));
         let report = report.filter(|_| !report_on_stderr);
@@ -57,10 +57,10 @@ impl Outputs {
         })
     }
 
-    /// Writes the figures to every place.
+    /// Writes the figures to each file.
     pub(crate) fn write(&mut self, figures: &Figures) -> Result<(), OutputsError> {
         if self.report_on_stderr {
-            // A closed stderr loses the report and nothing else.
+            // If stderr is closed, only the report is lost.
             let _ = io::stderr().write_all(figures.text().as_bytes());
         }
         if let Some(report) = &mut self.report {

@@ -1,4 +1,4 @@
-//! Asking every named memory server whether it is there, before the program depends on it.
+//! Checks that every named memory server answers, before the program depends on it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,29 +7,29 @@ use hanare_settings::Settings;
 use hanare_wire::{Endpoint, Key, KeyError, LinkError, fetch_status};
 use thiserror::Error;
 
-/// Why the named servers are no use.
+/// Why the named servers cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum ServersError {
-    /// The key is no use.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A server does not answer as one should.
+    /// A server gives a wrong answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
         endpoint: Endpoint,
-        /// What went wrong.
+        /// The error.
         source: Box<LinkError>,
     },
-    /// A server is not there; the message names it.
+    /// A server cannot be reached. The message names it.
     #[error(transparent)]
     Unreachable(Box<LinkError>),
-    /// The key file's name cannot be carried in a variable.
+    /// The key file's name does not fit into an environment variable.
     #[error("the key file's name {} is not valid UTF-8; rename it", .0.display())]
     KeyName(PathBuf),
 }
 
-/// Shakes hands with all of them at once; the first in their order that fails is the error.
+/// Completes a handshake with all of them at once. If several fail, returns the error of the first in their order.
 pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
     let key = match &settings.key_file {
         Some(path) if path.to_str().is_none() => return Err(ServersError::KeyName(path.clone())),
@@ -45,7 +45,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
         fetch_status(endpoint, key.as_ref(), timeout).map(drop).map_err(failed)
     };
     std::thread::scope(|scope| {
-        // Where the system has no thread to give, this one asks by itself.
+        // Where the system has no thread left, this thread asks the server itself.
         let asked: Vec<_> = settings
             .servers
             .iter()
@@ -55,7 +55,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
             })
             .collect();
         asked.into_iter().try_for_each(|asker| match asker {
-            // A panic of an asker is a bug; it is passed on as one.
+            // A panic of such a thread is a bug, and it is passed on.
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(endpoint) => ask(endpoint),
         })

@@ -25,10 +25,11 @@ Examples:
   hanare simulate cluster --print-config > mine.toml          every setting with its default and meaning
   hanare simulate cluster mine.toml --set costs.disk_clk=50000";
 
-/// Simulate gang-scheduled parallel processes on processors with a memory each, joined by a tree (SSS-CORE).
+/// Simulate gang-scheduled parallel processes on processors that each have a memory and are joined by a tree
+/// (SSS-CORE).
 ///
-/// The effective execution rate is the share of all processors' clocks in which a thread executed and did not wait for a
-/// page or another thread, up to when the first process has had its effective quanta.
+/// The effective execution rate is the share of all processors' clocks in which a thread executed instead of waiting
+/// for a page or another thread. It is measured until the first process has had its effective quanta.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ClusterArgs {
@@ -40,42 +41,42 @@ pub(crate) struct ClusterArgs {
     /// Write figures of the rates and the table to FILE as one HTML page.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print the shipped settings, each with its meaning, and do nothing else.
+    /// Print the shipped settings and the meaning of each, and exit.
     #[arg(long)]
     print_config: bool,
 }
 
-/// What is simulated, and how much of it at once.
+/// The settings of a simulation, and the number of parallel runs.
 #[derive(Debug, Args)]
 pub(super) struct Chosen {
-    /// A file of settings that differ from the shipped ones.
+    /// A file of settings that override the shipped ones.
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
     /// Networks: the branches of each level, such as 16,4x4,2x2x2x2.
     #[arg(long, value_name = "NETWORKS")]
     network: Option<String>,
-    /// Schedulers: algo0 to algo4 of the paper, and ours.
+    /// Schedulers: algo0 to algo4 of the paper, or ours.
     #[arg(long, value_name = "NAMES")]
     scheduler: Option<String>,
     /// Replacement: 'lru' (method 1), 'kind' (method 3), any policy of the pager, or 'kind+POLICY'.
     #[arg(long, value_name = "NAMES")]
     replacement: Option<String>,
-    /// Clocks of a remote access, a level.
+    /// Clocks of a remote access, for each level of the tree.
     #[arg(long, value_name = "CLOCKS", allow_negative_numbers = true)]
     remote_cost: Option<String>,
-    /// Runs of each, with the seeds 1, 2, ...
+    /// Runs of each cell, with seeds 1, 2, ...
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     seeds: Option<String>,
-    /// Any other setting of the file; may be given several times.
+    /// Any other setting of the file. May be given several times.
     #[arg(long, value_name = "SECTION.NAME=VALUE")]
     set: Vec<String>,
-    /// Runs at a time. Default: one a processor of this machine.
+    /// Parallel runs. Default: one for each processor of this machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
 }
 
 impl Chosen {
-    /// The settings: flags over the file over the defaults.
+    /// The settings. A flag goes before the file, and the file before the defaults.
     pub(super) fn config(&self) -> Result<Config, SimulateError> {
         let beside = self.config.as_deref().and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
         let load = |path: &str| {
@@ -126,7 +127,7 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
     })
 }
 
-/// Notices the signals that end programs, so that a run ends in good order.
+/// Notices terminating signals, so that a run ends in good order.
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
@@ -139,7 +140,7 @@ impl Interrupt {
         Ok(Self(caught))
     }
 
-    /// Fails if a signal came.
+    /// Fails if a signal has come.
     pub(super) fn check(&self) -> Result<(), SimulateError> {
         match self.0.load(Relaxed) {
             0 => Ok(()),
@@ -148,15 +149,15 @@ impl Interrupt {
     }
 }
 
-/// Runs all cells of these settings; `part` says which part of all work they are.
+/// Runs all cells of these settings. `part` is their part of all the work.
 pub(super) fn rows(
     config: &Config,
     jobs: usize,
     interrupt: &Interrupt,
-    told: &(dyn Fn(f64) + Sync),
+    report: &(dyn Fn(f64) + Sync),
 ) -> Result<Vec<Row>, SimulateError> {
     let pulse = |part: f64| {
-        told(part);
+        report(part);
         interrupt.check().is_ok()
     };
     run_all(config, jobs, &pulse).map_err(|error| match (interrupt.check(), error) {
@@ -176,7 +177,7 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
     let interrupt = Interrupt::install()?;
     let progress = Progress::new();
-    let rows = rows(&config, args.chosen.jobs(), &interrupt, &|part| progress.tell(part));
+    let rows = rows(&config, args.chosen.jobs(), &interrupt, &|part| progress.show(part));
     progress.clear();
     let rows = rows?;
     warn_of_unfinished(&rows);
@@ -195,10 +196,10 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     } else if args.json.is_some() {
         return print(&format!("{text}\n"));
     }
-    print(&(table(&rows) + &told(&judged)))
+    print(&(table(&rows) + &verdicts(&judged)))
 }
 
-/// Says so if a cell's measurement did not end as the paper's does.
+/// Warns if a cell's measurement did not end as in the paper.
 pub(super) fn warn_of_unfinished(rows: &[Row]) {
     let unfinished = rows.iter().filter(|row| row.outcomes.iter().any(|outcome| !outcome.finished)).count();
     if unfinished > 0 {
@@ -221,12 +222,12 @@ fn note(config: &Config, rows: &[Row]) -> String {
 struct Results {
     /// Mean absolute error against the paper's Table 3, where it has figures.
     paper_error_points_mean: Option<f64>,
-    /// What the paper concludes, as far as there are cells to judge it by.
+    /// The paper's conclusions, where there are cells to judge them by.
     claims: Vec<Judged>,
     cells: Vec<Line>,
 }
 
-/// A claim as it is written out.
+/// A claim in the form that is written.
 #[derive(Serialize)]
 struct Judged {
     claim: &'static str,
@@ -255,7 +256,7 @@ impl Judged {
     }
 }
 
-/// One cell as it is written out.
+/// A cell in the form that is written.
 #[derive(Serialize)]
 pub(super) struct Line {
     network: String,
@@ -304,7 +305,7 @@ pub(super) fn cells(rows: &[Row]) -> Vec<Line> {
     rows.iter().map(line).collect()
 }
 
-/// A block for each network and remote cost: replacement methods down, schedulers across.
+/// A block for each network and remote cost, with a row for each replacement method and a column for each scheduler.
 fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let same_block =
@@ -341,8 +342,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The verdict on each claim, a line each.
-fn told(claims: &[Claim]) -> String {
+/// The verdict on each claim, one on each line.
+fn verdicts(claims: &[Claim]) -> String {
     if claims.is_empty() {
         return String::new();
     }

@@ -1,4 +1,4 @@
-//! Files for results: checked before anything is simulated, and written whole or not at all.
+//! Result files. They are checked before a simulation, and written whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 
 use super::SimulateError;
 
-/// Where results go.
+/// A result file.
 #[derive(Debug)]
 pub(super) struct Output {
     flag: &'static str,
@@ -16,7 +16,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Checks that the file can be written, and leaves it as it is.
+    /// Checks that the file can be written. Does not change it.
     pub(super) fn new(flag: &'static str, path: &Path) -> Result<Self, SimulateError> {
         let output = Self { flag, path: path.to_owned() };
         let checked = match path.metadata() {
@@ -29,10 +29,10 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes the file: under another name first, so that whoever interrupts this leaves no part of it. What is no regular
-    /// file, such as a pipe, is written to as it stands.
+    /// Writes the text to another name and then renames it, so that an interruption leaves no partial file. Anything
+    /// but a regular file, such as a pipe, is written directly.
     pub(super) fn write(&self, text: &str) -> Result<(), SimulateError> {
-        // What a symbolic link leads to is replaced, not the link.
+        // If it is a symbolic link, its target is replaced, not the link.
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let written = if path.metadata().is_ok_and(|found| !found.is_file()) {
             File::options().write(true).open(&path).and_then(|mut file| file.write_all(text.as_bytes()))
@@ -67,7 +67,7 @@ fn check_directory(path: &Path) -> io::Result<()> {
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    // As any new file, readable as the user's mask allows; an old one keeps its permissions.
+    // A new file has the permissions that the user's mask allows. A replaced file keeps its permissions.
     let mode = path.metadata().map_or(0o666, |found| found.permissions().mode() & 0o777);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".hanare-").permissions(std::fs::Permissions::from_mode(mode));

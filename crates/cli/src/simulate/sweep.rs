@@ -22,8 +22,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct SweepArgs {
-    /// A setting and its values, separated by commas; may be given several times. 'hanare simulate cluster --print-config'
-    /// has all settings.
+    /// A setting and its values, separated by commas. May be given several times. 'hanare simulate cluster
+    /// --print-config' lists all settings.
     #[arg(long, value_name = "SECTION.NAME=V1,V2,...", required = true)]
     vary: Vec<String>,
     #[command(flatten)]
@@ -73,8 +73,8 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, SimulateError> {
     let interrupt = Interrupt::install()?;
     let progress = Progress::new();
     let results = points.iter().enumerate().map(|(index, point)| {
-        let told = |part: f64| progress.tell((index as f64 + part) / points.len() as f64);
-        rows(&point.config, args.chosen.jobs(), &interrupt, &told)
+        let report = |part: f64| progress.show((index as f64 + part) / points.len() as f64);
+        rows(&point.config, args.chosen.jobs(), &interrupt, &report)
     });
     let results = results.collect::<Result<Vec<Vec<Row>>, SimulateError>>();
     progress.clear();

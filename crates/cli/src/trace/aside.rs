@@ -1,6 +1,7 @@
-//! The file that a run is recorded into: beside the one that the user named, which it replaces once it is a trace.
+//! The file that a run is recorded into. It is beside the file that the user named, and replaces that one once it is a
+//! complete trace.
 //!
-//! A run that records nothing, or cannot write, leaves the named file as it was.
+//! If a run records nothing or cannot write, the named file stays as it was.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,31 +18,32 @@ const END_BIT: u32 = 1 << 31;
 /// A recording under way.
 pub(super) struct Aside {
     target: PathBuf,
-    /// Those of the file to be replaced.
+    /// The permissions of the file to be replaced.
     permissions: Option<Permissions>,
     file: NamedTempFile,
 }
 
-/// What became of a recording.
+/// The result of a recording.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It tells of the whole run, as far as its bound allowed.
+    /// It covers the whole run, up to its size limit.
     Whole,
-    /// It is the beginning of the run: the program ended without ending its trace.
+    /// It covers only the beginning: the program ended without ending its trace.
     Cut,
     /// A process that the program left running still writes it.
     Growing,
-    /// It tells of nothing; the named file is as it was.
+    /// It has no records. The named file is as it was.
     Nothing,
 }
 
 impl Aside {
-    /// Makes the file in the folder of `target`, which is checked to be replaceable.
+    /// Makes the file in the folder of `target`. Checks that `target` can be replaced.
     pub(super) fn open(target: &Path) -> io::Result<Self> {
         let (target, permissions) = match std::fs::metadata(target) {
             Ok(meta) if !meta.is_file() => return Err(io::Error::other("it is no regular file")),
             Ok(meta) => {
-                // Replacing asks for rights on the folder only; a file that may not be written is not replaced either.
+                // Replacing a file needs rights only on its folder. A file that may not be written is not replaced all
+                // the same.
                 File::options().write(true).open(target)?;
                 (target.canonicalize()?, Some(meta.permissions()))
             }
@@ -57,15 +59,15 @@ impl Aside {
         Ok(Self { target, permissions, file })
     }
 
-    /// Where to record, by its whole path: the program may change its directory before it has pages.
+    /// The absolute path of the recording, because the program may change its directory before it has pages.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// After the run: puts a trace in the named file's place.
+    /// After the run: moves a complete trace to the named file.
     pub(super) fn settle(self) -> io::Result<Outcome> {
         let mut file = self.file.as_file();
-        // Whoever records holds the lock for as long.
+        // The recording process holds the lock as long as it records.
         let outcome = match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 let mut bytes = Vec::new();
@@ -92,7 +94,7 @@ impl Aside {
     }
 }
 
-/// The whole path of a file that is not there yet.
+/// The absolute path of a new file in the same folder.
 fn fresh(target: &Path) -> io::Result<PathBuf> {
     let name = target.file_name().ok_or(io::ErrorKind::NotFound)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -102,13 +104,13 @@ fn fresh(target: &Path) -> io::Result<PathBuf> {
 /// Where a trace ends.
 enum End {
     There,
-    /// There is no record.
+    /// It has no record.
     Nowhere,
-    /// Behind the last whole chunk, and with these bytes.
+    /// After the last complete chunk, where these bytes must be added.
     Missing(u64, Vec<u8>),
 }
 
-/// Looks for the end of a trace, and makes one for a trace whose program was killed while it wrote.
+/// Finds the end of a trace, or makes one for a trace whose program was killed while it wrote.
 fn missing_end(bytes: &[u8]) -> End {
     let Ok(reader) = Reader::new(bytes) else { return End::Nowhere };
     let start = reader.offset();
@@ -125,10 +127,10 @@ fn missing_end(bytes: &[u8]) -> End {
             }
             return End::Nowhere;
         }
-        // The same head again shows that the chunk is whole.
+        // The same header after the chunk shows that the chunk is complete.
         let (again, taken) = framer.chunk(payload);
         if len == 0 || taken != len || again != head {
-            // The framer has counted it. What is before it is counted anew, without it.
+            // The framer has counted this chunk. The ones before are counted again without it.
             return missing_end(&bytes[..at]);
         }
         at += HEAD_LEN + len;
@@ -149,7 +151,7 @@ mod tests {
         write(&header, (0..40_000_u32).map(|page| Record::Inserted(PageId(page * 97 % (1 << 22)), Cause::Read)))
     }
 
-    /// What is kept of these bytes.
+    /// The recorded part of these bytes, ended properly.
     fn settled(dir: &Path, bytes: &[u8]) -> (Outcome, Option<Vec<u8>>) {
         let target = dir.join("t");
         std::fs::write(&target, "old").unwrap();

@@ -1,5 +1,5 @@
-//! What the command's tests share: running it with a bounded wait, and a stand-in for the library that enters programs,
-//! so that the command is tested by itself.
+//! Shared by the command's tests: running it with a bounded wait, and a stand-in for the preload library, so that the
+//! command is tested by itself.
 #![allow(dead_code)] // every test file uses its own part
 
 use std::ffi::OsStr;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything; reaching it fails the test.
+/// Longest wait for anything. Reaching it fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A directory of its own for one test: files, TMPDIR, and the stand-in library.
+/// One test's own directory: files, TMPDIR, and the stand-in library.
 pub(crate) struct Place {
     dir: tempfile::TempDir,
 }
 
-/// What the command did.
+/// The result of the command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        // Short, because sockets' paths are.
+        // The path is short because socket paths must be.
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").unwrap();
         std::fs::create_dir(dir.path().join("tmp")).unwrap();
         Place { dir }
@@ -78,7 +78,7 @@ impl Place {
         Outcome { code: status.code(), stdout: read(&out), stderr: read(&err) }
     }
 
-    /// Asserts that no process knows this place's TMPDIR (every private server's command line does) and that the
+    /// Asserts that no process names this place's TMPDIR (every private server's command line does) and that the
     /// directory is empty.
     pub(crate) fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
@@ -99,7 +99,7 @@ pub(crate) fn processes_naming(path: &Path) -> Vec<u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(names_it).collect()
 }
 
-/// Waits for a condition, boundedly.
+/// Waits for a condition until [`PATIENCE`] is over.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -108,7 +108,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a child, boundedly; kills it when it takes too long.
+/// Waits for a child until [`PATIENCE`] is over, and then kills it.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {

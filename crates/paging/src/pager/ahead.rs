@@ -1,4 +1,4 @@
-//! Ahead: what is fetched before it is touched.
+//! Prefetching: pages fetched before they are accessed.
 
 use super::Pager;
 use super::page::{DIRTY, GUESSED, PREFETCHED, WANTED, WRITE};
@@ -9,8 +9,8 @@ use crate::prefetch::{Proposals, Touch};
 use crate::units::PageId;
 
 impl Pager {
-    /// Fetches what the prefetcher proposes after a touch. Units directly behind the page join its fetch, the action at this
-    /// index; returns how many.
+    /// Fetches what the prefetcher proposes after an access. Units directly behind the page join its fetch, the action
+    /// at this index. Returns how many joined.
     pub(super) fn read_ahead(&mut self, page: PageId, fetch: Option<usize>, actions: &mut Actions) -> u32 {
         let span = self.span(page);
         let copied = !self.pool_of(page).class.moves;
@@ -18,7 +18,7 @@ impl Pager {
             return 0;
         }
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
-        // A page fetched into view and all that its touch brings ahead fit into one run.
+        // A page fetched into view and all that is prefetched with it fit into one run.
         let window_max = if copied { (run_max - 1).max(1) } else { self.ahead_units };
         let staged = matches!(self.state(page), State::Staged | State::Installing);
         let touch = Touch { unit: page.0, span, window_max, staged, told: !copied };
@@ -50,22 +50,22 @@ impl Pager {
         run
     }
 
-    /// Lets the units from `first` on travel with the page before, which the action at this index fetches straight into
-    /// view, as far as they are alike.
+    /// Adds the units from `first` on to the fetch at this index, which brings them straight into view. Stops at the
+    /// first unit that is unlike the others.
     fn join_run(&mut self, fetch: usize, first: u32, count: u32, actions: &mut Actions) -> u32 {
         let mut run = 0;
         let mut writable = self.has(PageId(first - 1), DIRTY);
         let stretch = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
-            // Neighbouring stretches may live on different servers.
+            // Adjacent placement extents may be on different servers.
             if page.0.is_multiple_of(stretch) {
                 break;
             }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }
-            // Behind one that comes protected all do: a fetch of its own costs more than a trap now and then.
+            // A page behind a protected one is protected too: a separate fetch costs more than an occasional trap.
             writable &= self.will_be_written(page);
             self.used += 1;
             self.counters.fetched += 1;
@@ -84,7 +84,7 @@ impl Pager {
     pub(super) fn may_prefetch(&self, page: PageId) -> bool {
         let room = self.budget.saturating_sub(self.used + self.spare() + self.freeing);
         let copied = !self.pool_of(page).class.moves;
-        // What is kept free for faults; a page that is copied needs little of it.
+        // Units that stay free for faults. Pages that are copied need few.
         let margin = if copied { (self.low / 2).min(16) } else { self.low / 2 };
         let spare = if copied { room } else { self.budget.saturating_sub(self.used) };
         self.state(page) == State::Remote
@@ -93,13 +93,13 @@ impl Pager {
             && spare >= self.span(page) + margin
     }
 
-    /// Fetches remote pages of a range ahead of their use, while there is room to spare.
+    /// Prefetches remote pages of a range while there is spare room.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
         let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
         self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
     }
 
-    /// The same, looking at no more pages than are left to this step.
+    /// The same, examining no more pages than this step has left.
     fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, actions: &mut Actions) {
         let end = first.saturating_add(count).min(self.geometry.units);
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);

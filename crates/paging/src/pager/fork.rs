@@ -1,7 +1,7 @@
-//! Fork: a pager brought to rest, so that a copy of it can go on in another process.
+//! Fork: brings a pager to rest, so that a copy of it can go on in another process.
 //!
-//! At rest every page is untouched, resident or remote. What was resident in the process that forked is resident in the
-//! child, by the operating system's own copy-on-write; what was remote has to be shared by the servers.
+//! At rest, every page is untouched, resident or remote. Pages that are resident in the parent are resident in the
+//! child by the operating system's copy-on-write. Remote pages must be shared by the servers.
 
 use super::Pager;
 use super::page::{DIRTY, HIDDEN, WRITING};
@@ -12,7 +12,7 @@ use crate::policy::{Cause, Leave};
 use crate::units::PageId;
 
 impl Pager {
-    /// Whether every page is at rest, no frame is in use and nobody waits for room.
+    /// Whether every page is at rest, no frame is in use and no fault waits for room.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.moving == 0 && self.writing == 0 && self.freeing == 0 && self.starved.is_empty()
@@ -38,7 +38,7 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
-    /// Starts a page on its way to rest; false when it is in transit and has to get there first.
+    /// Starts to bring a page to rest. Returns false if the page is in transit; then it must complete first.
     fn settle_page(&mut self, page: PageId, leave: bool, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched | State::Remote => true,
@@ -57,7 +57,7 @@ impl Pager {
         }
     }
 
-    /// Takes a page out of view whatever the policy thinks of it; false while there is no frame for it.
+    /// Takes a page out of view, whatever the policy's order. Returns false if there is no frame for it.
     fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
         let dirty = self.has(page, DIRTY);
         let pool = self.pool_of(page);
@@ -72,7 +72,8 @@ impl Pager {
         true
     }
 
-    /// The first page in view at or behind a unit, before `end`: its first unit, its length, whether it counts as written.
+    /// The first page in view from a unit on, before `end`: its first unit, its length, and whether it counts as
+    /// written.
     #[must_use]
     pub fn next_in_view(&self, from: u32, end: u32) -> Option<(PageId, u32, bool)> {
         let mut unit = from;
@@ -86,7 +87,7 @@ impl Pager {
         None
     }
 
-    /// A unit that is in view and may have been written to, though this pager was not told. A wide page is as it was.
+    /// Marks a unit as in view and possibly written, although this pager saw no event. A huge page stays as it was.
     pub fn adopt(&mut self, unit: u32) {
         let page = self.head(unit);
         match self.state(page) {

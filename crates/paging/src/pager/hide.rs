@@ -1,7 +1,8 @@
-//! Hide: pages taken out of sight so that their next touch is seen, the pseudo reference bit of paper 1.
+//! Reference sampling: pages are unmapped so that their next access traps (a hint fault). This is the pseudo reference
+//! bit of paper 1.
 //!
-//! A hidden page keeps its memory. Where pages move, its bytes wait in a frame; where they are protected instead, they stay
-//! in place. To the policy it is in view all the while, and it may be replaced like any other page in view.
+//! An unmapped page keeps its memory. If its class moves, its bytes are in a frame; if pages are protected instead,
+//! they stay in place. For the policy the page is still in view, and it can be replaced like any other.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
@@ -12,7 +13,7 @@ use crate::policy::Leave;
 use crate::units::{FrameId, PageId};
 
 impl Pager {
-    /// Hides what the policy wishes for; whether it may wish for more.
+    /// Unmaps the pages that the policy asks for, up to a limit. Returns whether the policy may ask for more.
     pub(super) fn hide_wished(&mut self, actions: &mut Actions) -> bool {
         for _ in 0..limits::HIDES_MAX {
             match self.policy.next_to_hide() {
@@ -24,11 +25,11 @@ impl Pager {
     }
 
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
-        // An earlier write-back of it may still be under way, whose end must find the page in view or away.
+        // An earlier write-back of the page may still be running. Its end must find the page in view or away.
         if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }
-        // Frames of pages that are copied are for dirty pages on their way out only.
+        // If the class copies, its frames are only for dirty pages that are leaving.
         let framed = !self.hides_in_place && self.pool_of(page).class.moves;
         let frame = if framed { self.empty_frame(page) } else { None };
         if frame.is_none() && !self.hides_in_place {
@@ -41,7 +42,7 @@ impl Pager {
         actions.push(Action::Hide { page, frame, is_clean: !self.has(page, DIRTY) });
     }
 
-    /// A page is out of sight, or could not be taken there.
+    /// Completes unmapping a page, or its failure.
     pub(super) fn hiding_done(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
         let write = self.has(page, WRITE);
         if ok {
@@ -65,16 +66,16 @@ impl Pager {
         }
     }
 
-    /// A hidden page was touched: its reference bit is set, and it comes back into sight.
+    /// Handles an access to an unmapped page: sets its reference bit and maps it again.
     pub(super) fn show(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         self.counters.faults_hidden += 1;
         self.policy.referenced(page, write);
-        // It counts as wanted until it is there, so that it is not replaced before the touch is tried again.
+        // The page counts as wanted until it is mapped, so that it is not replaced before the access is repeated.
         self.set(page, WANTED);
         self.unhide(page, write, actions);
     }
 
-    /// Brings a hidden page back into sight.
+    /// Maps an unmapped page again.
     pub(super) fn unhide(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
         let writable = write || self.has(page, DIRTY);
@@ -86,7 +87,7 @@ impl Pager {
         actions.push(Action::Show { page, frame: self.hiding_frame(page), writable });
     }
 
-    /// Replaces a hidden page whose bytes wait in a frame: it is out of view already.
+    /// Replaces an unmapped page whose bytes are in a frame. It is already out of view.
     pub(super) fn evict_hidden(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
         self.clear(page, HIDDEN);
         self.leaving += self.span(page);
@@ -96,7 +97,7 @@ impl Pager {
         self.gone(page, Some(frame), false, actions);
     }
 
-    /// Discards a hidden page.
+    /// Discards an unmapped page.
     pub(super) fn discard_hidden(&mut self, page: PageId, actions: &mut Actions) {
         self.policy.removed(page, Leave::Forgotten);
         self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
@@ -115,12 +116,12 @@ impl Pager {
         }
     }
 
-    /// Whether a page is out of sight and at rest there.
+    /// Whether a page is unmapped and at rest.
     pub(super) fn is_hidden(&self, page: PageId) -> bool {
         self.state(page) == State::Staged && self.has(page, HIDDEN) && !self.has(page, WRITING)
     }
 
-    /// The frame a hidden page's bytes wait in; none where they stay in place.
+    /// The frame with an unmapped page's bytes; `None` if they are in place.
     pub(super) fn hiding_frame(&self, page: PageId) -> Option<FrameId> {
         self.its_frame(page)
     }

@@ -1,4 +1,4 @@
-//! Room: the budget, the watermarks, who waits for memory and who has to leave.
+//! Room: the budget, the watermarks, the faults that wait for memory, and the pages that leave.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -14,29 +14,29 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// What is kept free is not there for pages: on a tree with half of its memory local each hundredth of the budget
-    /// kept free costs two hundredths more misses.
+    /// Memory that is kept free holds no pages. With half of a tree's memory local, each hundredth of the budget kept
+    /// free costs two hundredths more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
-        // Where victims are gone within the step that chose them, only runs want more room than their batch makes.
+        // Where victims leave within the step that chose them, only runs need more room than one batch makes.
         let lone = self.direct && self.run_faults == 0;
         let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
             (false, true) => (4, 2, 16),
             (false, false) if lone => (8, 64, 64),
-            // The longest run of small pages fits without waiting.
+            // Then the longest run of base pages fits without waiting.
             (false, false) => (96, 64, 16),
         };
         self.low = low.min(self.budget / 16);
         self.high = self.low + batch.min((self.budget / share).max(1));
     }
 
-    /// Whether the budget has room for enough wide pages that one of them is worth its place.
+    /// Whether the budget has room for enough huge pages to make them worthwhile.
     pub(super) fn affords_wide(&self) -> bool {
         self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
     }
 
-    /// A touch that brought pages ahead, or none: where runs come, room is kept for them.
+    /// Notes whether an access caused prefetching. After such an access, room for a run is kept.
     pub(super) fn note_run(&mut self, came: bool) {
         let before = self.run_faults;
         self.run_faults = if came { limits::RUN_FAULTS } else { before.saturating_sub(1) };
@@ -45,7 +45,7 @@ impl Pager {
         }
     }
 
-    /// Room and, where its class needs one, a frame for a page.
+    /// Makes room and, if its class needs one, finds a frame for a page. Returns false if there is no room.
     pub(super) fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
         let (span, wide) = (self.span(page), self.span(page) > 1);
         if !self.pool(wide).class.moves {
@@ -62,8 +62,8 @@ impl Pager {
         self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
     }
 
-    /// Whether so many units of new memory fit now. When only free frames stand in the way, some are given back, a bounded
-    /// number at a time, and the room is there once that is done.
+    /// Whether `span` units of new memory fit now. If only free frames are in the way, starts to return a bounded
+    /// number of them; the room is there once that is done.
     pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
         let mut over = (self.local_units() + span).saturating_sub(self.budget);
         if over == 0 {
@@ -85,8 +85,8 @@ impl Pager {
         false
     }
 
-    /// Lets starved faults go on, then keeps the room between the watermarks. Where the budget shrank, free frames that keep
-    /// their memory are given up first.
+    /// Lets waiting faults proceed, then keeps the room between the watermarks. If the budget shrank, free frames that
+    /// keep their memory are returned first.
     pub(super) fn balance(&mut self, actions: &mut Actions) {
         if self.local_units() > self.budget {
             self.has_room(0, actions);
@@ -111,12 +111,12 @@ impl Pager {
         self.help_starved(need, actions);
     }
 
-    /// Units that are free or will be without further doing; negative when the budget shrank below what is in use.
+    /// Units that are free, or will be without further action. Negative if the budget shrank below what is in use.
     pub(super) fn expected(&self) -> i64 {
         i64::from(self.budget) - i64::from(self.used) + i64::from(self.leaving)
     }
 
-    /// A starved fault does not wait for write-backs while a clean page could make room for it.
+    /// Drops a clean page for a waiting fault, so that it does not wait for a write-back.
     pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions) {
         if need == 0 {
             return;
@@ -129,7 +129,7 @@ impl Pager {
             }
             tries += 1;
         }
-        // Room that dropping made at once is used at once.
+        // Dropping made room at once. Use it at once.
         while let Some(&page) = self.starved.front() {
             if !self.resume(page, actions) {
                 break;
@@ -138,7 +138,7 @@ impl Pager {
         }
     }
 
-    /// Tries to go on with a starved fault; true when it no longer waits for room.
+    /// Retries a waiting fault. Returns true if it no longer waits for room.
     pub(super) fn resume(&mut self, page: PageId, actions: &mut Actions) -> bool {
         if !self.has(page, WANTED) {
             return true;
@@ -158,7 +158,7 @@ impl Pager {
                 self.clear(page, WANTED | WRITE);
                 let waiting = self.starved.len();
                 self.rescue(page, write, actions);
-                // It starved again: the entry at the back replaces this one.
+                // It waits again: the entry at the back replaces this one.
                 if self.starved.len() > waiting {
                     self.starved.pop_back();
                     return false;
@@ -169,7 +169,7 @@ impl Pager {
         true
     }
 
-    /// Takes the policy's next victim out of view; false when there is none.
+    /// Takes the policy's next victim out of view. Returns false if there is none.
     pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions) -> bool {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
@@ -217,7 +217,7 @@ impl Pager {
         pool.frames.has_empty() || (self.direct && !pool.class.moves)
     }
 
-    /// Gives up the oldest page that was prefetched and not used; false when there is none.
+    /// Drops the oldest page that was prefetched and not used. Returns false if there is none.
     pub(super) fn drop_prefetched(&mut self) -> bool {
         let Some(page) = self.ahead.pop_front() else {
             return false;
@@ -226,13 +226,13 @@ impl Pager {
         true
     }
 
-    /// Gives this one up, wherever it is among them.
+    /// Drops this prefetched page, wherever it is in the queue.
     pub(super) fn drop_prefetched_page(&mut self, page: PageId) {
         self.ahead.retain(|&other| other != page);
         self.give_up_prefetched(page);
     }
 
-    /// A staged page that was prefetched, and is no longer in the queue of those, is only with the server again.
+    /// Makes a staged, prefetched page remote again. It is no longer in the queue.
     fn give_up_prefetched(&mut self, page: PageId) {
         self.counters.prefetch_wasted += u64::from(self.span(page));
         self.forget_frame(page, self.its_frame(page));
@@ -255,20 +255,20 @@ impl Pager {
         actions.push(Action::TakeOut { page, frame, bytes });
     }
 
-    /// The page no longer counts as leaving, whatever came of it.
+    /// The page no longer counts as leaving, whatever the result.
     pub(super) fn leave_done(&mut self, page: PageId) {
         match self.state(page) {
             State::TakingOut => {
                 self.leaving -= self.span(page);
                 self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
             }
-            // Of the staged pages only those that hold budget while being written were counted as leaving.
+            // Among staged pages, only those that take budget while they are written counted as leaving.
             State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
             _ => {}
         }
     }
 
-    /// Whether a page's memory is free as soon as it is out of view.
+    /// Whether a page's memory is free as soon as the page is out of view.
     pub(super) fn frees_at_once(&self, page: PageId) -> bool {
         !self.has(page, DIRTY) || !self.pool_of(page).class.moves
     }

@@ -1,4 +1,4 @@
-//! Shape: pages the program gives up, and blocks that turn from small pages into a wide one and back.
+//! Shape: discards, and blocks that change between base pages and one huge page.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
@@ -17,7 +17,8 @@ impl Pager {
             let page = self.head(unit);
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
-            // Nothing is under way on a page that was fetched ahead: who waited for it to come to rest would wait for ever.
+            // No completion will come for a page that was prefetched, so a caller that waits for one would wait for
+            // ever.
             if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
                 self.drop_prefetched_page(page);
             }
@@ -30,7 +31,7 @@ impl Pager {
             if whole && !self.discard_page(page, actions) {
                 return Progress::Busy(unit);
             }
-            // A split page is gone through again, unit by unit; an untouched one has nothing to discard.
+            // A split page is handled again, unit by unit. An untouched one has nothing to discard.
             if whole || self.span(page) == span {
                 unit = page.0 + span;
             }
@@ -38,7 +39,7 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
-    /// Discards one page; false when it is in transit.
+    /// Discards one page. Returns false if it is in transit.
     pub(super) fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched => return true,
@@ -68,7 +69,7 @@ impl Pager {
         true
     }
 
-    /// Makes a page untouched; the server forgets it too.
+    /// Makes a page untouched. The server drops it, too.
     pub(super) fn forget(&mut self, page: PageId, actions: &mut Actions) {
         if self.has(page, WRITING) {
             self.set(page, STALE);
@@ -89,7 +90,7 @@ impl Pager {
         }
     }
 
-    /// Turns a wide page at rest into small ones; false when it is in transit.
+    /// Splits a huge page at rest into base pages. Returns false if it is in transit.
     pub(super) fn split(&mut self, page: PageId) -> bool {
         let state = self.state(page);
         let span = self.span(page);
@@ -112,7 +113,7 @@ impl Pager {
         true
     }
 
-    /// Decides whether a unit's block comes in small or wide, where it is free to change.
+    /// Decides whether a unit's block comes in as base pages or as a huge page, if the block may change.
     pub(super) fn choose_grain(&mut self, unit: u32) {
         let block = self.geometry.block(unit);
         if !self.block_is_away(block) {
@@ -122,7 +123,7 @@ impl Pager {
         self.set_grain(block, wide);
     }
 
-    /// Whether nothing of a block is in memory, and all of it is in the same place.
+    /// Whether nothing of a block is in memory and all of it is in the same place.
     pub(super) fn block_is_away(&self, block: u32) -> bool {
         let span = self.geometry.block_units;
         let remote = u32::from(self.remote[block as usize]);
@@ -140,7 +141,7 @@ impl Pager {
         }
         let first = (block * self.geometry.block_units) as usize;
         let range = first..first + self.geometry.block_units as usize;
-        // All units are alike, so the first one speaks for the block in both directions.
+        // All units have the same state, so the first one stands for the block in both directions.
         let (state, flags) = (self.state[first], self.flags[first] & HELD);
         self.is_wide[block as usize] = u8::from(wide);
         if wide {

@@ -1,7 +1,8 @@
-//! The life of a page as two tables: which change of state there is, and which completion may be told in which state.
+//! The states of a page as two tables: the allowed changes of state, and the states in which each completion may
+//! arrive.
 //!
 //! Debug builds check every change and every completion against them. A completion that does not fit its page's state
-//! was told twice, or of a page that nothing is being done to.
+//! was reported twice, or concerns a page without an action in progress.
 
 use super::Pager;
 use super::page::WRITING;
@@ -16,7 +17,7 @@ pub struct Transition {
     pub from: State,
     /// The state after.
     pub to: State,
-    /// What brings it about.
+    /// The event that causes it.
     pub when: &'static str,
 }
 
@@ -24,7 +25,7 @@ const fn from(from: State, to: State, when: &'static str) -> Transition {
     Transition { from, to, when }
 }
 
-/// Every change of state there is.
+/// All allowed changes of state.
 pub const TRANSITIONS: [Transition; 26] = [
     from(Untouched, Fetching, "fault: room was found, the page is filled with zeroes"),
     from(Untouched, Resident, "adopted: a child found it in view"),
@@ -54,7 +55,7 @@ pub const TRANSITIONS: [Transition; 26] = [
     from(Staged, Untouched, "discard, or WrittenBack after one"),
 ];
 
-/// The completions that are told of a page, and the states in which they may be.
+/// The completions of actions on a page, and the states in which they may arrive.
 pub const COMPLETIONS: [(&str, &[State]); 6] = [
     ("Fetched", &[Fetching]),
     ("Arrived", &[Fetching, Installing]),
@@ -66,7 +67,7 @@ pub const COMPLETIONS: [(&str, &[State]); 6] = [
 ];
 
 impl Pager {
-    /// Whether an event may be told now, as far as it concerns a page in transit.
+    /// Whether an event may arrive now, as far as it concerns a page in transit.
     pub(super) fn is_legal(&self, event: &Event) -> bool {
         let (name, first, count) = match *event {
             Event::Fetched { page, .. } => ("Fetched", page, 1),
@@ -84,7 +85,7 @@ impl Pager {
     }
 }
 
-/// Whether there is such a change of state.
+/// Whether this change of state is allowed.
 pub(super) fn is_known(from: State, to: State) -> bool {
     TRANSITIONS.iter().any(|known| known.from == from && known.to == to)
 }

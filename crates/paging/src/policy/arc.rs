@@ -1,5 +1,5 @@
-//! ARC: two LRU lists, of pages seen once and of pages seen more often, whose shares follow which of the two was wrong
-//! to give up what comes back (Megiddo & Modha, FAST'03, figure 4).
+//! ARC: two LRU lists, one of pages seen once and one of pages seen more often. A page that comes back shows which list
+//! was wrong to evict it, and their shares adapt (Megiddo & Modha, FAST'03, figure 4).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Policy};
@@ -7,31 +7,31 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "arc",
-    summary: "LRU of pages seen once and of pages seen again, their shares adapting",
+    summary: "LRU of pages seen once and of pages seen again, with adaptive shares",
     source: "Megiddo & Modha, FAST'03",
     params: &[],
     build: |space, _| Box::new(Arc::new(space.units)),
 };
 
-/// T1: in view, seen once lately.
+/// T1: in view, seen once recently.
 const ONCE: usize = 0;
-/// T2: in view, seen at least twice lately.
+/// T2: in view, seen at least twice recently.
 const OFTEN: usize = 1;
-/// B1: gone from T1.
+/// B1: evicted from T1.
 const GONE_ONCE: usize = 2;
-/// B2: gone from T2.
+/// B2: evicted from T2.
 const GONE_OFTEN: usize = 3;
-/// Was in B1, or in B2 and then marked, and is on its way back.
+/// On its way back: it was in B1 or, with a mark, in B2.
 const COMING: usize = 4;
 
-/// State: two links a unit.
+/// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Arc {
     lists: Lists<5>,
     capacity: Capacity,
-    /// p: how many pages T1 should have; a real number, as the paper's steps are.
+    /// p: the target size of T1 in pages. It is a real number, like the paper's steps.
     target: f64,
-    /// The page on its way was in B2.
+    /// Whether the page on its way back was in B2.
     coming_often: bool,
 }
 
@@ -40,7 +40,7 @@ impl Arc {
         Self { lists: Lists::new(units), capacity: Capacity::default(), target: 0.0, coming_often: false }
     }
 
-    /// Cases II and III: the target learns from a page that should not have left.
+    /// Cases II and III: a page that comes back adapts the target.
     fn learn(&mut self, page: PageId) -> bool {
         let (once, often) = (f64::from(self.lists.len(GONE_ONCE)), f64::from(self.lists.len(GONE_OFTEN)));
         match self.lists.of(page) {
@@ -71,8 +71,8 @@ impl Policy for Arc {
         let list = if self.learn(page) { OFTEN } else { ONCE };
         self.lists.move_back(list, page);
         self.coming_often = false;
-        // Case IV drops the oldest ghost before the victim becomes one and the page arrives; dropping it after both leaves
-        // the same lists: |T1| + |B1| <= c, and all four together <= 2c.
+        // Case IV drops the oldest ghost before the victim becomes a ghost and the page arrives. Dropping it after both
+        // leaves the same lists: |T1| + |B1| <= c, and all four together <= 2c.
         let pages = self.capacity.pages();
         while self.lists.len(ONCE) + self.lists.len(GONE_ONCE) > pages && self.lists.pop_front(GONE_ONCE).is_some() {}
         let in_view = self.lists.len(ONCE) + self.lists.len(OFTEN);
@@ -116,13 +116,13 @@ mod tests {
     fn the_share_of_pages_seen_once_follows_what_comes_back() {
         let mut trial = Trial::new(Box::new(Arc::new(64)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 0, 1]), []);
-        // 0 and 1 were seen twice: T1 = 2 3, T2 = 0 1, and with a target of 0 T1 gives its pages first.
+        // 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and with a target of 0, T1 gives up its pages first.
         assert_eq!(trial.victims(&[4, 5]), [2, 3]);
-        // B1 = 2 3: that 2 comes back raises the target to 1, still below T1's two pages.
+        // B1 = 2 3. The return of 2 raises the target to 1, still below T1's two pages.
         assert_eq!(trial.victims(&[2]), [4]);
-        // B1 = 3 4: 3 raises it to 2; T1 has one page, so T2 gives up 0.
+        // B1 = 3 4. The return of 3 raises the target to 2. T1 has one page, so T2 gives up 0.
         assert_eq!(trial.victims(&[3]), [0]);
-        // B2 = 0 comes back: the target falls to 1, T1 = 5 is at it, and a page of B2 decides the tie against T1.
+        // B2 = 0 comes back. The target falls to 1, T1 = 5 has that size, and a page of B2 decides the tie against T1.
         assert_eq!(trial.victims(&[0]), [5]);
         assert!([0, 1, 2, 3].iter().all(|&page| trial.holds(page)));
     }

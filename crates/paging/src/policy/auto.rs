@@ -1,11 +1,11 @@
-//! Auto: the policy that does best with a sample of the program's own pages.
+//! Auto: follows the policy that does best with a sample of the program's own pages.
 //!
-//! One unit of 16, drawn at random, is sampled, and each candidate keeps an [account](super::shadows) of the sample. That
-//! needs to know when sampled pages are touched. One that is in view is hidden some time after a touch, so that the next one
-//! is seen; so few pages are hidden that this costs little beside what comes and goes. Where hiding would be dear the sampled
-//! pages have half their share of memory to themselves, and pass through it in the order they came: what is touched again was
-//! soon gone, and is seen to return. All other pages follow the candidate whose account is best, and turn as soon as the
-//! difference is beyond chance.
+//! One unit in 16, drawn at random, is sampled. Each candidate has a [shadow cache](super::shadows) of the sample,
+//! which must see the references to sampled pages. A sampled page in view is therefore unmapped some time after a
+//! reference, so that the next one traps. Few pages are unmapped, so this costs little compared with faults. Where
+//! unmapping would be expensive, the sampled pages instead form a first-in first-out queue with half their share of
+//! memory: a page that is referenced again has soon left, and its return is seen. All other pages follow the candidate
+//! with the best shadow cache. They change candidates as soon as the difference is beyond chance.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -18,68 +18,78 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// With fewer pages than this in view a sample says nothing: all follow the floor. With more they follow the second
-/// candidate until it says something.
+/// Fewest pages in view with which a sample is meaningful. With fewer, all pages follow the baseline. With more, they
+/// start with the second candidate.
 const PAGES_MIN: u32 = 128;
-/// Touches of sampled pages from one judgement to the next.
+/// References to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// Returns in the account of the followed candidate, in times of the pages it holds there and at least so many, after
-/// which all counts are halved.
+/// Counts are halved when a candidate's returns exceed this multiple of the sampled pages that the followed one holds.
 const MEMORY: u32 = 8;
+/// Fewest returns at which counts are halved.
 const MEMORY_MIN: u32 = 64;
-/// Standard deviations by which, and times as many returns as which, the followed candidate must do worse. Touches do not
-/// come independently of each other, so that a few are not many.
+/// Standard deviations by which the followed candidate must do worse. The number is large because references are not
+/// independent of each other.
 const CERTAIN: f64 = 4.0;
+/// Factor by which the followed candidate must also have more returns.
 const MARGIN: f64 = 1.05;
-/// A page is hidden when so many parts of all local memory came in after its last touch, and one for so many arrivals at
-/// most, of which as many as are in a burst of so many hides can be saved up.
+/// A sampled page is unmapped when this fraction of local memory, as its denominator, has arrived since its last
+/// reference.
 const HIDE_AFTER_PARTS: u32 = 8;
-/// Where pages are not hidden, the sample has its share divided by this: what is touched again is sooner gone, and seen.
+/// Divisor of the sample's share of memory where pages are not unmapped. A page that is referenced again has then left
+/// sooner, and its return is seen.
 const SHORT: u32 = 2;
+/// Arrivals for each page that is unmapped, at least.
 const ARRIVALS_A_HIDE: u32 = 8;
+/// Longest burst of unmapped pages for which arrivals are saved up.
 const HIDES_SAVED: u32 = 64;
 
-/// Where a page's team and its age lie in their byte.
-const TEAM: u8 = 0xf;
+/// Mask of a page's group in its byte. The age is above it.
+const GROUP: u8 = 0xf;
+/// Shift of a page's age in its byte.
 const AGE_SHIFT: u32 = 4;
-/// In parts of local memory that came in: how much later than a page a touch of it must be to tell anything.
+/// Ages in one turnover of local memory. A reference within the age of a page's arrival says nothing about its future.
 const AGES_A_TURN: u32 = 8;
 
-/// The candidates; the first is the floor.
+/// The candidates. The first is the baseline.
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
-const FLOOR: usize = 0;
+/// Index of the baseline.
+const BASELINE: usize = 0;
+/// Index of the candidate followed at the start.
 const FIRST: usize = 1;
-/// One account more, of the floor with a quarter of the pages beyond its share: what a loop that just fits costs cannot be
-/// seen in a sample with its bare share, where the loop does not always fit.
+/// Index of the guard: one more shadow cache of the baseline, with a quarter more than its share of the pages left out
+/// of it. A loop that just fits in memory does not always fit into a sample's bare share, so that a sample with the
+/// bare share cannot show what such a loop costs.
 const GUARD: usize = CANDIDATES.len();
-/// The guard is looked at when so many of its pages are expected to have returned, had they fared as the others. When no
-/// more than one of so many of them did, the floor is followed at once, and the candidate that was is barred.
+/// Returns that the guard's pages would have at the rate of all pages, after which the guard is checked.
 const WATCH_MIN: u64 = 48;
+/// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
+/// once, and the present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Accounts err. Once all pages known have returned since the floor was left, and in proportion so many of a sample, the
-/// floor is followed again, and all others are barred, if fewer returned in its account.
+/// Returns, scaled to the sample, after which real returns are compared with the baseline's shadow cache, which may be
+/// wrong. At least all known pages must have returned since the baseline was left. If the baseline would have had fewer
+/// returns, it is followed again and all others are barred.
 const RETURNS_MIN: f64 = 192.0;
-/// The next times that is done as soon as they are fewer by so many standard deviations.
+/// Standard deviations of that difference that are enough for the second and later times.
 const CLEAR: f64 = 2.0;
-/// Returns of all pages known after which what is counted of that is halved.
+/// Returns, as a multiple of the known pages, after which the record of returns is halved.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Returns, in times of all local memory, for which one candidate and all are barred the first time; each time for twice as
-/// many.
+/// First bar of one candidate, as a multiple of local memory in returns. Each further bar is twice as long.
 const BAR_ONE: u64 = 32;
+/// First bar of all candidates except the baseline, in the same unit. Each further bar is twice as long.
 const BAR_ALL: u64 = 8;
-/// After the followers: the sample's pages, where they are a team.
+/// Index of the sample's group, where the sampled pages are one. It follows those of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
-const _: () = assert!(SAMPLE < TEAM as usize);
-/// Turns that are remembered for the report.
+const _: () = assert!(SAMPLE < GROUP as usize);
+/// Changes of candidate that are remembered for the report.
 const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
-    summary: "what does best with a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
+    summary: "the best on a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
-    // Where page sizes are mixed, samples of single units would be in the way of choosing them, and blocks are too few to be
-    // sampled; the floor is as good there as the others.
+    // With mixed page sizes, samples of single units would impede huge pages, and there are too few blocks to sample.
+    // The baseline does as well as the others there.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(SwapInHistory::new(space.units, 1)),
@@ -87,32 +97,32 @@ pub(super) const INFO: Info = Info {
 };
 
 /// Pages that one policy orders.
-struct Team {
+struct Group {
     policy: Box<dyn Policy>,
     /// Pages in view.
     present: u32,
 }
 
-/// What returned since the floor was left or followed.
+/// Returns since the baseline was left or followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Of the pages that are not sampled.
+    /// Returns of pages that are not sampled.
     real: u32,
-    /// In the account of the floor.
-    floor: u32,
+    /// Returns in the baseline's shadow cache.
+    baseline: u32,
 }
 
-/// Who is not to be followed for a while.
+/// A candidate is not followed for a while.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
-    /// Until so many returns of all pages.
+    /// The number of returns of all pages at which the bar ends.
     until: u64,
-    /// How often it was put up.
+    /// How often the candidate was barred.
     times: u32,
 }
 
 impl Bar {
-    fn put_up(&mut self, now: u64, returns: u64) {
+    fn extend(&mut self, now: u64, returns: u64) {
         self.until = now + (returns << self.times.min(16));
         self.times += 1;
     }
@@ -124,46 +134,53 @@ struct Turn {
     to: usize,
 }
 
-/// State: a byte and a bit a unit; for each of a sixteenth of the units thirteen bytes and five candidates' own state; and the
-/// state for all units of those candidates that were ever followed.
+/// Memory use: a byte and a bit a unit; thirteen bytes and the state of five shadow caches for each sampled unit; and
+/// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// Where pages are not hidden: those of the sample, by name. With them a page more than their share leaves first.
-    sample: Team,
+    /// Where pages are not unmapped: the sampled pages, by name. If there are more than their share, one of them leaves
+    /// first.
+    sample: Group,
     hides: bool,
     which: Sample,
-    /// By candidate: the pages that came in while it was followed.
-    followers: Vec<Team>,
-    /// By unit: the team that a page in view is with, plus one, the sample last; and in the upper half the age it came in.
-    team: Vec<u8>,
-    /// Ages are counted in pages that came in, an eighth of local memory each.
+    /// For each candidate: the pages that came in while it was followed.
+    followers: Vec<Group>,
+    /// For each unit in view: its group plus one in the lower half, and the age of its arrival in the upper half. The
+    /// sample is the last group.
+    group: Vec<u8>,
+    /// The current age. It grows by one each time an eighth of local memory has come in.
     age: u8,
     age_left: u32,
-    /// By unit: it has been in view and was not discarded since. And how many these are, of all pages and of the sample.
+    /// For each unit: whether it was in view and not discarded since.
     known: Vec<u64>,
+    /// How many known pages there are.
     known_all: u32,
+    /// How many of them are sampled.
     known_sample: u32,
     arrivals: u32,
-    /// Arrivals to hide pages for.
+    /// Arrivals that have not been used to unmap a page.
     saved: u32,
-    /// Returns of all pages since the guard was last looked at, and returns in its account then.
+    /// Returns of all pages since the guard was last checked.
     watched: u32,
+    /// Returns in the guard's shadow cache since then.
     watched_guard: u32,
     followed: usize,
-    /// Kept from so many returns on: before, pages leave that the floor chose to keep, or another.
+    /// The returns since the baseline was left or followed. Counting starts only at `settled_at`: before it, pages
+    /// leave that the previous policy kept.
     record: Record,
     settled_at: u64,
-    /// How often a page returned under the floor for each time that one did in its account, when it was followed last.
-    floor_error: f64,
-    /// There are enough pages for a sample.
+    /// Real returns for each return in the baseline's shadow cache, when the baseline was last followed.
+    baseline_error: f64,
+    /// Whether there are enough pages for a sample.
     samples: bool,
     full: bool,
     returns: u64,
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
-    /// For each candidate, and for all but the floor.
+    /// The bar of each candidate.
     bars: [Bar; CANDIDATES.len()],
+    /// The bar of all candidates except the baseline.
     bar_all: Bar,
 }
 
@@ -174,15 +191,15 @@ impl Auto {
         };
         let which = Sample::of(space);
         let names = which.names();
-        let accounts = CANDIDATES.iter().chain([&CANDIDATES[FLOOR]]).map(|name| build(name, names)).collect();
-        let team = |policy| Team { policy, present: 0 };
+        let caches = CANDIDATES.iter().chain([&CANDIDATES[BASELINE]]).map(|name| build(name, names)).collect();
+        let group = |policy| Group { policy, present: 0 };
         Self {
-            shadows: Shadows::new(accounts, names, FIRST),
-            sample: team(Box::new(Fifo::new(names))),
+            shadows: Shadows::new(caches, names, FIRST),
+            sample: group(Box::new(Fifo::new(names))),
             hides: space.hides,
             which,
-            followers: CANDIDATES.iter().map(|name| team(build(name, space.units))).collect(),
-            team: vec![0; space.units as usize],
+            followers: CANDIDATES.iter().map(|name| group(build(name, space.units))).collect(),
+            group: vec![0; space.units as usize],
             age: 0,
             age_left: 0,
             known: vec![0; space.units.div_ceil(u64::BITS) as usize],
@@ -195,7 +212,7 @@ impl Auto {
             followed: FIRST,
             record: Record::default(),
             settled_at: 0,
-            floor_error: 1.0,
+            baseline_error: 1.0,
             samples: true,
             full: false,
             returns: 0,
@@ -217,16 +234,16 @@ impl Auto {
     }
 
     fn present(&self) -> u32 {
-        self.followers.iter().map(|team| team.present).sum::<u32>() + self.sample.present
+        self.followers.iter().map(|group| group.present).sum::<u32>() + self.sample.present
     }
 
-    /// How many of the sampled pages are in memory if they fare as all do.
+    /// How many sampled pages would be in memory if they were treated like all others.
     fn share(&self) -> u32 {
         (u64::from(self.present()) * u64::from(self.known_sample) / u64::from(self.known_all.max(1))) as u32
     }
 
-    /// A page came in.
-    fn grow_older(&mut self) {
+    /// Notes that a page came in.
+    fn note_arrival(&mut self) {
         self.arrivals = self.arrivals.wrapping_add(1);
         self.saved = (self.saved + 1).min(HIDES_SAVED * ARRIVALS_A_HIDE);
         self.age_left = self.age_left.saturating_sub(1);
@@ -244,9 +261,9 @@ impl Auto {
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
         }
-        // A page that was fetched ahead counts as touched: hardly any is fetched for nothing (see the gate).
+        // A prefetched page counts as referenced, because the accuracy filter lets few wrong ones through.
         if let Some(name) = name {
-            self.touched(name, cause, again);
+            self.referenced_sample(name, cause, again);
         }
         if again {
             self.returns += 1;
@@ -255,16 +272,16 @@ impl Auto {
         }
     }
 
-    /// A touch of a sampled page was seen.
-    fn touched(&mut self, name: PageId, cause: Cause, again: bool) {
+    /// Notes a visible reference to a sampled page.
+    fn referenced_sample(&mut self, name: PageId, cause: Cause, again: bool) {
         let share = self.share();
         let more = self.known_sample.saturating_sub(share) / 4;
-        let before = [GUARD, FLOOR].map(|k| self.shadows.returns(k));
+        let before = [GUARD, BASELINE].map(|k| self.shadows.returns(k));
         let share = |k| if k == GUARD { share + more } else { share };
-        self.shadows.touched(name, cause, self.arrivals, again, share);
+        self.shadows.referenced(name, cause, self.arrivals, again, share);
         self.watched_guard += self.shadows.returns(GUARD) - before[0];
         if self.returns > self.settled_at {
-            self.record.floor += self.shadows.returns(FLOOR) - before[1];
+            self.record.baseline += self.shadows.returns(BASELINE) - before[1];
         }
         self.judge_in -= u32::from(again);
         if self.judge_in == 0 {
@@ -274,16 +291,16 @@ impl Auto {
         }
     }
 
-    /// Looks whether pages return far more often than they would need to.
+    /// Checks with the guard whether pages return far more often than they need to.
     fn watch(&mut self) {
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
         if expected < WATCH_MIN || self.watched < self.present() {
             return;
         }
-        if self.followed != FLOOR && u64::from(self.watched_guard) * WATCH_FEW <= expected {
-            self.bars[self.followed].put_up(self.returns, BAR_ONE * u64::from(self.present()));
-            self.turn_to(FLOOR);
+        if self.followed != BASELINE && u64::from(self.watched_guard) * WATCH_FEW <= expected {
+            self.bars[self.followed].extend(self.returns, BAR_ONE * u64::from(self.present()));
+            self.turn_to(BASELINE);
         }
         (self.watched, self.watched_guard) = (0, 0);
     }
@@ -294,7 +311,7 @@ impl Auto {
     }
 
     fn turn_to(&mut self, k: usize) {
-        if k == FLOOR || self.followed == FLOOR {
+        if k == BASELINE || self.followed == BASELINE {
             self.record = Record::default();
             self.settled_at = self.returns + u64::from(self.present());
         }
@@ -303,38 +320,38 @@ impl Auto {
         self.turned += 1;
     }
 
-    /// Looks whether more returns than would under the floor.
+    /// Checks whether more pages return than would under the baseline.
     fn compare(&mut self) {
         let sampled = f64::from(self.known_sample);
         let all = f64::from(self.known_all - self.known_sample).max(1.0);
-        let (real, floor) = (f64::from(self.record.real) * sampled / all, f64::from(self.record.floor));
-        let would = floor * self.floor_error;
+        let (real, baseline) = (f64::from(self.record.real) * sampled / all, f64::from(self.record.baseline));
+        let would = baseline * self.baseline_error;
         let enough = real >= sampled.max(RETURNS_MIN);
-        if self.followed == FLOOR {
+        if self.followed == BASELINE {
             if enough {
-                self.floor_error = real / floor.max(1.0);
+                self.baseline_error = real / baseline.max(1.0);
             }
         } else {
             let clear = self.bar_all.times > 0 && real - would > CLEAR * (real + would).sqrt();
             if clear || enough && real > would {
-                self.bar_all.put_up(self.returns, BAR_ALL * u64::from(self.present()));
-                return self.turn_to(FLOOR);
+                self.bar_all.extend(self.returns, BAR_ALL * u64::from(self.present()));
+                return self.turn_to(BASELINE);
             }
         }
         if real > ROUNDS_KEPT * sampled {
-            self.record = Record { real: self.record.real / 2, floor: self.record.floor / 2 };
+            self.record = Record { real: self.record.real / 2, baseline: self.record.baseline / 2 };
         }
     }
 
     /// Whether a candidate may be followed now.
     fn is_free(&self, k: usize) -> bool {
-        k == FLOOR || self.returns >= self.bars[k].until.max(self.bar_all.until)
+        k == BASELINE || self.returns >= self.bars[k].until.max(self.bar_all.until)
     }
 
-    /// Follows another candidate when it would have done better by more than chance explains.
+    /// Follows another candidate if it would have done better by more than chance explains.
     fn judge(&mut self) {
         let cost = |k: usize| self.shadows.returns(k);
-        let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(FLOOR);
+        let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(BASELINE);
         let (now, then) = (f64::from(cost(self.followed)), f64::from(cost(best)));
         let chance = CERTAIN * f64::from(self.shadows.differences(best)).sqrt();
         if now - then > chance && now > MARGIN * then {
@@ -350,7 +367,7 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Of the followers those that came in under an earlier choice leave first.
+    /// Among the candidates' groups, pages that came in under an earlier choice leave first.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -363,7 +380,7 @@ impl Auto {
         None
     }
 
-    /// The first time memory is full: with too few pages in it they are not sampled.
+    /// Called when memory is full for the first time. With too few pages, no sample is taken.
     fn filled(&mut self) {
         self.full = true;
         if self.present() >= PAGES_MIN {
@@ -371,28 +388,28 @@ impl Auto {
         }
         for _ in 0..self.sample.present {
             let Some(page) = self.victim_of_sample(&|_| true) else { break };
-            self.leave_team(page, Leave::Forgotten);
-            self.join(FLOOR, page, Cause::Read);
+            self.leave_group(page, Leave::Forgotten);
+            self.join(BASELINE, page, Cause::Read);
         }
         self.samples = false;
-        self.follow(FLOOR);
+        self.follow(BASELINE);
     }
 
     fn join(&mut self, k: usize, page: PageId, cause: Cause) {
-        self.team[page.0 as usize] = (k as u8 + 1) | (self.age << AGE_SHIFT);
+        self.group[page.0 as usize] = (k as u8 + 1) | (self.age << AGE_SHIFT);
         self.followers[k].present += 1;
         self.followers[k].policy.inserted(page, cause);
     }
 
     fn join_sample(&mut self, page: PageId, name: PageId, cause: Cause) {
-        self.team[page.0 as usize] = SAMPLE as u8 + 1;
+        self.group[page.0 as usize] = SAMPLE as u8 + 1;
         self.sample.present += 1;
         self.sample.policy.inserted(name, cause);
     }
 
-    fn leave_team(&mut self, page: PageId, why: Leave) {
-        let team = std::mem::take(&mut self.team[page.0 as usize]) & TEAM;
-        match usize::from(team).checked_sub(1) {
+    fn leave_group(&mut self, page: PageId, why: Leave) {
+        let group = std::mem::take(&mut self.group[page.0 as usize]) & GROUP;
+        match usize::from(group).checked_sub(1) {
             None => {}
             Some(SAMPLE) => {
                 self.sample.present -= 1;
@@ -410,7 +427,7 @@ impl Auto {
 
 impl Policy for Auto {
     fn inserted(&mut self, page: PageId, cause: Cause) {
-        self.grow_older();
+        self.note_arrival();
         let name = self.name_of(page);
         match name.filter(|_| !self.hides) {
             Some(name) => self.join_sample(page, name, cause),
@@ -419,23 +436,23 @@ impl Policy for Auto {
         self.count(page, name, cause);
     }
 
-    /// Most touches of pages in view that are seen are first writes, soon after the read that brought the page: those tell
-    /// nothing of what comes (correlated references: Johnson and Shasha, VLDB 1994). Touches of the sample are for the
-    /// accounts only: they say no more of these pages than would be known of any.
+    /// Most visible references to pages in view are first writes soon after the read that brought the page. They say
+    /// nothing about the future (correlated references: Johnson and Shasha, VLDB 1994). References to sampled pages are
+    /// used by the shadow caches only, because these pages would otherwise be treated differently from all others.
     fn referenced(&mut self, page: PageId, write: bool) {
         if let Some(name) = self.name_of(page) {
-            self.touched(name, if write { Cause::Write } else { Cause::Read }, true);
+            self.referenced_sample(name, if write { Cause::Write } else { Cause::Read }, true);
             return;
         }
-        let age = self.age.wrapping_sub(self.team[page.0 as usize] >> AGE_SHIFT) & (u8::MAX >> AGE_SHIFT);
-        let team = usize::from(self.team[page.0 as usize] & TEAM);
-        if age > 1 && team > 0 {
-            self.followers[team - 1].policy.referenced(page, write);
+        let age = self.age.wrapping_sub(self.group[page.0 as usize] >> AGE_SHIFT) & (u8::MAX >> AGE_SHIFT);
+        let group = usize::from(self.group[page.0 as usize] & GROUP);
+        if age > 1 && group > 0 {
+            self.followers[group - 1].policy.referenced(page, write);
         }
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.leave_team(page, why);
+        self.leave_group(page, why);
         if let Some(name) = self.name_of(page) {
             self.shadows.left(name);
         }
@@ -455,7 +472,7 @@ impl Policy for Auto {
             self.shadows.forgotten(name);
             self.sample.policy.forgotten(name);
         }
-        self.followers.iter_mut().for_each(|team| team.policy.forgotten(page));
+        self.followers.iter_mut().for_each(|group| group.policy.forgotten(page));
     }
 
     fn coming(&mut self, page: PageId) {
@@ -466,7 +483,7 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
-        // Several teams may be asked; together they look at no more pages than one.
+        // Several groups may be searched. Together they examine no more pages than one would.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
@@ -483,11 +500,11 @@ impl Policy for Auto {
     }
 
     fn next_to_hide(&mut self) -> Option<PageId> {
-        // Nothing was replaced yet: there is nothing to compare.
+        // Before anything has been replaced, there is nothing to compare.
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // Nor is there while only the floor may be followed, until soon before that ends.
+        // While only the baseline may be followed, nothing is compared until shortly before that ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }
@@ -522,12 +539,12 @@ mod tests {
         Space { units, block_units: 1, seed: 7, hides }
     }
 
-    /// Misses of a policy in memory of this size, whose hits are seen only where it hides pages; and how many it hid.
-    fn misses(name: &str, space: Space, capacity: usize, touched: &[u32]) -> (u32, u32) {
+    /// Misses of a policy in memory of this size, where hits are seen only on unmapped pages; and how many it unmapped.
+    fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32, u32) {
         let mut trial = Trial::new(super::super::build(name, space).unwrap(), capacity);
         trial.visible = false;
         let (mut hidden, mut hides) = (vec![false; space.units as usize], 0);
-        for &page in touched {
+        for &page in references {
             if std::mem::take(&mut hidden[page as usize]) && trial.holds(page) {
                 trial.policy.referenced(PageId(page), false);
             }
@@ -538,28 +555,29 @@ mod tests {
                 hides += 1;
             }
         }
-        (touched.len() as u32 - trial.hits, hides)
+        (references.len() as u32 - trial.hits, hides)
     }
 
     #[test]
     fn it_falls_back_soon_where_the_followed_policy_thrashes() {
         const CAPACITY: u32 = 1024;
-        // Loops that do not fit, in which the policy followed first does best; then one that does, whose pages it refuses.
+        // Loops that do not fit, in which the first policy followed does best. Then a loop that fits and whose pages
+        // that policy refuses.
         let long = (0..30).flat_map(|_| 0..CAPACITY + CAPACITY / 2);
         let short = (0..400).flat_map(|_| 4 * CAPACITY..4 * CAPACITY + CAPACITY / 2);
-        let touched: Vec<u32> = long.chain(short).collect();
+        let references: Vec<u32> = long.chain(short).collect();
         for hides in [true, false] {
-            let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &touched).0;
-            let (auto, floor, followed) = (misses("auto"), misses(CANDIDATES[FLOOR]), misses(CANDIDATES[FIRST]));
-            assert!(followed > 4 * floor, "the trap is one: {followed} misses against {floor}");
-            // It has most of what the first loops have to give, and pays little for finding out about the second.
-            assert!(auto < floor / 2 + CAPACITY, "hides {hides}: {auto} misses against {floor}");
+            let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &references).0;
+            let (auto, baseline, followed) = (misses("auto"), misses(CANDIDATES[BASELINE]), misses(CANDIDATES[FIRST]));
+            assert!(followed > 4 * baseline, "the trap is one: {followed} misses against {baseline}");
+            // It gets most of the gain on the first loop, and finds out about the second at little cost.
+            assert!(auto < baseline / 2 + CAPACITY, "hides {hides}: {auto} misses against {baseline}");
         }
     }
 
     #[test]
-    fn it_falls_back_where_more_pages_return_than_in_the_floors_account() {
-        // The sampled pages are touched in a loop, and while all are, half of the others return so often.
+    fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
+        // The sampled pages are referenced in a loop. Of the others, one in two returns at that rate.
         for (often, falls_back) in [(1, false), (4, true)] {
             let mut auto = Auto::new(space(4096, true));
             let (sampled, others): (Vec<_>, Vec<_>) =
@@ -584,9 +602,9 @@ mod tests {
 
     #[test]
     fn few_pages_are_hidden_beside_those_that_come() {
-        // A loop of three pages for two in memory; some of its pages always stay.
-        let touched: Vec<u32> = (0..40).flat_map(|_| 0..1536).collect();
-        let (misses, hidden) = misses("auto", space(4096, true), 1024, &touched);
+        // A loop over three pages in a memory of two. Some of its pages always stay.
+        let references: Vec<u32> = (0..40).flat_map(|_| 0..1536).collect();
+        let (misses, hidden) = misses("auto", space(4096, true), 1024, &references);
         assert!(hidden > 500 && hidden <= misses / ARRIVALS_A_HIDE, "{hidden} for {misses} misses");
     }
 }

@@ -1,5 +1,5 @@
-//! What every policy owes the pager, tried on all of [`POLICIES`](super::POLICIES): random calls that keep the pager's
-//! side of the contract, against a plain set.
+//! The contract that every policy keeps with the pager, tested on all of [`POLICIES`](super::POLICIES): random calls
+//! within the pager's side of the contract, compared with a plain set.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::units::PageId;
 
 const CAUSES: [Cause; 3] = [Cause::Read, Cause::Write, Cause::Ahead];
 
-/// A policy as it is by default and with each parameter at its bounds.
+/// A policy with its defaults, and with each parameter at its bounds.
 fn variants(info: &Info) -> Vec<String> {
     let mut texts = vec![info.name.to_string()];
     for param in info.params {
@@ -60,7 +60,7 @@ impl Run {
         self.policy.removed(PageId(page), why);
     }
 
-    /// Asks for a victim that a filter lets pass, of a few pages: one is found if there is one.
+    /// Asks for a victim with a filter that accepts few pages. If one is acceptable, it must be found.
     fn victim(&mut self, passes: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.policy.victim(&|page| passes(page.0)).map(|page| page.0);
         match found {
@@ -122,7 +122,7 @@ impl Run {
         }
     }
 
-    /// Every page that is there becomes a victim when there is nothing but victims asked for.
+    /// If only victims are asked for, every page in view becomes one.
     fn drain(&mut self) {
         while let Some(page) = self.victim(|_| true) {
             self.remove(page, Leave::Evicted);
@@ -147,7 +147,7 @@ fn victims_and_hidden_pages_are_there_and_every_page_becomes_a_victim() {
 }
 
 #[test]
-fn wishes_to_hide_end_when_nothing_else_happens() {
+fn requests_to_hide_end_when_nothing_else_happens() {
     for text in POLICIES.iter().flat_map(|info| variants(info)) {
         let mut run = Run::new(&text, 200, 64, 5);
         for _ in 0..200 {
@@ -155,7 +155,7 @@ fn wishes_to_hide_end_when_nothing_else_happens() {
             let mut count = 0;
             while run.policy.next_to_hide().is_some() {
                 count += 1;
-                assert!(count <= 2 * run.present.len(), "{text} never ceases to wish");
+                assert!(count <= 2 * run.present.len(), "{text} never ceases to ask");
             }
         }
     }
@@ -183,11 +183,11 @@ fn no_more_than_a_bounded_number_of_pages_is_looked_at() {
     }
 }
 
-/// Pages in view when the cost is taken.
+/// Pages in view when the cost is measured.
 const COST_PAGES: u32 = 1 << 20;
 
-/// One fault: a page that is absent comes, a victim is found and goes, a few pages are hidden; every fourth of those is
-/// touched. Returns nanoseconds and hidden pages a fault.
+/// One fault: an absent page comes, a victim is found and leaves, and a few pages are unmapped. Every fourth of those
+/// is referenced. Returns nanoseconds and unmapped pages for each fault.
 fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     let units = 2 * COST_PAGES;
     let mut present = vec![false; units as usize];
@@ -229,7 +229,7 @@ fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     (spent / faults, f64::from(black_box(hidden)) / faults / 2.0)
 }
 
-/// The least there is to do: the victims go in a circle, nothing is found out.
+/// The least possible work: victims follow in a circle, and nothing is recorded.
 struct Floor(u32);
 
 impl Policy for Floor {

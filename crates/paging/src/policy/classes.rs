@@ -1,16 +1,16 @@
-//! Pages in a few classes, each of which can be drawn from at random.
+//! Pages in a few classes. A random page of each class can be drawn.
 
 use crate::units::PageId;
 
-/// One dense array cut into `N` segments, a class each, and where in it each page is. A page comes, goes or changes its
-/// class by moving at most one page of each segment across a border.
+/// One dense array divided into `N` segments, one for each class, and the position of each page. Adding a page,
+/// removing it or changing its class moves at most one page of each segment across a border.
 ///
-/// State: a page number and a position a unit.
+/// Memory use: a page number and a position a unit.
 #[derive(Debug)]
 pub(super) struct Classes<const N: usize> {
     pages: Vec<u32>,
     position: Vec<u32>,
-    /// Where each class ends; it starts where the one before it ends.
+    /// The end of each class. A class starts where the one before it ends.
     ends: [u32; N],
 }
 
@@ -28,7 +28,7 @@ impl<const N: usize> Classes<N> {
         self.position[page as usize] = position;
     }
 
-    /// Moves the page at `from` to the hole; where a class is empty these are the same place, and no page is there.
+    /// Moves the page at `from` to the hole. If a class is empty, both are the same place, and no page is there.
     fn fill(&mut self, hole: u32, from: u32) {
         if hole != from {
             self.put(hole, self.pages[from as usize]);
@@ -39,7 +39,7 @@ impl<const N: usize> Classes<N> {
         self.ends[class] - self.start(class)
     }
 
-    /// A page of a class by its index in it, which is below [`Classes::len`].
+    /// The page at an index of a class. The index is below [`Classes::len`].
     pub(super) fn get(&self, class: usize, index: u32) -> PageId {
         PageId(self.pages[(self.start(class) + index) as usize])
     }
@@ -49,7 +49,7 @@ impl<const N: usize> Classes<N> {
         (len > 0).then(|| self.get(class, len - 1))
     }
 
-    /// The class of a page that has one.
+    /// The class of a page. The page must have one.
     pub(super) fn class_of(&self, page: PageId) -> usize {
         let position = self.position[page.0 as usize];
         self.ends.iter().filter(|&&end| end <= position).count()
@@ -92,7 +92,7 @@ impl<const N: usize> Classes<N> {
         self.put(hole, page.0);
     }
 
-    /// Gives all pages of two neighbouring classes to the two classes before them, which are empty.
+    /// Moves all pages of two neighbouring classes to the two classes before them, which are empty.
     pub(super) fn hand_down(&mut self, to: usize) {
         debug_assert!(self.len(to) == 0 && self.len(to + 1) == 0);
         self.ends[to] = self.ends[to + 2];

@@ -1,39 +1,39 @@
-//! U-Clock: FIFO order with a pseudo reference bit; a page whose bit is set is passed over once and its bit cleared
+//! U-Clock: FIFO order with a pseudo reference bit. A page with the bit set is skipped once, and its bit is cleared
 //! (paper 1, section 2.3).
 
+use super::hide_queue::HideQueue;
 use super::lists::Lists;
-use super::wishes::Wishes;
 use super::{Cause, Info, Leave, Policy};
 use crate::limits;
 use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "clock",
-    summary: "oldest first, those seen touched since they were last looked at passed over; hides pages",
+    summary: "oldest first, skipping pages referenced since the last look; unmaps pages to see references",
     source: "paper 1, U-Clock",
     params: &[],
     build: |space, _| Box::new(Clock::new(space.units)),
 };
 
-/// State: three links and a byte a unit.
+/// Memory use: three links and a byte a unit.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// One circle, cut where the hand is.
+    /// One circle, cut at the hand.
     order: Lists,
     referenced: Vec<bool>,
-    wishes: Wishes,
+    to_hide: HideQueue,
 }
 
 impl Clock {
     pub(super) fn new(units: u32) -> Self {
-        Self { order: Lists::new(units, 1), referenced: vec![false; units as usize], wishes: Wishes::new(units) }
+        Self { order: Lists::new(units, 1), referenced: vec![false; units as usize], to_hide: HideQueue::new(units) }
     }
 
     fn set(&mut self, page: PageId, referenced: bool) {
         self.referenced[page.0 as usize] = referenced;
         match referenced {
-            true => self.wishes.cancel(page),
-            false => self.wishes.push(page),
+            true => self.to_hide.cancel(page),
+            false => self.to_hide.push(page),
         }
     }
 }
@@ -41,7 +41,8 @@ impl Clock {
 impl Policy for Clock {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.order.push_back(0, page);
-        // A page fetched ahead lies in view untouched. To hide it at once would cost the trap that fetching it saved.
+        // A prefetched page is in view and not yet accessed. Unmapping it at once would cost the trap that prefetching
+        // saved.
         self.referenced[page.0 as usize] = cause != Cause::Ahead;
     }
 
@@ -51,12 +52,12 @@ impl Policy for Clock {
 
     fn removed(&mut self, page: PageId, _why: Leave) {
         self.order.remove(page);
-        self.wishes.cancel(page);
+        self.to_hide.cancel(page);
     }
 
-    /// What the hand passes is cleared and goes to the back. Where all pages within reach are referenced a full turn
-    /// would clear them, come back and take the first; then they are cleared where they stand, which for as many pages
-    /// as are within reach is the same, and for more is as near to it as a bounded search comes.
+    /// Pages that the hand passes lose their bit and go to the back. If all pages within reach are referenced, a full
+    /// turn would clear them all and then take the first. In that case they are cleared in place. For no more pages
+    /// than are within reach, the result is the same; for more, a bounded search comes no closer.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let (mut victim, mut first) = (None, None);
         let mut at = self.order.front(0);
@@ -88,7 +89,7 @@ impl Policy for Clock {
     }
 
     fn next_to_hide(&mut self) -> Option<PageId> {
-        self.wishes.pop()
+        self.to_hide.pop()
     }
 
     fn hides(&self) -> bool {
@@ -117,7 +118,7 @@ mod tests {
         let mut clock = Clock::new(16);
         (0..4).for_each(|page| clock.inserted(PageId(page), Cause::Read));
         assert_eq!(hidden(&mut clock), []);
-        // All were touched as they came: a turn clears them all and takes the first.
+        // All were referenced as they came. One turn clears them all and takes the first.
         assert_eq!(evict(&mut clock), Some(0));
         assert_eq!(hidden(&mut clock), [1, 2, 3]);
         clock.referenced(PageId(1), false);
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(hidden(&mut clock), [1]);
         clock.referenced(PageId(3), true);
         clock.inserted(PageId(5), Cause::Ahead);
-        // 3 and 4 are passed over, 1 was cleared; 5 came ahead of its use and is behind it.
+        // 3 and 4 are skipped, 1 was cleared. 5 was prefetched and is behind it.
         assert_eq!(evict(&mut clock), Some(1));
         assert_eq!(hidden(&mut clock), [3, 4]);
         assert_eq!(evict(&mut clock), Some(5));
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn with_no_reference_seen_and_nothing_hidden_it_is_fifo() {
-        // More pages than one search looks at, and fewer; all of them touched as they came, or none.
+        // With more pages than one search examines, and with fewer; with all of them referenced as they came, or none.
         for (room, causes) in [1, 30, 5000].into_iter().flat_map(|room| {
             [[Cause::Read, Cause::Write], [Cause::Ahead, Cause::Ahead]].map(move |causes| (room, causes))
         }) {

@@ -1,4 +1,4 @@
-//! FIFO: the page brought in longest ago leaves first (paper 1, table of policies).
+//! FIFO: the page that came in first leaves first (paper 1, table of policies).
 
 use super::list::List;
 use super::{Cause, Info, Leave, Policy};
@@ -6,13 +6,13 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "fifo",
-    summary: "brought in longest ago",
+    summary: "first in, first out",
     source: "paper 1",
     params: &[],
     build: |space, _| Box::new(Fifo::new(space.units)),
 };
 
-/// State: two links a unit.
+/// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Fifo {
     order: List,

@@ -1,4 +1,4 @@
-//! What holds of policies whatever they choose.
+//! Properties that hold for every policy, whatever it chooses.
 
 use super::trial::{Numbers, Trial};
 use super::{Cause, Leave, POLICIES, Policy, Space, build};
@@ -38,7 +38,7 @@ fn lru_that_sees_no_hits_is_fifo() {
     }
 }
 
-/// A set of pages that fits in memory is learned though no hit is seen, whatever was kept before.
+/// A set of pages that fits in memory is learned although no hit is seen, whatever was kept before.
 #[test]
 fn what_fits_is_learned_without_visible_hits() {
     for name in ["2q", "arc", "lirs", "s3-fifo", "lecar"] {
@@ -56,7 +56,7 @@ fn what_fits_is_learned_without_visible_hits() {
     }
 }
 
-/// What a policy was told is in view, driven by whatever may happen to it, in any order.
+/// The pages that a policy knows to be in view, driven by any event in any order.
 struct Chaos {
     name: &'static str,
     seed: u64,
@@ -75,7 +75,7 @@ impl Chaos {
             7 if !held => self.policy.forgotten(PageId(page)),
             0..8 if held => self.policy.referenced(PageId(page), self.numbers.below(2) == 0),
             8 if held => self.remove(page, Leave::Forgotten),
-            // Another page than the policy named may leave, and one that was named may stay.
+            // A page other than the named victim may leave, and a named victim may stay.
             9 if held => self.remove(page, Leave::Evicted),
             10 => self.policy.tick(u64::from(page)),
             11 => {
@@ -145,8 +145,8 @@ fn a_policy_that_needs_the_future_says_where_it_is_to_be_had() {
     }
 }
 
-/// The price of a fault, for people to read: a million pages in view of two million, faults of which a part comes back,
-/// and as many visible hits as faults.
+/// The cost of a fault, for people to read: a million of two million pages in view, some of the faults return to pages
+/// seen before, and there is one visible hit for each fault.
 #[test]
 #[ignore = "takes a while and asserts nothing"]
 fn cost_per_fault_b() {

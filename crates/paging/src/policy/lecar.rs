@@ -1,5 +1,5 @@
-//! LeCaR: LRU or LFU by lot, the lot weighted against whichever was wrong to give up what comes back (Vietri et al.,
-//! HotStorage'18, algorithms 1 and 2).
+//! LeCaR: chooses LRU or LFU at random. The probabilities turn against the one that was wrong to evict a page that
+//! comes back (Vietri et al., HotStorage'18, algorithms 1 and 2).
 
 use super::list::{Capacity, Ends, Links, Lists};
 use super::{Cause, Info, Leave, Policy};
@@ -8,40 +8,40 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "lecar",
-    summary: "LRU or LFU by lot, learning from what comes back which of them to trust",
+    summary: "LRU or LFU at random, with odds that learn from pages that come back",
     source: "Vietri et al., HotStorage'18",
     params: &[],
     build: |space, _| Box::new(LeCar::new(space.units, space.seed)),
 };
 
-/// How fast the weights learn.
+/// Learning rate of the weights.
 const LEARNING_RATE: f64 = 0.45;
-/// Logarithm of what is left of a regret after as many references as memory has pages: of 0.005.
+/// Natural logarithm of 0.005: the part of a regret that is left after one reference for each page of memory.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
-/// The least weight, so that the other side is still tried now and then.
+/// The least weight. It ensures that the other policy is still tried now and then.
 const WEIGHT_MIN: f64 = 1e-10;
 
 /// In view, by recency.
 const VIEW: usize = 0;
-/// Given up as least recent.
+/// Evicted as least recent.
 const GONE_LRU: usize = 1;
-/// Given up as least frequent.
+/// Evicted as least frequent.
 const GONE_LFU: usize = 2;
-/// Given up as both: only its count is remembered.
+/// Evicted as both. Only its count is remembered.
 const GONE_BOTH: usize = 3;
 
-/// State: four links, a count and a time a unit.
+/// Memory use: four links, a count and a time a unit.
 #[derive(Debug)]
 pub(super) struct LeCar {
     recency: Lists<4>,
     frequency: Frequency,
     capacity: Capacity,
-    /// When a page that is gone left.
+    /// The time at which a page left.
     left_at: Vec<u32>,
     now: u32,
     weight_lru: f64,
     random: u64,
-    /// Which list the page that leaves next belongs in.
+    /// The list that the next page to leave belongs in.
     blame: usize,
 }
 
@@ -67,7 +67,7 @@ impl LeCar {
         ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A page came back that this list gave up: the other side gains, the more the shorter it was gone.
+    /// A page came back that this list evicted. The other policy gains weight, the more the sooner the page came back.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
         let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
@@ -81,13 +81,13 @@ impl LeCar {
     }
 }
 
-/// The exponential function for what occurs here, at most 1. The C library's would bring its mathematical part into every
-/// program that a run starts, which takes as long as starting a small one.
+/// The exponential function for arguments up to 1, the largest that occur here. The C library's function would load its
+/// mathematical part into every program that a run starts, which takes as long as starting a small program.
 fn exp(x: f64) -> f64 {
     if x < -700.0 {
         return 0.0;
     }
-    // 2^n times the exponential of a rest of at most half of ln 2, whose series ends in rounding.
+    // 2^n times the exponential of a remainder of at most half of ln 2. Its series ends in rounding.
     let n = (x * std::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i32;
     let rest = x - f64::from(n) * std::f64::consts::LN_2;
     let series = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
@@ -104,7 +104,7 @@ impl Policy for LeCar {
         }
         self.recency.push_back(VIEW, page);
         self.frequency.push(page);
-        // Trimmed only now: the page that comes has left its list before the page that made room for it entered one.
+        // Trimmed only now: the arriving page left its list before the page that made room for it entered one.
         for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
             while self.recency.len(gone) > self.capacity.pages() {
                 self.recency.pop_front(gone);
@@ -151,10 +151,10 @@ impl Policy for LeCar {
     }
 }
 
-/// Counts that can be told apart; pages seen more often are alike, the oldest of them first.
+/// Number of distinct counts. Pages seen more often share the last one, in order of age.
 const COUNTS: usize = 256;
 
-/// LFU in O(1): a list of pages for each count, and a bit for each list that has any.
+/// LFU in O(1): a list of pages for each count, and a bit for each list that is not empty.
 #[derive(Debug)]
 struct Frequency {
     links: Links,
@@ -173,8 +173,8 @@ impl Frequency {
         }
     }
 
-    /// A page was seen, and is at the back of those seen as often. Its count goes on from when it was last in view, unless
-    /// forgotten.
+    /// Counts a reference to a page and puts it at the back of its new count's list. A count continues from the page's
+    /// last stay in view, unless it was forgotten.
     fn push(&mut self, page: PageId) {
         let count = self.counts[page.0 as usize].saturating_add(1);
         self.counts[page.0 as usize] = count;
@@ -190,7 +190,7 @@ impl Frequency {
         }
     }
 
-    /// Of a page that is not in view.
+    /// Forgets the count of a page that is not in view.
     fn forget(&mut self, page: PageId) {
         self.counts[page.0 as usize] = 0;
     }

@@ -1,13 +1,14 @@
-//! LIRS: the pages with the shortest time between their last two references (*LIR*) stay; the others (*HIR*) pass through
-//! a small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
+//! LIRS: pages with the shortest time between their last two references (*LIR*) stay. The others (*HIR*) pass through a
+//! small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
 //!
-//! Stack S holds pages by recency down to the oldest LIR page, pages gone from view among them; queue Q holds the HIR pages
-//! in view. A page that is referenced while it is in S has proved an inter-reference time shorter than the recency of the
-//! oldest LIR page, and takes its place. Where hits are not visible the same holds of the time between arrivals. Three
-//! points the paper leaves to a cache of known size: until a victim is first asked for all pages are LIR, and the excess is
-//! demoted then from the bottom of S; what is remembered of pages gone is bounded, the one gone longest ago forgotten first
-//! (with the queue as many pages as memory has: any set of pages that fits is learned, and a loop twice as long does not
-//! displace what is kept of it); and when no page of Q may leave, the oldest LIR page that may does.
+//! Stack S holds pages by recency down to the oldest LIR page, including pages out of view. Queue Q holds the HIR pages
+//! in view. A page referenced while in S has an inter-reference time shorter than the recency of the oldest LIR page,
+//! and takes that page's place. Where hits are not visible, the same holds for the time between arrivals. The paper
+//! leaves three points to a cache of known size. First, all pages are LIR until a victim is first asked for; then the
+//! excess is demoted from the bottom of S. Second, the number of remembered pages is bounded, and the oldest is
+//! forgotten first. Together with the queue, they are as many as memory has pages: any set of pages that fits is
+//! learned, and a loop twice as long does not displace what is kept of it. Third, when no page of Q may leave, the
+//! oldest LIR page that may leave does.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -16,7 +17,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "lirs",
-    summary: "keeps the pages with the shortest time between references",
+    summary: "keeps pages with the shortest time between references",
     source: "Jiang & Zhang, SIGMETRICS'02",
     params: &[
         Param { name: "hir_percent", help: "part of memory for other pages, %", default: 5, min: 1, max: 99 },
@@ -31,14 +32,14 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(Lirs::new(space.units, values.get("hir_percent"), values.get("ghost_percent"))),
 };
 
-/// Of `stack`, its only list.
+/// Index in `stack`: its only list.
 const STACK: usize = 0;
-/// Of `rest`: Q, HIR pages in view.
+/// Index in `rest`: Q, the HIR pages in view.
 const QUEUE: usize = 0;
-/// Of `rest`: pages of S that are not in view.
+/// Index in `rest`: pages of S that are not in view.
 const GHOST: usize = 1;
 
-/// State: four links a unit. A page in neither list of `rest` but in the stack is LIR.
+/// Memory use: four links a unit. A page that is in the stack and in no list of `rest` is LIR.
 #[derive(Debug)]
 pub(super) struct Lirs {
     stack: Lists<1>,
@@ -68,7 +69,7 @@ impl Lirs {
         }
     }
 
-    /// A page that proved itself becomes LIR, at the top of the stack.
+    /// Makes a page LIR and puts it on top of the stack.
     fn promote(&mut self, page: PageId) {
         self.rest.remove(page);
         self.stack.move_back(STACK, page);
@@ -76,7 +77,7 @@ impl Lirs {
         self.demote();
     }
 
-    /// LIR pages beyond their share go to the queue, oldest first.
+    /// Moves LIR pages beyond their share to the queue, oldest first.
     fn demote(&mut self) {
         while self.lirs > self.lirs_max() {
             let Some(page) = self.stack.pop_front(STACK) else {
@@ -88,7 +89,8 @@ impl Lirs {
         }
     }
 
-    /// Only a LIR page may be at the bottom of the stack: what is older proves nothing.
+    /// Removes pages from the bottom of the stack until a LIR page is there: a reference to an older page proves
+    /// nothing.
     fn prune(&mut self) {
         while let Some(page) = self.stack.front(STACK) {
             match self.rest.of(page) {
@@ -110,7 +112,7 @@ impl Lirs {
         }
     }
 
-    /// The oldest LIR page that is accepted.
+    /// The oldest LIR page that the filter accepts.
     fn oldest_lir(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.stack.front(STACK);
         for _ in 0..limits::VICTIM_SCAN_MAX / 2 {
@@ -168,7 +170,7 @@ impl Policy for Lirs {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // Where nothing is remembered, no memory is touched to find that out.
+        // If nothing is remembered, this reads no page's memory.
         if self.rest.len(GHOST) > 0 && self.rest.of(page) == Some(GHOST) {
             self.rest.remove(page);
             self.stack.remove(page);
@@ -194,13 +196,13 @@ mod tests {
     #[test]
     fn a_page_back_while_the_stack_remembers_it_takes_the_place_of_the_oldest() {
         let mut trial = Trial::new(Box::new(Lirs::new(64, 20, 100)), 5);
-        // 0 is demoted first, as the oldest; then HIR pages pass through a queue of one.
+        // 0 is demoted first, as the oldest. Then HIR pages pass through a queue of one.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 5, 6]);
-        // 6 left after the stack's oldest LIR page, 1, was touched: it is LIR now, and 1 waits in the queue instead.
+        // 6 left after the stack's oldest LIR page, 1, was referenced. Now 6 is LIR, and 1 waits in the queue instead.
         assert_eq!(trial.victims(&[6]), [7]);
         assert_eq!(trial.victims(&[8]), [1]);
         assert!([2, 3, 4, 6, 8].iter().all(|&page| trial.holds(page)));
-        // A visible hit on 2, the bottom: 3 is the oldest now, nothing else changes.
+        // A visible hit on 2, the bottom. Now 3 is the oldest; nothing else changes.
         assert_eq!(trial.victims(&[2, 9]), [8]);
         // 8 comes back: 3 goes instead of 2.
         assert_eq!(trial.victims(&[8, 10]), [9, 3]);
@@ -225,7 +227,7 @@ mod tests {
         lirs.removed(PageId(1), Leave::Evicted);
         assert_eq!(lirs.victim(&|_| true), Some(PageId(0)));
         assert_eq!(lirs.victim(&|_| false), None);
-        // 1 left from the bottom of the stack and is not remembered, and there is a LIR place free: it is taken.
+        // 1 left from the bottom of the stack and is not remembered. A LIR place is free, and 1 takes it.
         lirs.inserted(PageId(5), Cause::Read);
         assert_eq!((lirs.lirs, lirs.rest.len(GHOST)), (4, 0));
     }

@@ -1,4 +1,5 @@
-//! LIRS written a second time, as plainly as the paper's figures: two queues of page numbers, searched from end to end.
+//! A second, plain implementation of LIRS, close to the paper's figures: two queues of page numbers, searched from end
+//! to end.
 
 use std::collections::VecDeque;
 
@@ -16,11 +17,11 @@ struct Model {
     capacity: usize,
     hirs: usize,
     ghosts: usize,
-    /// Stack S, its bottom first.
+    /// Stack S, bottom first.
     stack: VecDeque<(u32, Status)>,
-    /// Queue Q, next to leave first.
+    /// Queue Q. Its first page leaves next.
     queue: VecDeque<u32>,
-    /// Pages gone, in the order they left.
+    /// Remembered pages out of view, in the order in which they left.
     gone: Vec<u32>,
     was_full: bool,
 }

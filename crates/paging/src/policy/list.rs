@@ -1,4 +1,4 @@
-//! Doubly linked lists over page numbers, their links kept beside the pages: every operation is O(1), none allocates.
+//! Doubly linked lists over page numbers. The links are stored by page. Every operation is O(1), and none allocates.
 
 use crate::limits;
 use crate::units::PageId;
@@ -6,20 +6,20 @@ use crate::units::PageId;
 const LINK_BITS: u32 = 28;
 const LINK: u32 = (1 << LINK_BITS) - 1;
 
-// A link is a page number plus one; what is left of its word holds which list the page is in, and a mark.
+// A link is a page number plus one. The remaining bits of its word hold the page's list and a mark.
 const _: () = assert!(limits::UNITS_MAX <= LINK);
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// The links of pages each of which is in one list at a time. Links are page numbers plus one, so that zeroed memory is
-/// empty lists and untouched pages cost no memory; both links of a page lie together, for one cache miss.
+/// The links of pages; each page is in one list at a time. Links are page numbers plus one, so zeroed memory means
+/// empty lists, and pages never used cost no memory. Both links of a page are adjacent, for one cache miss.
 #[derive(Debug)]
 pub(super) struct Links {
     words: Vec<[u32; 2]>,
 }
 
-/// Where a list begins and ends: its links are kept in [`Links`].
+/// The first and last page of a list. Its links are in [`Links`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ends {
     front: u32,
@@ -89,13 +89,13 @@ impl Links {
         ends.len -= 1;
     }
 
-    /// The page behind this one in its list.
+    /// The page after this one in its list.
     pub(super) fn next(&self, page: PageId) -> Option<PageId> {
         self.link(page, NEXT).checked_sub(1).map(PageId)
     }
 
-    /// The first page from the front that is accepted, looking at no more than `left` of them, which is what is left of it
-    /// afterwards.
+    /// The first accepted page from the front. Examines at most `left` pages and subtracts from `left` the number
+    /// examined.
     pub(super) fn first(&self, ends: Ends, accept: &dyn Fn(PageId) -> bool, left: &mut usize) -> Option<PageId> {
         let mut at = ends.front();
         while let Some(page) = at {
@@ -132,14 +132,14 @@ impl List {
         self.links.remove(&mut self.ends, page);
     }
 
-    /// The first page from the front that is accepted.
+    /// The first accepted page from the front.
     pub(super) fn first(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.links.first(self.ends, accept, &mut { limits::VICTIM_SCAN_MAX })
     }
 }
 
-/// Several lists that share their links: a page is in one of them or in none, and knows which. A page in a list carries a
-/// mark of four bits, 0 when it enters.
+/// Several lists that share their links. A page is in at most one of them, and its list can be looked up. A page in a
+/// list has a mark of four bits, 0 when it enters.
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
     links: Links,
@@ -154,7 +154,7 @@ impl<const N: usize> Lists<N> {
         Self { links: Links::new(units), ends: [Ends::default(); N] }
     }
 
-    /// The list that a page is in.
+    /// The list that contains a page.
     pub(super) fn of(&self, page: PageId) -> Option<usize> {
         self.links.high(page, NEXT).checked_sub(1).map(|list| list as usize)
     }
@@ -171,7 +171,7 @@ impl<const N: usize> Lists<N> {
         self.links.next(page)
     }
 
-    /// Puts a page that is in no list at the back of one.
+    /// Puts a page that is in no list at the back of a list.
     pub(super) fn push_back(&mut self, list: usize, page: PageId) {
         debug_assert!(self.of(page).is_none(), "{page:?} is listed already");
         self.links.push_back(&mut self.ends[list], page);
@@ -179,7 +179,7 @@ impl<const N: usize> Lists<N> {
         self.links.set_high(page, PREVIOUS, 0);
     }
 
-    /// Takes a page out of the list it is in, which is answered.
+    /// Removes a page from its list and returns that list.
     pub(super) fn remove(&mut self, page: PageId) -> Option<usize> {
         let list = self.of(page)?;
         self.links.remove(&mut self.ends[list], page);
@@ -187,7 +187,7 @@ impl<const N: usize> Lists<N> {
         Some(list)
     }
 
-    /// Puts a page at the back of a list, wherever it was.
+    /// Moves a page to the back of a list, from wherever it was.
     pub(super) fn move_back(&mut self, list: usize, page: PageId) {
         self.remove(page);
         self.push_back(list, page);
@@ -207,21 +207,21 @@ impl<const N: usize> Lists<N> {
         self.links.set_high(page, PREVIOUS, mark & 15);
     }
 
-    /// The first accepted page of these lists, in their order; each may use an equal part of the bound, so that refusals in
-    /// one do not hide the others.
+    /// The first accepted page of these lists, in their order. Each list gets an equal part of the search limit, so
+    /// that refusals in one do not prevent finding pages of the others.
     pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
         lists.iter().find_map(|&list| self.first_within(list, accept, share))
     }
 
-    /// The first accepted page among this many of a list.
+    /// The first accepted page among the first `left` of a list.
     pub(super) fn first_within(&self, list: usize, accept: &dyn Fn(PageId) -> bool, most: usize) -> Option<PageId> {
         self.links.first(self.ends[list], accept, &mut { most })
     }
 }
 
-/// A policy's own capacity: the pages in view when a victim is asked for. Victims are asked for in batches while the
-/// view shrinks, so only the first question since a page came says how many there are when the budget is full.
+/// A policy's own estimate of its capacity: the pages in view when a victim is asked for. Victims are asked for in
+/// batches while the view shrinks. So only the first request after an arrival shows how many pages the full budget has.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     in_view: u32,
@@ -239,7 +239,7 @@ impl Capacity {
         self.in_view = self.in_view.saturating_sub(1);
     }
 
-    /// A victim is asked for.
+    /// Notes that a victim is asked for.
     pub(super) fn asked(&mut self) {
         if self.grown {
             self.pages = self.in_view;
@@ -247,12 +247,12 @@ impl Capacity {
         }
     }
 
-    /// The capacity, once a victim was asked for; 0 before.
+    /// The capacity; 0 before a victim was first asked for.
     pub(super) fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// So many percent of the capacity, rounded down.
+    /// `percent` percent of the capacity, rounded down.
     pub(super) fn percent(&self, percent: u64) -> u32 {
         (u64::from(self.pages) * percent / 100).min(u64::from(u32::MAX)) as u32
     }

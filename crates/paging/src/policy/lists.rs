@@ -1,19 +1,18 @@
-//! Several doubly linked lists over page numbers that share their links: a page is in one of them at most. Every
-//! operation is O(1), none allocates.
+//! Several doubly linked lists over page numbers that share their links. A page is in at most one of them. Every
+//! operation is O(1), and none allocates.
 
 use crate::units::PageId;
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// Circular lists, each closed by a node of its own behind the pages, so that taking a page out needs no knowledge of
-/// the list it is in. Zeroed links are those of a page in no list: a page in one has two neighbours, and they are not
-/// both page 0.
+/// Circular lists. Each has a node of its own behind the pages, so a page can be removed without knowing its list. Zero
+/// links mean that the page is in no list: a page in a list has two neighbours, which cannot both be page 0.
 ///
-/// State: two links a unit.
+/// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// The next and the previous node of each: side by side, for a cache line more or less is what a list costs.
+    /// The next and the previous node of each node. They are adjacent, because each cache line counts.
     links: Vec<[u32; 2]>,
     units: u32,
 }
@@ -32,7 +31,7 @@ impl Lists {
         self.links[next as usize][PREVIOUS] = node;
     }
 
-    /// The page at a node, or the list that the node closes.
+    /// The page of a node, or the list whose own node it is.
     fn at(&self, node: u32) -> Result<PageId, u32> {
         if node < self.units { Ok(PageId(node)) } else { Err(node - self.units) }
     }
@@ -41,7 +40,7 @@ impl Lists {
         self.at(self.links[(self.units + list) as usize][NEXT]).ok()
     }
 
-    /// The page behind a listed one, or the list that ends there.
+    /// The page after this one, or the list that ends there.
     pub(super) fn after(&self, page: PageId) -> Result<PageId, u32> {
         self.at(self.links[page.0 as usize][NEXT])
     }
@@ -64,7 +63,7 @@ impl Lists {
         self.push_back(list, page);
     }
 
-    /// Moves all of one list behind all of another.
+    /// Appends all pages of one list to another.
     pub(super) fn append(&mut self, list: u32, from: u32) {
         let (end, from_end) = (self.units + list, self.units + from);
         if self.front(from).is_none() || list == from {

@@ -1,4 +1,4 @@
-//! LRU over what traps show: the page whose last seen reference is oldest leaves first.
+//! LRU over visible references: the page whose last visible reference is oldest leaves first.
 
 use super::list::List;
 use super::{Cause, Info, Leave, Policy};
@@ -6,13 +6,13 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "lru",
-    summary: "least recently brought in or seen touched",
+    summary: "the page whose arrival or last seen reference is oldest",
     source: "classic; what is seen is what traps",
     params: &[],
     build: |space, _| Box::new(Lru::new(space.units)),
 };
 
-/// State: two links a unit.
+/// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Lru {
     order: List,

@@ -1,12 +1,12 @@
 //! Multi-generational LRU, in the spirit of Linux 6.1 (`mm/vmscan.c`, `lru_gen`).
 //!
-//! Four generations. A page comes into the youngest, and goes there again when it is seen touched; pages of the two
-//! oldest are hidden one after another, so that by the time they would leave their touch is seen. Victims come from the
-//! oldest. A new generation opens when the oldest has run empty, or when a quarter of the pages came into the youngest
-//! while others were replaced; the two oldest become one then.
+//! There are four generations. A page enters the youngest when it comes in, and again when a reference to it is seen.
+//! Pages of the two oldest are unmapped one after another, so that a reference is seen before they would leave. Victims
+//! come from the oldest. A new generation opens when the oldest is empty, or when a quarter of the pages entered the
+//! youngest while others were replaced. The two oldest then merge.
 //!
-//! Pages that come back soon after they were replaced are a tier of their own. While these come back more often than the
-//! others when replaced, they are spared once: they go from the oldest generation to the next instead.
+//! Pages that come back soon after they were replaced form a tier of their own. While these return more often than the
+//! others, each is spared once: it moves from the oldest generation to the next instead of leaving.
 
 use super::lists::Lists;
 use super::{Cause, Info, Leave, Policy};
@@ -15,7 +15,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "mglru",
-    summary: "oldest of four generations, those seen touched becoming young again; hides pages",
+    summary: "the oldest of four generations; seen references make pages young again; unmaps pages to see references",
     source: "Linux, lru_gen",
     params: &[],
     build: |space, _| Box::new(Mglru::new(space.units)),
@@ -23,32 +23,32 @@ pub(super) const INFO: Info = Info {
 
 const GENERATIONS: u32 = 4;
 
-/// A page in view: it was hidden and not touched since.
+/// A page in view: it was unmapped and not accessed since.
 const HIDDEN: u8 = 1 << 7;
-/// It came back soon after it was replaced; out of view: it had when it was replaced again.
+/// A page in view: it came back soon after it was replaced. Out of view: it had done so when it was replaced again.
 const RETURNED: u8 = 1 << 6;
-/// It is out of view, replaced when the youngest generation was that of the low bits.
+/// A page out of view. The low bits hold the youngest generation when it was replaced.
 const REPLACED: u8 = 1 << 5;
 const GENERATION: u8 = REPLACED - 1;
 
-/// What becomes of pages of a tier, both halved at each new generation.
+/// The evictions and returns of a tier. Both are halved at each new generation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tier {
     replaced: u32,
     returned: u32,
 }
 
-/// State: two links and a byte a unit.
+/// Memory use: two links and a byte a unit.
 #[derive(Debug)]
 pub(super) struct Mglru {
     lists: Lists,
     notes: Vec<u8>,
-    /// The youngest generation's number; the list of a generation is its number modulo the four.
+    /// The youngest generation's number. A generation's list is its number modulo four.
     youngest: u32,
-    /// The next page to hide, on a walk through the oldest generation and then the one after it.
+    /// The next page to unmap, on a walk through the oldest generation and then the next one.
     hide: Option<PageId>,
     resident: u32,
-    /// Pages that came into the youngest generation and pages replaced since it opened.
+    /// Pages that entered the youngest generation since it opened.
     came: u32,
     replaced: u32,
     tiers: [Tier; 2],
@@ -68,7 +68,7 @@ impl Mglru {
         }
     }
 
-    /// The list of a generation, counted from the oldest.
+    /// The list of a generation. `age` counts from the oldest.
     fn list(&self, age: u32) -> u32 {
         self.youngest.wrapping_add(1 + age) % GENERATIONS
     }
@@ -77,7 +77,7 @@ impl Mglru {
         &mut self.tiers[usize::from(note & RETURNED != 0)]
     }
 
-    /// Opens a new generation; what is left of the oldest goes before the pages of the next.
+    /// Opens a new generation. The remaining pages of the oldest go before those of the next.
     fn open_generation(&mut self) {
         let (oldest, next) = (self.list(0), self.list(1));
         self.lists.append(oldest, next);
@@ -97,7 +97,7 @@ impl Mglru {
         }
     }
 
-    /// Where the walk of what is to be hidden goes on after a page of it.
+    /// The page at which the walk continues after this one.
     fn walk_on(&self, page: PageId) -> Option<PageId> {
         match self.lists.after(page) {
             Ok(next) => Some(next),
@@ -112,7 +112,7 @@ impl Mglru {
         }
     }
 
-    /// Whether pages that came back once come back more often than others.
+    /// Whether pages that came back once return more often than others.
     fn spares_returned(&self) -> bool {
         let [others, returned] = self.tiers;
         u64::from(returned.returned) * (u64::from(others.replaced) + 1)
@@ -130,7 +130,7 @@ impl Policy for Mglru {
         }
         self.notes[page.0 as usize] = if returned { RETURNED } else { 0 };
         self.resident += 1;
-        // A page fetched ahead is not known to be of use, but it is not there to be replaced before it is.
+        // A prefetched page has not proved useful, but it was not fetched to be replaced before use.
         if cause == Cause::Ahead {
             return self.lists.push_back(self.list(1), page);
         }
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(hidden(&mut mglru), [], "nothing is replaced yet");
         assert_eq!(evict(&mut mglru), Some(0));
         assert_eq!(mglru.next_to_hide(), Some(PageId(1)));
-        // Seen touched, a page is young again, hidden or not.
+        // A page whose reference was seen is young again, whether it was unmapped or not.
         mglru.referenced(PageId(1), false);
         mglru.referenced(PageId(2), true);
         assert_eq!(hidden(&mut mglru), (3..12).collect::<Vec<_>>());
@@ -257,7 +257,7 @@ mod tests {
         mglru.inserted(PageId(21), Cause::Write);
         let old: Vec<_> = (3..12).chain([30]).collect();
         assert_eq!(generations(&mglru), [old, vec![], vec![1, 2, 20, 21], vec![]]);
-        // The next generation waits for pages to be replaced.
+        // The next generation opens only after pages were replaced.
         insert(&mut mglru, 22..30);
         assert_eq!(generations(&mglru)[3], (22..30).collect::<Vec<_>>());
         assert_eq!(evict(&mut mglru), Some(3));

@@ -1,10 +1,11 @@
-//! Replacement policies: which page in view leaves next. One policy a file; `spec` reads what a user writes.
+//! Replacement policies: which page in view leaves next. Each policy has a file. `spec` parses a user's choice.
 
 mod arc;
 mod auto;
 mod classes;
 mod clock;
 mod fifo;
+mod hide_queue;
 mod lecar;
 mod lirs;
 mod list;
@@ -23,7 +24,6 @@ mod sketch;
 mod swap_in_history;
 mod two_q;
 mod w_tinylfu;
-mod wishes;
 
 #[cfg(test)]
 mod check;
@@ -38,7 +38,7 @@ use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
 use crate::units::PageId;
 
-/// A policy, as a user chooses it.
+/// A policy that a user can choose.
 pub type Info = spec::Info<dyn Policy>;
 
 /// Why a page came into view.
@@ -46,62 +46,62 @@ pub type Info = spec::Info<dyn Policy>;
 pub enum Cause {
     /// A thread read it.
     Read,
-    /// A thread wrote to it (or it is open for writing, as far as the pager knows).
+    /// A thread wrote it, or it is open for writing as far as the pager knows.
     Write,
-    /// It was fetched ahead of its use and lies in view all the same.
+    /// It was prefetched and came straight into view.
     Ahead,
 }
 
 /// Why a page left the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leave {
-    /// It was replaced: it may come back, and history may be kept of it.
+    /// It was replaced. It may come back, and the policy may remember it.
     Evicted,
-    /// Its bytes are not needed any more, or it goes on under another name: nothing is to be remembered.
+    /// Its bytes are not needed any more, or it continues under another name. The policy must forget it.
     Forgotten,
 }
 
 /// A replacement policy.
 ///
-/// The pager's side of the contract: every page that comes into view is told by [`Policy::inserted`] once and by
-/// [`Policy::removed`] once when it leaves for whatever reason; between the two it may be named by `referenced`. The
-/// policy's side: `victim` and `next_to_hide` name only pages between the two. `victim` prefers its own order, and passes
-/// over pages that the filter refuses, looking at no more than a bounded number of them
-/// ([`crate::limits::VICTIM_SCAN_MAX`]); it changes no state that would make the page it names count as gone: only
-/// `removed` does, and it may not follow. No call allocates; each is O(1), amortised.
+/// The pager's side of the contract: it reports every page that comes into view by [`Policy::inserted`] once, and by
+/// [`Policy::removed`] once when the page leaves for any reason. In between, it may report `referenced`. The policy's
+/// side: `victim` and `next_to_hide` return only pages between the two. `victim` prefers the policy's own order, skips
+/// pages that the filter refuses, and examines a bounded number of pages ([`crate::limits::VICTIM_SCAN_MAX`]). It does
+/// not count the returned page as gone: only `removed` does that, and it may not follow. No call allocates; each is
+/// O(1), amortised.
 ///
-/// What a policy can see: a page in view is touched unseen. Seen are the touch that brought it (`inserted`), the first
-/// write to a page that came in by a read, and, where the policy [hides](Policy::next_to_hide) pages, the next touch of a
-/// hidden page: this is the pseudo reference bit of paper 1. A policy that needs its own capacity takes the number of
-/// pages in view when a victim is asked for, since only then the budget is full.
+/// References to pages in view are mostly invisible. A policy sees the access that brought a page (`inserted`), the
+/// first write to a page that a read brought in, and the next access to a page that it had
+/// [unmapped](Policy::next_to_hide). The last is the pseudo reference bit of paper 1. A policy that needs its own
+/// capacity uses the number of pages in view when a victim is asked for, because only then the budget is full.
 pub trait Policy: Send {
-    /// A thread waits for a page that is out of view: asked for a victim next, the policy makes room for this one. A policy
-    /// may not need to know, the page may come without being told of, and having been told of it may not come.
+    /// A thread waits for a page that is out of view. A victim asked for next makes room for this page. The call is a
+    /// hint: a page may come without it, and may fail to come after it.
     fn coming(&mut self, _page: PageId) {}
     /// A page came into view.
     fn inserted(&mut self, page: PageId, cause: Cause);
-    /// A touch of a page in view was seen: the first write since it came, or one that found it hidden.
+    /// A reference to a page in view was seen: the first write since it came, or an access to it while unmapped.
     fn referenced(&mut self, page: PageId, write: bool);
     /// A page left the view.
     fn removed(&mut self, page: PageId, why: Leave);
-    /// A page that is out of view was discarded: history of it means nothing any more.
+    /// A page that is out of view was discarded. Its history is void.
     fn forgotten(&mut self, _page: PageId) {}
-    /// The page to replace next among those the filter accepts.
+    /// Returns the page to replace next, among those that the filter accepts.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId>;
-    /// A page in view whose reference bit the policy has cleared: the pager takes it out of sight, its bytes staying where
-    /// they are, so that its next touch is seen. Each page named is taken off the policy's list of wishes; what the pager
-    /// cannot hide now is wished for again by the policy's own ways. Asked for after every step, a bounded number of times.
+    /// Returns a page in view whose reference bit the policy has cleared. The pager unmaps it (a hint fault), so that
+    /// its next access is seen; its bytes stay local. The policy removes the page from its requests. If the pager
+    /// cannot unmap it now, the policy may ask again in its own way. Called a bounded number of times after every step.
     fn next_to_hide(&mut self) -> Option<PageId> {
         None
     }
-    /// Whether the policy can not do without hiding pages: they then move in and out of sight also where it would be cheaper
-    /// to copy them. One that can looks at [`Space::hides`].
+    /// Whether the policy cannot work without unmapping pages. Pages are then moved in and out even where copying them
+    /// would be cheaper. A policy for which this is optional reads [`Space::hides`].
     fn hides(&self) -> bool {
         false
     }
-    /// Time passed: milliseconds since any fixed point, in order, told every few tens of them.
+    /// Time passed: milliseconds since any fixed point, in ascending order, every few tens of milliseconds.
     fn tick(&mut self, _now_ms: u64) {}
-    /// What a report should say of the policy's own choices, if it makes any: written to by a policy that tunes itself.
+    /// Writes what a report should say about the policy's own choices. For a policy that tunes itself.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())
     }
@@ -128,24 +128,24 @@ pub const POLICIES: &[&Info] = &[
     &mglru::INFO,
 ];
 
-/// A policy that runs on a recorded trace only.
+/// A policy that runs only on a recorded trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Offline {
     /// Its name.
     pub name: &'static str,
-    /// One line on what it does.
+    /// A one-line description.
     pub summary: &'static str,
-    /// Where it was described.
+    /// The paper that describes it.
     pub source: &'static str,
 }
 
-/// The policies that run on a recorded trace only: [`build`] does not make them.
+/// The policies that run only on a recorded trace. [`build`] does not make them.
 pub const OFFLINE: &[&Offline] = &[&opt::ABOUT];
 
-/// The policy that a user described as `name[:param=value,...]`.
+/// Builds the policy that a user described as `name[:param=value,...]`.
 ///
 /// # Errors
-/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid. Or the policy
+/// The name or a parameter is unknown, or a value is out of bounds; the message lists what is valid. Or the policy
 /// needs a recorded trace.
 pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
     let name = text.split_once(':').map_or(text, |(name, _)| name);
@@ -158,7 +158,7 @@ pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
     Ok((info.build)(space, &values))
 }
 
-/// Whether the policy that a user described can not do without hiding pages.
+/// Whether the policy that a user described cannot work without unmapping pages.
 ///
 /// # Errors
 /// As [`build`].

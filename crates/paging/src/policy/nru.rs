@@ -1,5 +1,5 @@
-//! U-NRU: four classes by pseudo reference and modified bits, a random page of the lowest class present; the reference
-//! bits are cleared every so many swaps or milliseconds (paper 1, section 2.3).
+//! U-NRU: four classes by pseudo reference and modified bits. A random page of the lowest class that is not empty
+//! leaves. Reference bits are cleared after a number of swaps or milliseconds (paper 1, section 2.3).
 
 use super::classes::Classes;
 use super::random::Draw;
@@ -9,7 +9,7 @@ use crate::units::PageId;
 
 pub(super) const BY_SWAPS: Info = Info {
     name: "nru-swaps",
-    summary: "any page of the lowest class by seen reference and write, cleared by swap count; hides pages",
+    summary: "a random page of the lowest class by reference and write, cleared by swap count; unmaps pages to see references",
     source: "paper 1, U-NRU_s",
     params: &[Param {
         name: "swaps",
@@ -23,7 +23,7 @@ pub(super) const BY_SWAPS: Info = Info {
 
 pub(super) const BY_TIMER: Info = Info {
     name: "nru-timer",
-    summary: "any page of the lowest class by seen reference and write, cleared by timer; hides pages",
+    summary: "a random page of the lowest class by reference and write, cleared by timer; unmaps pages to see references",
     source: "paper 1, U-NRU_t",
     params: &[Param {
         name: "ms",
@@ -35,8 +35,8 @@ pub(super) const BY_TIMER: Info = Info {
     build: |space, values| Box::new(Nru::new(space.units, space.seed, Every::Millis(values.get("ms")))),
 };
 
-/// Segments: the four classes in their order, those of referenced pages in two parts. Pages that were referenced when a
-/// round of clearing began are due, and lose their bit one by one; pages referenced since then keep theirs.
+/// Segments: the four classes in order, each class of referenced pages in two parts. Pages that were referenced when a
+/// round of clearing began are due and lose their bit one by one. Pages referenced since then keep theirs.
 const QUIET_CLEAN: usize = 0;
 const QUIET_DIRTY: usize = 1;
 const DUE_CLEAN: usize = 2;
@@ -56,7 +56,7 @@ pub(super) enum Every {
     Millis(u64),
 }
 
-/// State: a page number and a position a unit.
+/// Memory use: a page number and a position a unit.
 #[derive(Debug)]
 pub(super) struct Nru {
     pages: Classes<6>,
@@ -64,7 +64,7 @@ pub(super) struct Nru {
     every: Every,
     swaps: u64,
     since_ms: Option<u64>,
-    /// A round is to begin as soon as the one under way is through.
+    /// Whether a new round must begin as soon as the present one is done.
     round_wanted: bool,
 }
 
@@ -110,8 +110,9 @@ impl Policy for Nru {
         }
     }
 
-    /// The first accepted page from a drawn one on, class by class. Each class is looked through for its share of the
-    /// bounded search and what the ones before it left, so that a large class that is refused does not hide the next.
+    /// The first accepted page from a random one on, class by class. Each class is searched for its share of the limit
+    /// and what the classes before it left. So a large class whose pages are all refused does not prevent a search of
+    /// the next.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut left = limits::VICTIM_SCAN_MAX as u32;
         for (above, &(part, other)) in (1..=CLASSES.len() as u32).rev().zip(&CLASSES) {
@@ -188,7 +189,7 @@ mod tests {
             assert_eq!(hidden(&mut nru), BTreeSet::new());
             nru.tick(1100);
             assert_eq!(hidden(&mut nru), (0..12).collect());
-            // Of the clean pages 0..2 are read and 2 is written; of the dirty ones 6..8 are read.
+            // Of the clean pages, 0..2 are read and 2 is written. Of the dirty ones, 6..8 are read.
             (0..2).for_each(|page| nru.referenced(PageId(page), false));
             nru.referenced(PageId(2), true);
             (6..8).for_each(|page| nru.referenced(PageId(page), false));
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(hidden(&mut nru).len(), 8, "not the page referenced again, nor those that came or went");
         assert_eq!(nru.pages.class_of(first), REFERENCED_CLEAN);
         assert_eq!(nru.pages.class_of(PageId(30)), REFERENCED_CLEAN);
-        // Discarded pages are no swaps.
+        // Discarded pages do not count as swaps.
         for page in 0..9 {
             nru.inserted(PageId(page), Cause::Ahead);
             nru.removed(PageId(page), if page == 0 { Leave::Forgotten } else { Leave::Evicted });

@@ -1,5 +1,5 @@
-//! OPT: the page whose next use lies farthest in the future leaves first (Belady, IBM Systems Journal 1966). It needs the
-//! future, so it runs on recorded reference strings only.
+//! OPT: the page whose next use is farthest in the future leaves first (Belady, IBM Systems Journal 1966). It must know
+//! the future, so it runs only on recorded reference strings.
 
 use super::{Cause, Leave, Offline, Policy};
 use crate::limits;
@@ -7,7 +7,7 @@ use crate::units::PageId;
 
 pub(super) const ABOUT: Offline = Offline {
     name: "opt",
-    summary: "used again last of all; the least misses that any policy can have",
+    summary: "the page used farthest in the future; no policy has fewer misses",
     source: "Belady, IBM Systems Journal 1966",
 };
 
@@ -16,20 +16,20 @@ const ABSENT: u32 = u32::MAX;
 
 /// OPT over one reference string.
 ///
-/// Each [`Policy::inserted`] by a read or a write and each [`Policy::referenced`] is the next reference of the string, in
-/// order; a page that comes ahead of its use is none. No call allocates; each is O(log n) in the pages in view.
-/// State: three words a unit and one a reference.
+/// Each [`Policy::inserted`] by a read or a write, and each [`Policy::referenced`], is the next reference of the
+/// string. A prefetched page is not a reference. No call allocates; each is O(log n) in the pages in view. Memory use:
+/// three words a unit and one a reference.
 #[derive(Debug)]
 pub struct Opt {
-    /// For each reference, when its page is used next.
+    /// For each reference, the next use of its page.
     next_use: Vec<u32>,
-    /// For each unit, when it is used next.
+    /// For each unit, its next use.
     upcoming: Vec<u32>,
     /// References passed.
     now: usize,
-    /// Pages in view, a binary heap: no page is used later than the one at half its index.
+    /// Pages in view as a binary heap. No page is used later than its parent, at half its index.
     heap: Vec<u32>,
-    /// Where each unit is in the heap.
+    /// The index of each unit in the heap.
     place: Vec<u32>,
 }
 
@@ -54,7 +54,7 @@ impl Opt {
         self.now += 1;
     }
 
-    /// Orders pages by when they leave; among pages never used again, the highest number first.
+    /// Orders pages by when they leave. Among pages never used again, the highest number leaves first.
     fn key(&self, index: usize) -> (u32, u32) {
         let page = self.heap[index];
         (self.upcoming[page as usize], page)
@@ -66,7 +66,7 @@ impl Opt {
         self.place[self.heap[b] as usize] = b as u32;
     }
 
-    /// Moves the page at an index to where it belongs among the first `len` of the heap.
+    /// Moves the page at an index to its place among the first `len` of the heap.
     fn settle(&mut self, mut index: usize, len: usize) {
         while index > 0 && self.key(index) > self.key((index - 1) / 2) {
             self.swap(index, (index - 1) / 2);
@@ -119,7 +119,7 @@ impl Policy for Opt {
         let all = self.heap.len();
         let mut len = all;
         let mut found = None;
-        // What is refused waits behind the heap and is put back in afterwards.
+        // Refused pages wait behind the heap and are put back afterwards.
         while len > 0 && all - len < limits::VICTIM_SCAN_MAX {
             let page = PageId(self.heap[0]);
             if accept(page) {
@@ -147,7 +147,7 @@ mod tests {
     fn the_page_used_last_leaves_first() {
         let string = [0, 1, 2, 3, 0, 1, 4, 2, 0, 3];
         let mut trial = Trial::new(Box::new(Opt::new(8, &string)), 3);
-        // At 3: 2 is used later than 0 and 1. At 4: 1 is not used again. At 2: nor is 4.
+        // At 3: 2 is used later than 0 and 1. At 4: 1 is not used again. At 2: neither is 4.
         assert_eq!(trial.victims(&string), [2, 1, 4]);
         assert_eq!(trial.hits, 4);
     }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(opt.now, 5, "a page fetched ahead is no reference");
     }
 
-    /// Belady's rule as it is said: look ahead for each page in view.
+    /// Belady's rule by its definition: search ahead for each page in view.
     fn hits_by_searching(references: &[u32], capacity: usize) -> u32 {
         let (mut in_view, mut hits) = (Vec::new(), 0);
         for (at, page) in references.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "plru",
-    summary: "head of an inactive list, those seen touched going to an active one; hides pages",
+    summary: "the head of an inactive list; referenced pages go to an active list; unmaps pages to see references",
     source: "paper 1, U-pLRU",
     params: &[],
     build: |space, _| Box::new(Plru::new(space.units)),
@@ -16,18 +16,18 @@ pub(super) const INFO: Info = Info {
 const INACTIVE: u32 = 0;
 const ACTIVE: u32 = 1;
 
-/// State: two links and a byte a unit.
+/// Memory use: two links and a byte a unit.
 ///
-/// A page that comes goes to the end of the inactive list; the bit of its first touch takes it to the active one when its
-/// turn comes, unless it was fetched ahead and is the first to be replaced until someone is seen to use it (paper 4).
+/// A new page enters the end of the inactive list. If it is referenced, the bit moves it to the active list when its
+/// turn comes. A prefetched page without a seen use is replaced first (paper 4).
 #[derive(Debug)]
 pub(super) struct Plru {
     lists: Lists,
-    /// A page's bit is set when this is the round under way, so that all bits are cleared at once. A bit from 255 rounds
-    /// ago looks set again; only a page refused as a victim all that time has one.
+    /// A page's bit is set if this equals the current round, so one increment clears all bits. A bit set 255 rounds ago
+    /// would appear set again; this needs a page that was refused as a victim for that long.
     bit: Vec<u8>,
     round: u8,
-    /// The next page of the inactive list to hide, its bit having been cleared.
+    /// The next page of the inactive list to unmap. Its bit has been cleared.
     hide: Option<PageId>,
 }
 
@@ -40,7 +40,8 @@ impl Plru {
         self.bit[page.0 as usize] == self.round
     }
 
-    /// Moves all active pages over and clears their bits; no inactive page's bit is set then. Returns the first of them.
+    /// Moves all active pages to the inactive list and clears their bits. No inactive page has its bit set at that
+    /// time. Returns the first of them.
     fn turn_over(&mut self) -> Option<PageId> {
         let first = self.lists.front(ACTIVE)?;
         self.lists.append(INACTIVE, ACTIVE);
@@ -49,7 +50,7 @@ impl Plru {
         Some(first)
     }
 
-    /// The page leaves its place in the inactive list.
+    /// Advances the walk if it is at this page, which leaves the inactive list.
     fn leave_place(&mut self, page: PageId) {
         if self.hide == Some(page) {
             self.hide = self.lists.after(page).ok();
@@ -72,7 +73,7 @@ impl Policy for Plru {
         self.lists.remove(page);
     }
 
-    /// The first inactive page whose bit is not set; where the bounded search meets set ones only, the first of those.
+    /// The first inactive page whose bit is not set. If the bounded search finds only set bits, the first page found.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut passed = None;
         let mut turned = false;
@@ -137,7 +138,7 @@ mod tests {
         plru.inserted(PageId(6), Cause::Write);
         plru.referenced(PageId(5), false);
         assert_eq!(hidden(&mut plru), []);
-        // 5 and 6 become active too; then all come back.
+        // 5 and 6 become active too. Then all become inactive again.
         assert_eq!(evict(&mut plru), Some(0));
         assert_eq!(hidden(&mut plru), [1, 2, 3, 5, 6]);
         plru.referenced(PageId(1), false);
@@ -183,7 +184,7 @@ mod tests {
         for round in 0..8 {
             assert_eq!(evict(&mut plru), Some(round * reach));
         }
-        // All are active now, in order; they come back.
+        // All are active now, in order. They become inactive again.
         assert_eq!(evict(&mut plru), Some(1));
         assert_eq!(evict(&mut plru), Some(2));
     }

@@ -1,4 +1,4 @@
-//! Random: any resident page (paper 1, table of policies).
+//! Random: any page in view (paper 1, table of policies).
 
 use super::classes::Classes;
 use super::{Cause, Info, Leave, Policy};
@@ -7,13 +7,13 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "random",
-    summary: "any page, drawn at random",
+    summary: "a random page",
     source: "paper 1",
     params: &[],
     build: |space, _| Box::new(Random::new(space.units, space.seed)),
 };
 
-/// Seeded draws (SplitMix64).
+/// Seeded random numbers (SplitMix64).
 #[derive(Debug)]
 pub(super) struct Draw(u64);
 
@@ -33,7 +33,7 @@ impl Draw {
     }
 }
 
-/// State: a page number and a position a unit.
+/// Memory use: a page number and a position a unit.
 #[derive(Debug)]
 pub(super) struct Random {
     pages: Classes<1>,
@@ -57,7 +57,7 @@ impl Policy for Random {
         self.pages.remove(page);
     }
 
-    /// The first accepted page from a drawn one on.
+    /// The first accepted page from a random one on.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let len = self.pages.len(0);
         if len == 0 {

@@ -1,5 +1,5 @@
-//! S3-FIFO: three queues. A small one that most pages leave soon, a main one that goes around what was referenced, and
-//! a ghost that lets what came back skip the small one (Yang et al., SOSP'23, algorithm 1).
+//! S3-FIFO: three queues. Most pages soon leave the small queue. The main queue reinserts pages that were referenced. A
+//! page in the ghost queue skips the small one when it comes back (Yang et al., SOSP'23, algorithm 1).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -8,7 +8,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "s3-fifo",
-    summary: "a small queue for new pages, a main one, and a ghost that tells who belongs in it",
+    summary: "a small queue for new pages, a main queue, and a ghost queue for returning pages",
     source: "Yang et al., SOSP'23",
     params: &[Param { name: "small_percent", help: "part of memory for new pages, %", default: 10, min: 1, max: 99 }],
     build: |space, values| Box::new(S3Fifo::new(space.units, values.get("small_percent"))),
@@ -18,12 +18,12 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// References counted at most, while a page is in view.
+/// Most references counted while a page is in view.
 const FREQUENCY_MAX: u32 = 3;
-/// References that take a page from the small queue to the main one.
+/// References that move a page from the small queue to the main one.
 const FREQUENCY_MAIN: u32 = 2;
 
-/// State: two links a unit; the count of references is a page's mark.
+/// Memory use: two links a unit. The reference count is the page's mark.
 #[derive(Debug)]
 pub(super) struct S3Fifo {
     lists: Lists<3>,
@@ -36,8 +36,8 @@ impl S3Fifo {
         Self { lists: Lists::new(units), capacity: Capacity::default(), small_percent }
     }
 
-    /// The oldest accepted page that was not referenced enough to stay; those that were are moved on, which each reference
-    /// pays for.
+    /// The oldest accepted page with too few references to stay. Pages with enough references are moved on; each
+    /// reference pays for one such move.
     fn oldest(&mut self, list: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.lists.front(list);
         let mut left = limits::VICTIM_SCAN_MAX / 3;
@@ -49,7 +49,7 @@ impl S3Fifo {
             } else if list == MAIN && frequency > 0 {
                 self.lists.move_back(MAIN, page);
                 self.lists.set_mark(page, frequency - 1);
-                // The only page of a list is its own next.
+                // The only page of a list is its own next page.
                 at = at.or(Some(page));
             } else if left == 0 || accept(page) {
                 return (left > 0).then_some(page);
@@ -66,7 +66,7 @@ impl Policy for S3Fifo {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(GHOST) { MAIN } else { SMALL };
         self.lists.move_back(list, page);
-        // Trimmed only now: the page that comes has left the ghost before the page that made room for it entered.
+        // Trimmed only now: the arriving page left the ghost queue before the page that made room for it entered.
         while self.lists.len(GHOST) > self.capacity.percent(100 - self.small_percent) {
             self.lists.pop_front(GHOST);
         }
@@ -85,7 +85,7 @@ impl Policy for S3Fifo {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // Where nothing is remembered, no memory is touched to find that out.
+        // If nothing is remembered, this reads no page's memory.
         if self.lists.len(GHOST) > 0 {
             self.lists.remove(page);
         }
@@ -97,7 +97,7 @@ impl Policy for S3Fifo {
         if self.lists.len(SMALL) >= small_max {
             self.oldest(SMALL, accept).or_else(|| self.oldest(MAIN, accept))
         } else {
-            // The search of the small queue may have moved the only pages there on to the main one.
+            // The search of the small queue may have moved its only pages to the main one.
             let oldest = self.oldest(MAIN, accept).or_else(|| self.oldest(SMALL, accept));
             oldest.or_else(|| self.oldest(MAIN, accept))
         }
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn new_pages_leave_soon_and_those_referenced_or_back_stay() {
         let mut trial = Trial::new(Box::new(S3Fifo::new(64, 25)), 4);
-        // 0 was referenced twice and goes to the main queue, 1 once and leaves.
+        // 0 was referenced twice and goes to the main queue. 1 was referenced once and leaves.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 0, 0, 1, 4]), [1]);
-        // 1 is in the ghost and joins the main queue.
+        // 1 is in the ghost queue and joins the main queue.
         assert_eq!(trial.victims(&[1, 5, 6]), [2, 3, 4]);
-        // Small: 5 6, main: 0 1. A scan leaves the main queue alone.
+        // Small: 5 6, main: 0 1. A scan does not disturb the main queue.
         assert_eq!(trial.victims(&[7, 8, 9]), [5, 6, 7]);
         assert!(trial.holds(0) && trial.holds(1));
     }

@@ -1,28 +1,29 @@
-//! Which units a sample holds: one of 16, drawn at random.
+//! The units of a sample: one in 16, drawn at random.
 
 use super::Space;
 use crate::units::PageId;
 
-/// Which units are sampled where pages are hidden: two of 32, apart from each other.
+/// Sampling where pages are unmapped: two units in 32, apart from each other.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// And where they are not: as many in rows, since what returns by itself among pages that stay cannot be fetched ahead.
+/// Sampling where they are not: the same number in rows. Neighbours in the sample return together, so that they can be
+/// prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.
 #[derive(Clone, Copy, Debug)]
 struct Sampling {
-    /// Of so many neighbouring units,
+    /// Number of neighbouring units in a run.
     run: u32,
-    /// so many are sampled,
+    /// Sampled units of a run.
     units: u32,
-    /// so far from each other,
+    /// Distance between two of them.
     step: u32,
-    /// the first at a multiple of this.
+    /// The first one is at a multiple of this.
     grain: u32,
 }
 
 impl Sampling {
-    /// Where in a run the first sampled unit is: a draw.
+    /// The position of the first sampled unit in a run, at random.
     fn start(self, run: u32, salt: u64) -> u32 {
         let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x ^= x >> 32;
@@ -30,8 +31,8 @@ impl Sampling {
     }
 }
 
-/// The sampled units and their names, which lie close together in the order of the units: some policies walk over the pages
-/// in their order.
+/// The sampled units and their names. Names are dense and in the order of the units, because some policies walk over
+/// the pages in their order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     how: Sampling,

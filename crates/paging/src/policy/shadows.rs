@@ -1,70 +1,77 @@
-//! Shadows: what each of several policies would do with the same sample of pages.
+//! Shadow caches: what each of several policies would do with the same sample of pages.
 //!
-//! A sample stands for all pages: each policy keeps an account of which sampled pages it would hold, had it these alone and
-//! their share of local memory (miniature simulation: Waldspurger et al., ATC 2017). No page is replaced by it, and all
-//! policies are judged by the same touches, so that chance hits them alike. A policy sees in its account what it would see
-//! at work: what it misses.
+//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages it would hold if these were all
+//! pages, with their share of local memory (miniature simulation: Waldspurger et al., ATC 2017). Shadow caches replace
+//! no real page. All policies are judged by the same references, so chance affects them alike. A policy sees in its
+//! shadow cache what it would see live: its misses.
 
 use super::list::Lists;
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
 
-/// One policy's account.
+/// One policy's shadow cache.
 struct Shadow {
     policy: Box<dyn Policy>,
-    /// Sampled pages it would hold.
+    /// Sampled pages that it would hold.
     held: u32,
-    /// Pages it would have had to bring back.
+    /// Returns: references to known pages that it would not hold.
     returns: u32,
-    /// Touches that it and the policy in charge do not fare alike with.
+    /// References on which it and the policy in charge differ in hit or miss.
     differences: u32,
 }
 
-/// State: a word, a byte and two links a sampled page, and the policies' own.
+/// Memory use: a word, a byte and two links a sampled page, and the policies' own.
 pub(super) struct Shadows {
     shadows: Vec<Shadow>,
-    /// By name of a sampled page: a bit for each shadow that would hold it.
+    /// For each sampled page: a bit for each shadow cache that would hold it.
     held: Vec<u8>,
-    /// By name: the arrivals there had been when it was last touched, as far as was seen.
-    touched_at: Vec<u32>,
-    /// Pages in view whose next touch would not be seen, the one longest so first.
-    in_sight: Lists<1>,
-    /// The policy that the others are compared with.
+    /// For each sampled page: the number of arrivals at its last visible reference.
+    referenced_at: Vec<u32>,
+    /// Pages in view whose next reference would not be seen, the longest first.
+    unseen: Lists<1>,
+    /// The policy with which the others are compared.
     charge: usize,
 }
 
 impl Shadows {
-    /// Accounts for these policies, eight at most, of pages with names below a bound.
+    /// Shadow caches of these policies, at most eight, for pages with names below `names`.
     pub(super) fn new(policies: Vec<Box<dyn Policy>>, names: u32, charge: usize) -> Self {
         let shadow = |policy| Shadow { policy, held: 0, returns: 0, differences: 0 };
         Self {
             shadows: policies.into_iter().map(shadow).collect(),
             held: vec![0; names as usize],
-            touched_at: vec![0; names as usize],
-            in_sight: Lists::new(names),
+            referenced_at: vec![0; names as usize],
+            unseen: Lists::new(names),
             charge,
         }
     }
 
-    /// How often this policy would have had to bring a page back, halved now and then.
+    /// How many returns this policy would have had. Halved now and then.
     pub(super) fn returns(&self, k: usize) -> u32 {
         self.shadows[k].returns
     }
 
-    /// With how many touches it fared otherwise than the policy in charge, halved as often.
+    /// On how many references it differs from the policy in charge. Halved at the same times.
     pub(super) fn differences(&self, k: usize) -> u32 {
         self.shadows[k].differences
     }
 
-    /// Sampled pages the policy in charge would hold.
+    /// Sampled pages that the policy in charge would hold.
     pub(super) fn held(&self) -> u32 {
         self.shadows[self.charge].held
     }
 
-    /// A sampled page was touched at this time, in arrivals of pages; `again` if not for the first time. A policy may hold
-    /// so many as `share` says.
-    pub(super) fn touched(&mut self, name: PageId, cause: Cause, now: u32, again: bool, share: impl Fn(usize) -> u32) {
-        self.comes_into_sight(name, now);
+    /// Notes a reference to a sampled page at time `now`, in arrivals. `again` says that it is not the first. `share`
+    /// is the number of pages that a policy may hold.
+    pub(super) fn referenced(
+        &mut self,
+        name: PageId,
+        cause: Cause,
+        now: u32,
+        again: bool,
+        share: impl Fn(usize) -> u32,
+    ) {
+        self.goes_unseen(name, now);
         let held = self.held[name.0 as usize];
         for k in 0..self.shadows.len() {
             let holds = held & (1 << k) != 0;
@@ -84,7 +91,7 @@ impl Shadows {
         }
     }
 
-    /// Room for one more page; the share may have become less, and is reached again within a few touches.
+    /// Makes room for one more page. If the share has shrunk, it is reached within a few references.
     fn make_room(&mut self, k: usize, share: u32) {
         let shadow = &mut self.shadows[k];
         for _ in 0..2 {
@@ -98,20 +105,20 @@ impl Shadows {
         }
     }
 
-    /// A sampled page is in view, and a touch of it would not be seen.
-    fn comes_into_sight(&mut self, name: PageId, now: u32) {
-        self.touched_at[name.0 as usize] = now;
-        self.in_sight.move_back(0, name);
+    /// A sampled page is in view, and its next reference would not be seen.
+    fn goes_unseen(&mut self, name: PageId, now: u32) {
+        self.referenced_at[name.0 as usize] = now;
+        self.unseen.move_back(0, name);
     }
 
     /// A sampled page left the view.
     pub(super) fn left(&mut self, name: PageId) {
-        self.in_sight.remove(name);
+        self.unseen.remove(name);
     }
 
     /// A sampled page was discarded.
     pub(super) fn forgotten(&mut self, name: PageId) {
-        self.in_sight.remove(name);
+        self.unseen.remove(name);
         let held = std::mem::take(&mut self.held[name.0 as usize]);
         for (k, shadow) in self.shadows.iter_mut().enumerate() {
             if held & (1 << k) != 0 {
@@ -123,14 +130,14 @@ impl Shadows {
         }
     }
 
-    /// The page longest in sight, if that is so many arrivals: it is to be hidden.
+    /// The page whose references were unseen for longest, if that is at least `arrivals`. It must be unmapped.
     pub(super) fn next_to_hide(&mut self, now: u32, arrivals: u32) -> Option<PageId> {
-        let name = self.in_sight.front(0)?;
-        let since = now.wrapping_sub(self.touched_at[name.0 as usize]);
-        if since >= arrivals { self.in_sight.pop_front(0) } else { None }
+        let name = self.unseen.front(0)?;
+        let since = now.wrapping_sub(self.referenced_at[name.0 as usize]);
+        if since >= arrivals { self.unseen.pop_front(0) } else { None }
     }
 
-    /// What is long ago counts less.
+    /// Halves the counts, so that the past counts less.
     pub(super) fn halve(&mut self) {
         for shadow in &mut self.shadows {
             shadow.returns /= 2;
@@ -138,7 +145,7 @@ impl Shadows {
         }
     }
 
-    /// Another policy is in charge.
+    /// Puts another policy in charge.
     pub(super) fn charge(&mut self, k: usize) {
         self.charge = k;
         self.shadows.iter_mut().for_each(|shadow| shadow.differences = 0);
@@ -160,15 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_what_the_policy_does_when_it_sees_its_misses_only() {
-        let touched = Numbers(5).references(20_000, NAMES);
+    fn a_shadow_cache_is_what_the_policy_does_when_it_sees_its_misses_only() {
+        let referenced = Numbers(5).references(20_000, NAMES);
         let mut shadows = Shadows::new(POLICIES.iter().map(|name| build(name)).collect(), NAMES, 0);
-        touched.iter().for_each(|&page| shadows.touched(PageId(page), Cause::Read, 0, true, |_| SHARE));
+        referenced.iter().for_each(|&page| shadows.referenced(PageId(page), Cause::Read, 0, true, |_| SHARE));
         for (k, name) in POLICIES.iter().enumerate() {
             let mut trial = Trial::new(build(name), SHARE as usize);
             trial.visible = false;
-            trial.victims(&touched);
-            assert_eq!(shadows.returns(k), touched.len() as u32 - trial.hits, "{name}");
+            trial.victims(&referenced);
+            assert_eq!(shadows.returns(k), referenced.len() as u32 - trial.hits, "{name}");
             let held: Vec<u32> = (0..NAMES).filter(|&page| shadows.held[page as usize] & (1 << k) != 0).collect();
             assert_eq!(held, (0..NAMES).filter(|&page| trial.holds(page)).collect::<Vec<_>>(), "{name}");
         }
@@ -180,7 +187,7 @@ mod tests {
     fn pages_are_hidden_in_their_order_when_they_have_been_in_sight_for_long_enough() {
         let mut shadows = Shadows::new(vec![build("fifo")], NAMES, 0);
         for (now, name) in [(1, 7), (2, 3), (3, 9), (4, 5)] {
-            shadows.touched(PageId(name), Cause::Read, now, false, |_| SHARE);
+            shadows.referenced(PageId(name), Cause::Read, now, false, |_| SHARE);
         }
         shadows.left(PageId(3));
         shadows.forgotten(PageId(5));
@@ -189,9 +196,9 @@ mod tests {
         assert_eq!(shadows.next_to_hide(11, 10), None);
         assert_eq!(shadows.next_to_hide(13, 10), Some(PageId(9)));
         assert_eq!(shadows.next_to_hide(100, 10), None);
-        // 7 was hidden and touched again, 5 comes for the first time again.
-        shadows.touched(PageId(7), Cause::Read, 100, true, |_| SHARE);
-        shadows.touched(PageId(5), Cause::Read, 101, false, |_| SHARE);
+        // 7 was unmapped and referenced again. 5 comes back for the first time.
+        shadows.referenced(PageId(7), Cause::Read, 100, true, |_| SHARE);
+        shadows.referenced(PageId(5), Cause::Read, 101, false, |_| SHARE);
         assert_eq!((shadows.returns(0), shadows.held()), (0, 4));
         assert_eq!((shadows.next_to_hide(110, 10), shadows.next_to_hide(110, 10)), (Some(PageId(7)), None));
     }
@@ -199,9 +206,9 @@ mod tests {
     #[test]
     fn a_share_that_became_less_is_kept_soon() {
         let mut shadows = Shadows::new(vec![build("lirs")], NAMES, 0);
-        (0..SHARE).for_each(|page| shadows.touched(PageId(page), Cause::Read, 0, false, |_| SHARE));
+        (0..SHARE).for_each(|page| shadows.referenced(PageId(page), Cause::Read, 0, false, |_| SHARE));
         assert_eq!(shadows.held(), SHARE);
-        (SHARE..SHARE + 30).for_each(|page| shadows.touched(PageId(page), Cause::Read, 0, false, |_| SHARE - 20));
+        (SHARE..SHARE + 30).for_each(|page| shadows.referenced(PageId(page), Cause::Read, 0, false, |_| SHARE - 20));
         assert_eq!(shadows.held(), SHARE - 20);
     }
 }

@@ -1,5 +1,5 @@
-//! Simple: walk the far space from where the last victim stood and take the first resident page (paper 1, the policy
-//! DLM shipped with).
+//! Simple: walks the far space from the last victim on and takes the first page in view (paper 1, the policy that DLM
+//! shipped with).
 
 use super::{Cause, Info, Leave, Policy};
 use crate::limits;
@@ -7,13 +7,13 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "simple",
-    summary: "walks the far space from where the last victim stood",
+    summary: "the first page in view after the last victim, by address",
     source: "paper 1; what DLM shipped with",
     params: &[],
     build: |space, _| Box::new(Simple::new(space.units)),
 };
 
-/// State: a bit a unit, and a bit a word of those, so that a walk passes 4,096 absent units a step.
+/// Memory use: a bit a unit, and a bit for each word of those. A step of the walk passes 4,096 absent units.
 #[derive(Debug)]
 pub(super) struct Simple {
     resident: Vec<u64>,
@@ -28,7 +28,7 @@ impl Simple {
         Self { resident: vec![0; words], occupied: vec![0; words.div_ceil(64)], hand: 0, units }
     }
 
-    /// The first resident page at or after `from`.
+    /// The first page in view at or after `from`.
     fn next_resident(&self, from: u32) -> Option<u32> {
         if from >= self.units {
             return None;
@@ -85,7 +85,7 @@ impl Policy for Simple {
                 None => (from, wrapped) = (0, true),
             }
         }
-        // A long stretch of refused pages is not walked through again by the next search.
+        // The next search does not walk again through a long range of refused pages.
         self.hand = from;
         None
     }

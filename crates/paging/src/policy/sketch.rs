@@ -1,19 +1,19 @@
-//! How often pages were seen lately, in a few bits each: a count-min sketch of four-bit counters that are halved now and
-//! then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
+//! How often pages were seen recently, in a few bits each: a count-min sketch of four-bit counters that are halved now
+//! and then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
 
 use crate::units::PageId;
 
-/// Words of a block; a page's four counters are all in one, for one cache miss.
+/// Words of a block. A page's four counters are all in one block, for one cache miss.
 const BLOCK: usize = 8;
 const ROWS: usize = 4;
 const COUNT_MAX: u64 = 15;
-/// Counts, times pages in view, after which all are halved (W/C in the paper).
+/// Counts, as a multiple of the pages in view, after which all counters are halved (W/C in the paper).
 const SAMPLE: u64 = 10;
 
-/// State: 8 to 16 bytes a page in view, no more than 16 a unit.
+/// Memory use: 8 to 16 bytes a page in view, at most 16 a unit.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// All the words there will ever be, of which `blocks` blocks are in use.
+    /// All words that may ever be needed. `blocks` blocks of them are in use.
     words: Vec<u64>,
     blocks: usize,
     counted: u64,
@@ -31,8 +31,8 @@ impl Sketch {
         Self { words: vec![0; blocks * BLOCK], blocks: 1, counted: 0 }
     }
 
-    /// Makes room for so many pages in view. A block's counts are copied to the block that shares its pages from now on,
-    /// so that no estimate changes.
+    /// Grows for `pages` pages in view. A block's counters are copied to the block that shares its pages from now on,
+    /// so no estimate changes.
     pub(super) fn fit(&mut self, pages: u32) {
         while self.blocks * BLOCK < pages as usize && self.blocks * BLOCK < self.words.len() {
             let used = self.blocks * BLOCK;
@@ -41,7 +41,7 @@ impl Sketch {
         }
     }
 
-    /// The word and shift of a page's counter in each row: a row is two words of a block.
+    /// The word and shift of a page's counter in each row. A row is two words of a block.
     fn counters(&self, page: PageId) -> [(usize, u32); ROWS] {
         let hash = spread(page);
         let block = (hash as usize & (self.blocks - 1)) * BLOCK;
@@ -58,8 +58,7 @@ impl Sketch {
         self.counters(page).into_iter().map(count).min().unwrap_or(0) as u32
     }
 
-    /// Counts a page, among so many in view; the smallest of its counters are the ones that may be right, and only they
-    /// grow.
+    /// Counts a page, with `in_view` pages in view. Only the smallest of its counters grow, because they may be exact.
     pub(super) fn count(&mut self, page: PageId, in_view: u32) {
         let least = u64::from(self.estimate(page));
         if least < COUNT_MAX {

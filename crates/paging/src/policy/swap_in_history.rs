@@ -1,8 +1,8 @@
-//! Swap-in history: as Simple, but pages that history says will be wanted next are passed over (paper 1, section 2.1).
+//! Swap-in history: like Simple, but skips pages that history predicts to be wanted next (paper 1, section 2.1).
 //!
-//! Each page remembers the page that was swapped in right after it was. When a page is swapped in, the pages that the
-//! chain of these memories names from it on, `depth` of them, are protected. With depth 1 that is the page that followed
-//! it the last time; half of the pages in view is the other reading of the paper.
+//! Each page remembers the page that was swapped in right after it. When a page is swapped in, the next `depth` pages
+//! of the chain of these memories are protected. With depth 1 that is the page that followed it the last time. Half of
+//! the pages in view is the other reading of the paper.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "swap-in-history",
-    summary: "as simple, passing over pages that followed the last one before",
+    summary: "like simple, but skips pages that followed the last one before",
     source: "paper 1",
     params: &[Param {
         name: "depth",
@@ -25,11 +25,11 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(SwapInHistory::new(space.units, values.get("depth") as u32)),
 };
 
-/// Most links of the chain followed at one swap-in: a deep chain is protected within a few of them as long as what it
-/// foretells comes true.
+/// Most links of the chain followed at one swap-in. A deep chain is fully protected after a few swap-ins if its
+/// predictions come true.
 const STEPS_MAX: u32 = 8;
 
-/// State: a follower a unit, beside the bits of Simple; with another depth than 1 also a mark.
+/// Memory use: a follower a unit, beside the bits of Simple. With a depth above 1, also a mark a unit.
 #[derive(Debug)]
 pub(super) struct SwapInHistory {
     walk: Simple,
@@ -40,16 +40,16 @@ pub(super) struct SwapInHistory {
 
 #[derive(Debug)]
 struct Chain {
-    /// Page number plus one of the page swapped in right after each; 0 where none is known.
+    /// For each page: the number plus one of the page swapped in right after it; 0 if unknown.
     follower: Vec<u32>,
-    /// Numbers given to pages as the chain is followed. The numbers after `passed` up to `reached` are protected. With depth 1
-    /// that is the tip or nothing, and there are no marks.
+    /// Numbers given to pages as the chain is followed. Those after `passed` and up to `reached` are protected. With
+    /// depth 1, only the tip is protected, and there are no marks.
     mark: Vec<u32>,
     passed: u32,
     reached: u32,
-    /// Page number plus one of the page with the number `reached`, from which the chain is followed on.
+    /// Number plus one of the page marked `reached`, from which the chain continues.
     tip: u32,
-    /// Page number plus one of the page swapped in last.
+    /// Number plus one of the last page swapped in.
     last: u32,
 }
 
@@ -77,7 +77,8 @@ impl Chain {
         self.last = page.0 + 1;
     }
 
-    /// Protects what follows the page just swapped in: the rest of the chain when that foretold the page, else a new one.
+    /// Protects the pages that follow the one just swapped in: the rest of the present chain if it predicted the page,
+    /// else a new chain.
     fn follow(&mut self, page: PageId, depth: u32) {
         if self.protects(page) {
             self.passed = self.mark.get(page.0 as usize).copied().unwrap_or(self.reached);
@@ -89,7 +90,7 @@ impl Chain {
                 break;
             }
             let next = self.follower[self.tip as usize - 1];
-            // A chain that comes back to itself ends there.
+            // A chain that returns to itself ends there.
             if next == 0 || next == page.0 + 1 || self.protects(PageId(next - 1)) {
                 break;
             }
@@ -102,7 +103,7 @@ impl Chain {
     }
 
     fn forget(&mut self, page: PageId) {
-        // Where no page ever came, no memory is touched to find that nothing is known.
+        // If no page ever came, this reads no page's memory.
         if self.tip == 0 {
             return;
         }
@@ -140,7 +141,7 @@ impl Policy for SwapInHistory {
         self.chain.forget(page);
     }
 
-    /// A protected page leaves only where the walk meets no other.
+    /// A protected page leaves only if the walk finds no other.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let Self { walk, chain, .. } = self;
         let protected = Cell::new(None);
@@ -160,7 +161,7 @@ impl Policy for SwapInHistory {
 mod tests {
     use super::*;
 
-    /// Swaps a page in, which of a full view takes the victim out first; returns the victim.
+    /// Swaps a page in. If the view is full, first takes out a victim and returns it.
     fn swap_in(policy: &mut SwapInHistory, page: u32, room: u32) -> Option<u32> {
         policy.inserted(PageId(page), Cause::Read);
         if policy.resident <= room {
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(swap_in(&mut history, 2, 4), Some(4), "not 3, which followed 2");
         assert_eq!(swap_in(&mut history, 5, 4), Some(10));
         assert_eq!(swap_in(&mut history, 10, 4), Some(20));
-        // The walk comes to 2 next, which followed 10.
+        // The walk comes next to 2, which followed 10.
         for page in [3, 5, 10] {
             assert_eq!(history.victim(&|_| true), Some(PageId(page)));
             history.removed(PageId(page), Leave::Evicted);
@@ -202,12 +203,12 @@ mod tests {
         let protected =
             |history: &SwapInHistory| (0..64).filter(|&page| history.chain.protects(PageId(page))).collect::<Vec<_>>();
         assert_eq!(protected(&history), []);
-        // From 40 there is no memory but of what comes now.
+        // From 40 on, only the present swap-ins are remembered.
         come_and_go(&mut history, 5);
         assert_eq!(protected(&history), [1, 9, 30]);
         come_and_go(&mut history, 9);
         assert_eq!(protected(&history), [1, 30, 31]);
-        // 1 did not have to be swapped in: it was in view. What comes after it still holds.
+        // 1 was in view and did not have to be swapped in. Its follower is still valid.
         come_and_go(&mut history, 30);
         assert_eq!(protected(&history), [5, 31, 40]);
         come_and_go(&mut history, 50);

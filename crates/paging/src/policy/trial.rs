@@ -1,4 +1,4 @@
-//! A cache of fixed size around a policy, every reference visible to it unless told otherwise: what the tests of policies share.
+//! A cache of fixed size around a policy, for the tests of policies. Every reference is visible unless set otherwise.
 
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
@@ -22,7 +22,7 @@ impl Trial {
         self.in_view.get(page as usize).is_some_and(|&held| held)
     }
 
-    /// One reference; the page that had to leave for it.
+    /// Makes one reference. Returns the page that had to leave.
     pub(super) fn touch(&mut self, page: u32) -> Option<u32> {
         if self.holds(page) {
             self.hits += 1;
@@ -60,7 +60,7 @@ impl Trial {
     }
 }
 
-/// Numbers that look random, the same for the same seed (SplitMix64).
+/// Pseudo-random numbers, the same for the same seed (SplitMix64).
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -71,7 +71,7 @@ impl Numbers {
         ((mixed ^ mixed >> 31) % u64::from(bound)) as u32
     }
 
-    /// A reference string with what distinguishes policies: a hot set, loops longer than memory, and noise.
+    /// A reference string that distinguishes policies: a hot set, loops longer than memory, and noise.
     pub(super) fn references(&mut self, count: usize, pages: u32) -> Vec<u32> {
         let mut out = Vec::with_capacity(count);
         while out.len() < count {

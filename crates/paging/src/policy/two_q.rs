@@ -1,5 +1,5 @@
-//! 2Q, full version: a first visit is a trial in a queue, and a page that comes back while the queue still remembers it
-//! joins the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
+//! 2Q, full version: a new page is on trial in a queue. A page that comes back while the queue still remembers it joins
+//! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -7,7 +7,7 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "2q",
-    summary: "a queue for first visits, LRU for pages that came back while it remembered them",
+    summary: "a queue for first visits, and LRU for pages that come back while the queue remembers them",
     source: "Johnson & Shasha, VLDB'94",
     params: &[
         Param { name: "in_percent", help: "part of memory for first visits, %", default: 25, min: 1, max: 99 },
@@ -23,7 +23,7 @@ const OUT: usize = 1;
 /// Am: in view, came back.
 const MAIN: usize = 2;
 
-/// State: two links a unit.
+/// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct TwoQ {
     lists: Lists<3>,
@@ -43,7 +43,7 @@ impl Policy for TwoQ {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
         self.lists.move_back(list, page);
-        // Trimmed only now: the page that comes has left the queue before the page that made room for it entered.
+        // Trimmed only now: the arriving page left the queue before the page that made room for it entered.
         while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
             self.lists.pop_front(OUT);
         }
@@ -83,15 +83,15 @@ mod tests {
     fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
         let mut trial = Trial::new(Box::new(TwoQ::new(64, 25, 50)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
-        // 0 is remembered: it joins the kept pages, and a scan goes through the queue beside it.
+        // 0 is remembered and joins the kept pages. A scan passes through the queue beside it.
         assert_eq!(trial.victims(&[0, 6, 7, 8, 9]), [2, 3, 4, 5, 6]);
         // A visible hit in the queue does not prolong a trial.
         assert_eq!(trial.victims(&[7, 10]), [7]);
         assert!(trial.holds(0));
-        // Two are remembered, no more: 4 is not, 7 is.
+        // Only two are remembered: 7 is, 4 is not.
         assert_eq!(trial.victims(&[4, 7]), [8, 9]);
         assert_eq!(trial.victims(&[11, 12, 13]), [10, 4, 11]);
-        // 4 is remembered now; it leaves one page in the queue, so the next to leave is the oldest of the kept.
+        // 4 is remembered now. It leaves one page in the queue, so the oldest of the kept pages leaves next.
         assert_eq!(trial.victims(&[4, 14]), [12, 0]);
     }
 }

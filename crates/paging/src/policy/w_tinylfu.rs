@@ -1,5 +1,5 @@
-//! W-TinyLFU: a new page waits in a small LRU window, and enters the main memory, a segmented LRU, only if it was seen
-//! more often lately than the page that would leave for it (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
+//! W-TinyLFU: a new page waits in a small LRU window. It enters the main memory, a segmented LRU, only if it was seen
+//! more often recently than the page that would leave for it (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
 
 use super::list::{Capacity, Lists};
 use super::sketch::Sketch;
@@ -9,25 +9,25 @@ use crate::units::PageId;
 
 pub(super) const INFO: Info = Info {
     name: "w-tinylfu",
-    summary: "a window for new pages, and beyond it only what was seen more often than what leaves for it",
+    summary: "a window for new pages; beyond it, only pages seen more often than those they replace",
     source: "Einziger et al., ACM ToS 2017",
     params: &[Param { name: "window_percent", help: "part of memory for new pages, %", default: 1, min: 1, max: 99 }],
     build: |space, values| Box::new(WTinyLfu::new(space.units, values.get("window_percent"))),
 };
 
 const WINDOW: usize = 0;
-/// Main pages not seen since they entered it, or not lately.
+/// Main pages not seen since they entered, or not recently.
 const PROBATION: usize = 1;
 /// Main pages seen again.
 const PROTECTED: usize = 2;
 
-/// Most of the main memory that may be protected, in percent.
+/// Largest part of the main memory that may be protected, in percent.
 const PROTECTED_PERCENT: u32 = 80;
 
-/// How far each of up to four searches looks.
+/// Most pages that each of up to four searches examines.
 const SCAN_MAX: usize = limits::VICTIM_SCAN_MAX / 4;
 
-/// State: two links a unit and the sketch, 8 to 16 bytes a page in view.
+/// Memory use: two links a unit and the sketch, 8 to 16 bytes a page in view.
 #[derive(Debug)]
 pub(super) struct WTinyLfu {
     lists: Lists<3>,
@@ -55,7 +55,7 @@ impl WTinyLfu {
         self.sketch.count(page, self.capacity.pages().max(in_view));
     }
 
-    /// The oldest page of the window enters the main memory.
+    /// Moves the oldest page of the window to the main memory.
     fn enter(&mut self) {
         if let Some(page) = self.lists.front(WINDOW) {
             self.lists.move_back(PROBATION, page);
@@ -91,7 +91,7 @@ impl Policy for WTinyLfu {
     fn removed(&mut self, page: PageId, why: Leave) {
         self.capacity.left();
         let list = self.lists.remove(page);
-        // A main page that was replaced lost against the oldest of the window, which takes its place.
+        // A replaced main page lost against the oldest page of the window, which takes its place.
         if why == Leave::Evicted && list != Some(WINDOW) && self.lists.len(WINDOW) >= self.window_max() {
             self.enter();
         }
@@ -99,7 +99,7 @@ impl Policy for WTinyLfu {
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        // What the window holds beyond its share came while there was room for it in the main memory.
+        // The window holds more than its share because there was room for that in the main memory.
         while self.lists.len(WINDOW) > self.window_max() {
             self.enter();
         }
@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn a_new_page_stays_only_if_seen_more_often_than_the_one_that_leaves() {
         let mut trial = Trial::new(Box::new(WTinyLfu::new(64, 1)), 5);
-        // The window is one page: 4; main: 0 1 2 3, each seen once. A scan passes through the window.
+        // The window has one page: 4. Main: 0 1 2 3, each seen once. A scan passes through the window.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [4, 5, 6]);
-        // 7 is seen again and waits in the window: it enters for 0, the oldest on probation.
+        // 7 is seen again in the window. It replaces 0, the oldest on probation.
         assert_eq!(trial.victims(&[7, 8]), [0]);
-        // 1 is protected by a hit, so 2 is next to be compared with; 8 is no match, 9 is.
+        // A hit protects 1, so 2 is compared next. 8 loses against it, 9 wins.
         assert_eq!(trial.victims(&[1, 9, 9, 10, 11]), [8, 2, 10]);
         assert!([1, 3, 7, 9, 11].iter().all(|&page| trial.holds(page)));
     }

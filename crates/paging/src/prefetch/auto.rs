@@ -1,16 +1,17 @@
-//! Auto: streams, successors and blocks side by side. All are asked and measured all the time; what the best of them
-//! proposes is fetched, as long as it is mostly right.
+//! Auto: runs streams, successors and blocks side by side. All propose and are measured all the time. The best one's
+//! proposals are fetched as long as most of them are right.
 
 use core::fmt::Write;
 
+use super::accuracy::Judge;
 use super::cluster::Cluster;
-use super::gate::Judge;
 use super::markov::Markov;
 use super::streams::Streams;
 use super::{Info, Prefetcher, Proposals, Touch};
 
-/// Touches between two choices, while nothing is chosen and while something is.
+/// Accesses before the first choice, and between choices while nothing is chosen.
 const FIRST_CHOICE: u32 = 64;
+/// Accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
 const CANDIDATES: usize = 3;
 const MARKOV_DEPTH: u32 = 8;
@@ -24,21 +25,21 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Auto::new(space.units)),
 };
 
-/// A candidate: its name, what proposes, and what measures it.
+/// A candidate: its name, its prefetcher, and the filter that measures it.
 struct Candidate {
     name: &'static str,
     prefetcher: Box<dyn Prefetcher>,
     judge: Judge,
 }
 
-/// State: one word a unit (markov's), and 24 KiB of ghosts a candidate.
+/// Memory use: one word a unit (for markov), and 24 KiB of ghosts a candidate.
 pub(super) struct Auto {
-    /// Those that see furthest ahead first.
+    /// The candidates. Those that see furthest ahead come first.
     candidates: [Candidate; CANDIDATES],
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Touches of late, as the candidates' rights are counted.
+    /// Recent accesses, counted over the same time as the candidates' right proposals.
     seen: u32,
     offered: Proposals,
 }
@@ -60,9 +61,9 @@ impl Auto {
         }
     }
 
-    /// Chooses, of the candidates that are mostly right, the first that is right about half of what there is to see;
-    /// else the one right about the most pages, the present one unless another is better by a quarter. (While first
-    /// uses are not told, what the chosen one is right about is hidden from the others.)
+    /// Chooses a candidate among those that are mostly right: the first that predicts about half of the visible
+    /// accesses, else the one that predicts the most. The present one stays unless another is better by a quarter. If
+    /// first uses are not visible, the others get no credit for pages that the present one fetches rightly.
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()

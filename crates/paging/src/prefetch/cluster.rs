@@ -1,17 +1,17 @@
-//! Clustering: the aligned block of k pages around the touched one (paper 4).
+//! Clustering: the aligned block of k pages around the accessed one (paper 4).
 
-use super::gate::{self, GATE};
+use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
 pub(super) const INFO: Info = Info {
     name: "cluster",
-    summary: "the aligned block of pages around the touched one",
+    summary: "the aligned block of pages around the accessed one",
     source: "paper 4, clustering",
     params: &[
         Param { name: "pages", help: "pages of a block, rounded up to a power of two", default: 8, min: 2, max: 64 },
-        GATE,
+        FILTER,
     ],
-    build: |_, values| gate::gated(Box::new(Cluster::new(values.get("pages") as u32)), values),
+    build: |_, values| accuracy::filtered(Box::new(Cluster::new(values.get("pages") as u32)), values),
 };
 
 /// State: none.
@@ -33,7 +33,7 @@ impl Prefetcher for Cluster {
         };
         let first = touch.unit - touch.unit % block;
         let (end, behind) = (first.saturating_add(block), touch.unit.saturating_add(span));
-        // What lies behind is named first: it travels with the page.
+        // The units behind the page come first, because they can join its fetch.
         let count = end.saturating_sub(behind).min(touch.window_max);
         proposals.push(behind, count);
         let before = (touch.unit - first).min(touch.window_max - count);

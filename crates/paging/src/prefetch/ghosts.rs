@@ -1,10 +1,10 @@
-//! Ghosts: units that were proposed, remembered until they are touched or have waited too long. They tell how often a
-//! prefetcher is right without a transfer being made. The idea is that of ghost entries in ARC and of the filter table of
+//! Ghosts: proposed units, remembered until they are accessed or have waited too long. They show how often a prefetcher
+//! is right without any transfer. The idea comes from the ghost entries of ARC and from the filter table of
 //! pollution-aware hardware prefetchers.
 
-/// Ghosts kept at once.
+/// Most ghosts at once.
 const RING: usize = 1024;
-/// A touch later than this many touches proves nothing: at random, too, every page is touched some day.
+/// Accesses after which a ghost counts as wrong. Even at random, every page is accessed some day.
 const PATIENCE: u32 = 128;
 const NONE: u16 = u16::MAX;
 
@@ -25,16 +25,16 @@ struct Ghost {
     probe: bool,
 }
 
-/// What became of a ghost.
+/// The result of a ghost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
-    /// It was touched in time.
+    /// Whether it was accessed in time.
     pub(super) right: bool,
-    /// It was one of a few that stood for many.
+    /// Whether it was a probe.
     pub(super) probe: bool,
 }
 
-/// A ring of ghosts in the order of their birth, and chains from a unit's hash to its ghost.
+/// A ring of ghosts in the order of creation, and chains from the hash of a unit to its ghost.
 pub(super) struct Ghosts {
     ring: Vec<Ghost>,
     chains: Vec<u16>,
@@ -83,13 +83,13 @@ impl Ghosts {
         }
     }
 
-    /// Whether a unit's ghost waits.
+    /// Whether a unit has a waiting ghost.
     pub(super) fn waits(&self, unit: u32) -> bool {
         self.find(unit).is_some()
     }
 
-    /// Remembers a proposed unit, unless it waits already. When the ring is full the oldest makes room: its verdict is
-    /// returned.
+    /// Remembers a proposed unit, unless it waits already. If the ring is full, removes the oldest ghost and returns
+    /// its verdict.
     pub(super) fn add(&mut self, unit: u32, now: u32, probe: bool) -> Option<Verdict> {
         if self.waits(unit) {
             return None;
@@ -103,7 +103,7 @@ impl Ghosts {
         verdict
     }
 
-    /// A unit was touched: true when its ghost waited for it, and whether that was a probe.
+    /// Notes an access to a unit. If a ghost waited for it, returns whether that was a probe.
     pub(super) fn touch(&mut self, unit: u32) -> Option<bool> {
         let index = self.find(unit)?;
         self.unlink(index);
@@ -111,8 +111,8 @@ impl Ghosts {
         Some(self.ring[index].probe)
     }
 
-    /// The next verdict in the order of birth, if the oldest ghost's fate is known. Only this order is fair: rights are
-    /// known sooner than wrongs.
+    /// The next verdict in the order of creation, if the oldest ghost's result is known. Any other order would be
+    /// unfair, because right ghosts are known earlier than wrong ones.
     pub(super) fn settle(&mut self, now: u32) -> Option<Verdict> {
         let oldest = self.ring[self.first];
         let known = oldest.fate == Fate::Touched || now.wrapping_sub(oldest.born) > PATIENCE;
@@ -160,7 +160,7 @@ mod tests {
     fn a_full_ring_gives_up_its_oldest_and_every_chain_stays_whole() {
         let mut ghosts = Ghosts::new();
         for unit in 0..10_000u32 {
-            // Units that share chains: every RING-th hash bucket is hit many times over.
+            // Units that share chains: every RING-th hash bucket is used many times.
             let given_up = ghosts.add(unit.wrapping_mul(65_536), 0, false);
             assert_eq!(given_up.is_some(), unit as usize >= RING);
             assert!(ghosts.waits(unit.wrapping_mul(65_536)));

@@ -1,30 +1,31 @@
-//! Leap: the majority trend of the recent deltas, found by the Boyer-Moore vote over a window that doubles until there is
-//! one; how much is fetched follows how much was used (Maruf and Chowdhury, "Effectively Prefetching Remote Memory with
-//! Leap", USENIX ATC 2020, algorithms 1 and 2).
+//! Leap: the majority trend of the recent deltas, found by the Boyer-Moore vote over a window that doubles until there
+//! is one. The number of pages fetched follows the number used (Maruf and Chowdhury, "Effectively Prefetching Remote
+//! Memory with Leap", USENIX ATC 2020, algorithms 1 and 2).
 
-use super::gate::{self, GATE};
+use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
-/// Deltas kept (the paper's H_size) and the first window looked at (H_size / N_split).
+/// Number of deltas kept (the paper's H_size).
 const HISTORY: usize = 32;
+/// First window searched (H_size / N_split).
 const FIRST_WINDOW: usize = 4;
 
 pub(super) const INFO: Info = Info {
     name: "leap",
     summary: "the majority trend of the recent deltas",
     source: "Maruf, Chowdhury, USENIX ATC 2020",
-    params: &[Param { name: "pages", help: "most pages of one prefetch", default: 8, min: 1, max: 32 }, GATE],
-    build: |_, values| gate::gated(Box::new(Leap::new(values.get("pages") as u32)), values),
+    params: &[Param { name: "pages", help: "most pages of one prefetch", default: 8, min: 1, max: 32 }, FILTER],
+    build: |_, values| accuracy::filtered(Box::new(Leap::new(values.get("pages") as u32)), values),
 };
 
-/// State: 32 deltas.
+/// Memory use: 32 deltas.
 pub(super) struct Leap {
     deltas: [i64; HISTORY],
     count: usize,
     last: Option<u32>,
-    /// The latest trend, in units; 0 while there was none.
+    /// The latest trend, in units; 0 before there was one.
     trend: i64,
-    /// Pages proposed last, and pages used since.
+    /// Number of pages proposed last.
     window: u32,
     hits: u32,
     window_max: u32,
@@ -35,8 +36,8 @@ impl Leap {
         Self { deltas: [0; HISTORY], count: 0, last: None, trend: 0, window: 0, hits: 0, window_max }
     }
 
-    /// Takes note of a touch; true when it goes on with the trend. Where pages come straight into view the program is
-    /// seen again only behind what was fetched: that is one step of the trend, with all between used.
+    /// Notes an access. Returns whether it continues the trend. Where pages come straight into view, the program is
+    /// seen again only behind the fetched pages. That counts as one step of the trend, with all pages between as used.
     fn note(&mut self, unit: u32, staged: bool, proposals: &mut Proposals) -> bool {
         let Some(last) = self.last.replace(unit) else {
             return false;
@@ -55,7 +56,7 @@ impl Leap {
         follows
     }
 
-    /// The delta that more than half of the latest ones share (algorithm 1).
+    /// The delta shared by more than half of the latest ones (algorithm 1).
     fn find_trend(&self) -> Option<i64> {
         let known = self.count.min(HISTORY);
         let recent = |window: usize| (0..window).map(|back| self.deltas[(self.count - 1 - back) % HISTORY]);
@@ -79,13 +80,13 @@ impl Leap {
         }
     }
 
-    /// How many pages to fetch (algorithm 2).
+    /// The number of pages to fetch (algorithm 2).
     fn choose_window(&mut self, follows: bool) -> u32 {
         let mut window = match self.hits {
             0 => u32::from(follows),
             hits => (hits + 1).next_power_of_two().min(self.window_max),
         };
-        // It shrinks smoothly: a few touches off the trend do not end it.
+        // The window shrinks gradually: a few accesses off the trend do not close it.
         window = window.max(self.window / 2);
         self.hits = 0;
         self.window = window;
@@ -99,7 +100,7 @@ impl Prefetcher for Leap {
         if touch.staged {
             return;
         }
-        // Without a trend the latest one is tried on.
+        // Without a trend, uses the latest one.
         if let Some(trend) = self.find_trend() {
             self.trend = trend;
         }

@@ -1,25 +1,27 @@
-//! Markov: per page the page that was touched next last time (paper 1's swap-in history, put to use for fetching ahead;
-//! Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The chain of successors is followed while it
-//! is trusted.
+//! Markov: for each page, the page that was accessed after it the last time (paper 1's swap-in history, used for
+//! prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The chain of successors is
+//! followed as long as it is trusted.
 
-use super::gate::{self, GATE};
+use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
-/// The low bits name the successor, plus one; the two above say how often it was right of late.
+/// Bits of the successor, plus one, at the low end of the word. The two bits above count how often it was right
+/// recently.
 const UNIT_BITS: u32 = 30;
+/// Largest value of that count.
 const CONFIDENCE_MAX: u32 = 3;
 
 const _: () = assert!(crate::limits::UNITS_MAX < 1 << UNIT_BITS);
 
 pub(super) const INFO: Info = Info {
     name: "markov",
-    summary: "the pages that came next last time",
+    summary: "the pages that followed the last time",
     source: "paper 1, swap-in history; Joseph, Grunwald, ISCA 1997",
-    params: &[Param { name: "depth", help: "successors followed", default: 4, min: 1, max: 32 }, GATE],
-    build: |space, values| gate::gated(Box::new(Markov::new(space.units, values.get("depth") as u32)), values),
+    params: &[Param { name: "depth", help: "successors followed", default: 4, min: 1, max: 32 }, FILTER],
+    build: |space, values| accuracy::filtered(Box::new(Markov::new(space.units, values.get("depth") as u32)), values),
 };
 
-/// State: one word a unit.
+/// Memory use: one word a unit.
 pub(super) struct Markov {
     next: Vec<u32>,
     last: Option<u32>,
@@ -43,7 +45,7 @@ impl Markov {
         }
     }
 
-    /// `unit` came after `last`, where nothing was predicted or something else.
+    /// Learns that `unit` came after `last`, where nothing or something else was predicted.
     fn learn(&mut self, last: u32, unit: u32) {
         let entry = &mut self.next[last as usize];
         match *entry >> UNIT_BITS {
@@ -52,7 +54,8 @@ impl Markov {
         }
     }
 
-    /// A touch is looked for along the chain from the one before: what was fetched straight into view is passed unseen.
+    /// Searches for an access along the chain from the previous one, because accesses to pages fetched straight into
+    /// view are not seen.
     fn follow(&mut self, last: u32, unit: u32, proposals: &mut Proposals) {
         let mut at = last;
         for step in 0..=self.depth {

@@ -1,8 +1,9 @@
-//! Prefetchers: which units are likely to be touched soon. One prefetcher a file; `gate` stands before them.
+//! Prefetchers: which units are likely to be accessed soon. Each prefetcher has a file. `accuracy` is the filter
+//! before them.
 
+mod accuracy;
 mod auto;
 mod cluster;
-mod gate;
 mod ghosts;
 mod leap;
 mod markov;
@@ -16,27 +17,28 @@ use crate::limits;
 use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
 
-/// A prefetcher, as a user chooses it.
+/// A prefetcher that a user can choose.
 pub type Info = spec::Info<dyn Prefetcher>;
 
-/// A touch as a prefetcher sees it.
+/// An access as a prefetcher sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
-    /// First unit of the page that was touched.
+    /// First unit of the accessed page.
     pub unit: u32,
     /// Units of that page.
     pub span: u32,
-    /// Most units worth having ahead of the program.
+    /// Most units to have ahead of the program.
     pub window_max: u32,
-    /// Whether the page had been fetched ahead and waited: then it is its first use, else it was absent.
+    /// Whether the page had been prefetched and waited in a frame, so that this is its first use. Otherwise it was
+    /// absent.
     pub staged: bool,
-    /// Whether the first use of what is fetched ahead is told. Otherwise it comes straight into view, and a touch of it
-    /// is never seen.
+    /// Whether the first use of a prefetched page is seen. Otherwise prefetched pages come straight into view, and no
+    /// access to them is seen.
     pub told: bool,
 }
 
-/// What a prefetcher answers to a touch: ranges of units to fetch, a bounded number of them, and what the touch shows of
-/// ranges proposed before.
+/// A prefetcher's answer to an access: a bounded number of ranges to fetch, and what the access shows about earlier
+/// proposals.
 #[derive(Clone, Debug, Default)]
 pub struct Proposals {
     ranges: [(u32, u32); limits::PROPOSALS_MAX],
@@ -46,7 +48,7 @@ pub struct Proposals {
 }
 
 impl Proposals {
-    /// Proposes `count` units from `first` on; what does not fit is left out.
+    /// Proposes `count` units from `first` on. A range that does not fit is dropped.
     pub fn push(&mut self, first: u32, count: u32) {
         if count > 0 && self.count < limits::PROPOSALS_MAX {
             self.ranges[self.count] = (first, count);
@@ -54,12 +56,12 @@ impl Proposals {
         }
     }
 
-    /// Says that this touch shows so many units proposed earlier to have been used.
+    /// Reports that this access shows `units` earlier proposed units to have been used.
     pub fn confirm(&mut self, units: u32) {
         self.confirmed = self.confirmed.saturating_add(units);
     }
 
-    /// Says that so many units proposed earlier will not be touched after all.
+    /// Reports that `units` earlier proposed units will not be accessed after all.
     pub fn miss(&mut self, units: u32) {
         self.missed = self.missed.saturating_add(units);
     }
@@ -70,13 +72,13 @@ impl Proposals {
         &self.ranges[..self.count]
     }
 
-    /// Units that this touch shows to have been proposed rightly.
+    /// Units that this access shows to have been proposed rightly.
     #[must_use]
     pub fn confirmed(&self) -> u32 {
         self.confirmed
     }
 
-    /// Units that this touch shows to have been proposed wrongly.
+    /// Units that this access shows to have been proposed wrongly.
     #[must_use]
     pub fn missed(&self) -> u32 {
         self.missed
@@ -87,17 +89,17 @@ impl Proposals {
     }
 }
 
-/// A prefetcher. It proposes; the pager passes over what is in memory, in flight or untouched, and what has no room. No
-/// call allocates.
+/// A prefetcher. It only proposes: the pager skips what is in memory, in flight or never written, and what has no room.
+/// No call allocates.
 pub trait Prefetcher: Send {
-    /// A page was touched that was absent or waited in a frame. `away` tells of a unit whether only the server has it, so
-    /// that proposing it would cost a transfer.
+    /// Handles an access to a page that was absent or waited in a frame. `away` says whether only the server has a
+    /// unit, so that proposing it would cost a transfer.
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals);
-    /// Whether what it confirms and misses tells sooner or later the fate of most of what it proposes.
+    /// Whether its calls of `confirm` and `miss` cover, sooner or later, most of its proposals.
     fn accounts(&self) -> bool {
         false
     }
-    /// What a report should say of the prefetcher's own choices, if it makes any.
+    /// Writes what a report should say about the prefetcher's own choices, if it makes any.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())
     }
@@ -116,7 +118,7 @@ pub const PREFETCHERS: &[&Info] = &[
 ];
 
 const NONE: Info =
-    Info { name: "none", summary: "only what is touched", source: "", params: &[], build: |_, _| Box::new(Nothing) };
+    Info { name: "none", summary: "no prefetching", source: "", params: &[], build: |_, _| Box::new(Nothing) };
 
 struct Nothing;
 
@@ -124,10 +126,10 @@ impl Prefetcher for Nothing {
     fn touched(&mut self, _touch: Touch, _away: &dyn Fn(u32) -> bool, _proposals: &mut Proposals) {}
 }
 
-/// The prefetcher that a user described as `name[:param=value,...]`.
+/// Builds the prefetcher that a user described as `name[:param=value,...]`.
 ///
 /// # Errors
-/// The name or a parameter is not known, or a value is out of its bounds; the message lists what is valid.
+/// The name or a parameter is unknown, or a value is out of bounds. The message lists what is valid.
 pub fn build(text: &str, space: Space) -> Result<Box<dyn Prefetcher>, SpecError> {
     let (info, values) = spec::parse("prefetcher", PREFETCHERS, text)?;
     Ok((info.build)(space, &values))

@@ -1,17 +1,17 @@
-//! Prepaging: the touched page and the k-1 behind it (paper 4).
+//! Prepaging: the accessed page and the k-1 pages behind it (paper 4).
 
-use super::gate::{self, GATE};
+use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
 pub(super) const INFO: Info = Info {
     name: "prepaging",
-    summary: "the touched page and those directly behind it",
+    summary: "the accessed page and those directly behind it",
     source: "paper 4, prepaging",
     params: &[
-        Param { name: "pages", help: "pages of one load, the touched one included", default: 4, min: 1, max: 64 },
-        GATE,
+        Param { name: "pages", help: "pages of one load, including the accessed one", default: 4, min: 1, max: 64 },
+        FILTER,
     ],
-    build: |_, values| gate::gated(Box::new(Prepaging { pages: values.get("pages") as u32 }), values),
+    build: |_, values| accuracy::filtered(Box::new(Prepaging { pages: values.get("pages") as u32 }), values),
 };
 
 /// State: none.

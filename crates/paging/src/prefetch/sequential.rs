@@ -1,5 +1,5 @@
-//! Sequential read-ahead: a fault that continues a stream doubles what is fetched ahead of it. One page of history a
-//! stream, several streams at once, the least recently used one replaced.
+//! Sequential read-ahead: each fault that continues a stream doubles the read-ahead. A stream remembers one page. There
+//! are several streams, and the least recently used one is replaced.
 
 use super::{Info, Prefetcher, Proposals, Touch};
 
@@ -7,13 +7,13 @@ const STREAMS: usize = 32;
 
 pub(super) const INFO: Info = Info {
     name: "sequential",
-    summary: "read-ahead behind up to 32 forward streams, its window doubling while they go on",
+    summary: "read-ahead for up to 32 forward streams, with a window that doubles while they continue",
     source: "as kernels read files ahead",
     params: &[],
     build: |_, _| Box::new(Sequential::default()),
 };
 
-/// State: 32 streams of four words.
+/// Memory use: 32 streams of four words.
 #[derive(Debug, Default)]
 pub(super) struct Sequential {
     streams: [Stream; STREAMS],
@@ -22,13 +22,13 @@ pub(super) struct Sequential {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where the last touch of this stream was.
+    /// The last access of this stream.
     last: u32,
-    /// The first unit not yet asked for.
+    /// The first unit not yet requested.
     next: u32,
-    /// Units to have ahead; 0 until the stream has shown itself.
+    /// Units to have ahead; 0 until the stream is confirmed.
     window: u32,
-    /// Units of the page that touch brought.
+    /// Units of the page that the last access brought.
     span: u32,
     used: u64,
 }
@@ -45,7 +45,7 @@ impl Prefetcher for Sequential {
             }
             return;
         };
-        // A touch at the very edge shows that what was ahead was used up; one inside shows it is being used.
+        // An access at the very end shows that the read-ahead was used up. One inside it shows that it is being used.
         if touch.unit == stream.next {
             stream.window =
                 stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
@@ -53,7 +53,7 @@ impl Prefetcher for Sequential {
             proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
-        // A page that was absent inside the window shows that what lies behind it did not come.
+        // A page that was absent inside the window shows that the pages behind it did not come either.
         let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {

@@ -1,56 +1,56 @@
-//! Streams: many strides at once, up and down, interleaved in any order. As in stream buffers with stride detection
-//! (Palacharla and Kessler, ISCA 1994) and kernels' read-ahead: a touch that goes on with a stream fetches ahead of it,
-//! the more the longer it goes on; other touches are searched for three at equal distances.
+//! Streams: several strides at once, in both directions and interleaved in any order, as in stream buffers with stride
+//! detection (Palacharla and Kessler, ISCA 1994) and the kernel's read-ahead. An access that continues a stream fetches
+//! ahead of it, the more the longer the stream is. Other accesses are searched for three at equal distances.
 //!
-//! A stream that begins anew beside its old start is taken to be the same loop's next round: it has its window at once,
-//! and goes no further than the last round did.
+//! A stream that starts again near its old start is taken for the next round of the same loop. It gets its window at
+//! once, and goes no further than the last round did.
 
 use core::cmp::Ordering;
 
-use super::gate::{self, GATE};
+use super::accuracy::{self, FILTER};
 use super::{Info, Prefetcher, Proposals, Touch};
 use crate::limits;
 
 const STREAMS: usize = 32;
-/// Touches kept to find strides among.
+/// Accesses that are kept to find strides.
 const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
-/// Steps of a stream that may be passed without a touch beyond what was asked for: pages that were in memory anyway.
+/// Steps beyond the requested pages that a stream may skip without an access: those pages were in memory anyway.
 const SLACK: i64 = 4;
-/// The same for a stream of pages side by side, however long its window: others may be as far ahead of it.
+/// The same for a stream of adjacent pages, whatever its window: other streams may be that far ahead of it.
 const OVERTAKEN_MAX: i64 = 64;
-/// A round of so many steps is worth remembering.
+/// Fewest steps of a round that is remembered.
 const ROUND_MIN: i64 = 8;
 
 pub(super) const INFO: Info = Info {
     name: "streams",
-    summary: "up to 32 interleaved strides, up and down, the window growing while they go on",
+    summary: "up to 32 interleaved strides, up and down, with a window that grows while they continue",
     source: "Palacharla, Kessler, ISCA 1994; kernels' read-ahead",
-    params: &[GATE],
-    build: |_, values| gate::gated(Box::new(Streams::new()), values),
+    params: &[FILTER],
+    build: |_, values| accuracy::filtered(Box::new(Streams::new()), values),
 };
 
 /// One stream. Distances are in units along its direction, counted from `last`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where the last touch was, and the first of this round.
+    /// Unit of the last access.
     last: i64,
     start: i64,
-    /// Units from touch to touch, with its sign; 0 for no stream.
+    /// Units from one access to the next, with its sign; 0 for no stream.
     stride: i64,
-    /// Where it is to be seen next, behind all that was asked for: at least one stride.
+    /// Distance at which it is to be seen next, behind all requested units: at least one stride.
     far: i64,
-    /// Steps to have ahead; 0 until the stream has shown itself.
+    /// Steps to have ahead; 0 until the stream is confirmed.
     window: i64,
-    /// How far from its start it went last round, if it is in a later round.
+    /// Length of its last round in steps, if it is in a later round.
     round: Option<i64>,
-    /// Whether its pages lie side by side.
+    /// Whether its pages are adjacent.
     dense: bool,
-    /// Whether it was seen where it had asked for pages, or right behind.
+    /// Whether it was seen inside or right behind the pages it requested.
     proven: bool,
-    /// How often it was seen where it was to be seen.
+    /// How often it was seen at `far`.
     turn: u8,
-    /// Whether it was last seen beyond where it was to be seen.
+    /// Whether it was last seen beyond `far`.
     strayed: bool,
     used: u32,
 }
@@ -77,10 +77,10 @@ impl Stream {
         self.stride.abs()
     }
 
-    /// How far along the stream a unit lies, if a touch of it goes on with the stream.
+    /// The distance of a unit along the stream, if an access to it continues the stream.
     fn reaches(&self, unit: i64) -> Option<i64> {
         let distance = (unit - self.last) * self.stride.signum();
-        // A stream side by side with others is overtaken by them as far as its window goes.
+        // A stream beside others may be overtaken by them, by up to its window.
         let slack = match (self.window, self.dense) {
             (0, _) => 0,
             (window, true) => (2 * window).clamp(SLACK, OVERTAKEN_MAX),
@@ -90,15 +90,15 @@ impl Stream {
         (within && (self.dense || distance % self.step() == 0)).then_some(distance)
     }
 
-    /// Units asked for ahead up to a distance.
+    /// Units requested ahead, up to a distance.
     fn asked(&self, distance: i64, span: i64) -> u32 {
         let ahead = distance.min(self.far) - self.step();
         let units = if self.dense { ahead } else { ahead / self.step().max(1) * span };
         units.clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// What a touch at a distance shows to have been right: the pages up to one seen where it was to be seen next, or
-    /// those that lead to a page's told first use. A touch anywhere else shows nothing.
+    /// The number of pages that an access at a distance shows to have been right: the pages up to `far` if it is there,
+    /// or those up to a page whose first use is seen. An access anywhere else shows nothing.
     fn shown(&self, distance: i64, touch: Touch) -> u32 {
         let span = i64::from(touch.span.max(1));
         let told = touch.staged && distance <= SLACK * self.step();
@@ -109,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// Goes on to a touch.
+    /// Advances to an access.
     fn advance(&mut self, distance: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.confirm(self.shown(distance, touch));
@@ -123,7 +123,8 @@ impl Stream {
         self.proven |= self.window > 0 && gap <= 0;
         match gap.cmp(&0) {
             Ordering::Less if touch.staged => self.far = (-gap).max(step),
-            // What was asked for did not come or did not stay, or this is no stream any more: less, from here on.
+            // The requested pages did not come or did not stay, or this is not a stream any more. Request less from
+            // here on.
             Ordering::Less => {
                 let part = if distance > old_step { 4 } else { 2 };
                 (self.far, self.window) = (step, (self.window / part).max(2));
@@ -133,7 +134,8 @@ impl Stream {
                 (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
             }
             Ordering::Greater => {
-                // Once may be by another stream's doing; twice on end, these are longer strides than it takes them for.
+                // Once may be the effect of another stream. Twice in a row means that the strides are longer than
+                // assumed.
                 if self.strayed {
                     proposals.miss(asked);
                     self.window = (self.window / 2).max(1);
@@ -146,21 +148,21 @@ impl Stream {
         }
         let passed_over = if self.dense && gap > 0 { gap.min(i64::from(touch.window_max) / 2) } else { 0 };
         self.ask(Touch { window_max: touch.window_max - passed_over as u32, ..touch }, proposals);
-        // What was passed over was there already, or comes out of order.
+        // The skipped pages were in memory, or come out of order.
         match self.stride > 0 {
             true => push(proposals, from.max(0), from + passed_over),
             false => push(proposals, (from + span - passed_over).max(0), from + span),
         }
     }
 
-    /// Asks for what the window has room for.
+    /// Requests what the window has room for.
     fn ask(&mut self, touch: Touch, proposals: &mut Proposals) {
         let (span, step) = (i64::from(touch.span.max(1)), self.step());
         let most = i64::from(touch.window_max) / span;
         let most = if self.dense { most } else { most.min(limits::PROPOSALS_MAX as i64) };
         self.window = self.window.min(most.max(1));
-        // The place where it is to be seen next must not be one where longer strides would be seen as well: it is an
-        // odd number of steps away, and another one every second time.
+        // A stream with longer strides must not be seen at `far` as well. So `far` is an odd number of steps away, and
+        // every second time a different odd number.
         let window = if self.window >= 16 { (self.window & !1) - 2 * i64::from(self.turn % 2) } else { self.window };
         let mut target = (window + 1) * step;
         if let Some(round) = self.round {
@@ -186,14 +188,14 @@ impl Stream {
         self.far = target;
     }
 
-    /// What of the units asked for is in vain if the stream ends here: all, if it was never right,
-    /// else half, since its end lies anywhere in its last window.
+    /// How many of the requested units are wasted if the stream ends here: all, if it was never right, else half,
+    /// because its end is at a random place of its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
     }
 
-    /// Begins the next round at a unit.
+    /// Starts the next round at a unit.
     fn restart(&mut self, unit: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.miss(self.lost(span));
@@ -209,12 +211,12 @@ fn push(proposals: &mut Proposals, first: i64, end: i64) {
     }
 }
 
-/// State: 32 streams, 32 touches.
+/// Memory use: 32 streams, 32 accesses.
 pub(super) struct Streams {
     streams: [Stream; STREAMS],
     history: [u32; HISTORY],
     noted: usize,
-    /// How many of the history's touches fall into each bucket: most units asked for are in none.
+    /// How many accesses of the history fall into each bucket. Most lookups find an empty bucket.
     buckets: [u8; BUCKETS],
     clock: u32,
 }
@@ -238,7 +240,7 @@ impl Streams {
         self.noted += 1;
     }
 
-    /// How long ago a unit was noted, if it still is.
+    /// How long ago a unit was recorded, if it still is.
     fn age(&self, unit: i64) -> Option<usize> {
         let unit = u32::try_from(unit).ok()?;
         if self.buckets[Self::bucket(unit)] == 0 {
@@ -247,14 +249,14 @@ impl Streams {
         (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
     }
 
-    /// The stream that a touch goes on with: the nearest one that was right before, else the nearest.
+    /// The stream that an access continues: the nearest one that was right before, else the nearest.
     fn find(&self, unit: i64) -> Option<(usize, i64)> {
         let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
         let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
         streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
     }
 
-    /// A stream of some length that began beside this unit.
+    /// A stream of some length that started near this unit.
     fn find_start(&self, unit: i64) -> Option<usize> {
         self.streams.iter().position(|stream| {
             let near = (unit - stream.start).abs() <= if stream.dense { stream.step() } else { 1 };
@@ -262,12 +264,12 @@ impl Streams {
         })
     }
 
-    /// A stream up that the page before this one, touched lately, and this one make.
+    /// An ascending stream of this page and the one before it, which was accessed recently.
     fn detect_dense(&self, unit: i64, span: i64) -> Option<Stream> {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
 
-    /// A stream of three touches at equal distances, this one the last: the nearest.
+    /// A stream of three accesses at equal distances, this one the last. Returns the nearest.
     fn detect(&self, unit: i64, span: i64) -> Option<Stream> {
         let mut nearest: Option<i64> = None;
         for age in 0..self.noted.min(HISTORY) {
@@ -280,20 +282,20 @@ impl Streams {
             }
         }
         let stride = nearest?;
-        // Overlapping pages make no stream.
+        // Overlapping pages are not a stream.
         let window = if stride.abs() == span { 2 } else { 0 };
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// The stream that a touch within the given one's reach rather belongs to: strides seen by chance must not hide what
-    /// is side by side.
+    /// The stream that an access within reach of the given stream more likely belongs to: accidental strides must not
+    /// take accesses from streams of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];
         let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));
         if touch.staged || stream.dense || stream.proven { None } else { self.detect_dense(unit, span) }
     }
 
-    /// Gives a new stream the place of the one that was used longest ago.
+    /// Replaces the least recently used stream by a new one.
     fn enter(&mut self, stream: Stream, touch: Touch, proposals: &mut Proposals) {
         let clock = self.clock;
         let Some(place) =
@@ -388,7 +390,7 @@ mod tests {
         assert_eq!(propose(&mut streams, 0, 512, 2048), []);
         assert_eq!(propose(&mut streams, 512, 512, 2048), [(1024, 1024)]);
         assert_eq!(propose(&mut streams, 2048, 512, 2048), [(2560, 2048)]);
-        // The sweep leaves the wide pages and goes on in small ones.
+        // The sweep leaves the huge pages and continues in base pages.
         assert_eq!(propose(&mut streams, 4608, 1, 2048), [(4609, 8)]);
     }
 

@@ -1,4 +1,4 @@
-//! Prefetchers under simulated programs: what they save and what they cost.
+//! Prefetchers under simulated programs: their savings and their costs.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{PREFETCHERS, Prefetcher, Proposals, Space, Touch, build};
 use crate::limits;
 
-/// What a prefetcher proposes for the touch of an absent page in the mode where first uses are not told.
+/// A prefetcher's proposals for an access to an absent page, in the mode where first uses are not seen.
 pub(super) fn propose(prefetcher: &mut dyn Prefetcher, unit: u32, span: u32, window_max: u32) -> Vec<(u32, u32)> {
     let mut proposals = Proposals::default();
     prefetcher.touched(Touch { unit, span, window_max, staged: false, told: false }, &|_| true, &mut proposals);
@@ -21,7 +21,7 @@ enum At {
     Here,
 }
 
-/// Memory of so many pages in the order they came, all bytes there at once.
+/// A memory of fixed size in the order of arrival. All bytes arrive at once.
 struct Machine {
     prefetcher: Box<dyn Prefetcher>,
     at: Vec<At>,
@@ -78,7 +78,7 @@ impl Machine {
     }
 }
 
-/// Demand misses and transfers, relative to what the same program does without prefetching.
+/// Demand misses and transfers, relative to the same program without prefetching.
 fn measure(prefetcher: &str, units: u32, room: usize, told: bool, program: &[u32]) -> (f64, f64) {
     let run = |prefetcher: &str| {
         let mut machine = Machine::new(prefetcher, units, room, told);
@@ -98,7 +98,7 @@ impl Random {
     }
 }
 
-/// Three arrays of planes; each point reads the plane before, its own and the one behind.
+/// Three arrays of planes. Each point reads the plane before, its own and the one after.
 fn stencil(sweeps: u32) -> (u32, Vec<u32>) {
     let (planes, plane) = (64, 40);
     let array = planes * plane;
@@ -113,7 +113,7 @@ fn stencil(sweeps: u32) -> (u32, Vec<u32>) {
     (3 * array, program)
 }
 
-/// Passes over 2^12 pages: butterflies of each power of two, then columns of the matrix walked down.
+/// Passes over 2^12 pages: butterflies of each power of two, then the columns of the matrix.
 fn fft(rounds: u32) -> (u32, Vec<u32>) {
     let pages = 4096;
     let mut program = Vec::new();
@@ -130,7 +130,7 @@ fn fft(rounds: u32) -> (u32, Vec<u32>) {
     (pages, program)
 }
 
-/// One stream up, one down, one by sevens, and pages in between that are always used.
+/// One ascending stream, one descending, one with stride seven, and other pages in between that are always used.
 fn mixed() -> (u32, Vec<u32>) {
     let units = 60_000;
     let mut program = Vec::new();
@@ -145,7 +145,7 @@ fn random(units: u32, count: u32) -> Vec<u32> {
     (0..count).map(|_| random.below(units)).collect()
 }
 
-/// A cycle through all pages in an order without any stride.
+/// A cycle through all pages in an order without strides.
 fn chase(units: u32, rounds: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..units).collect();
     let mut random = Random(3);
@@ -180,13 +180,13 @@ fn streams_do_at_least_what_sequential_does() {
     for told in MODES {
         let streams = measure("streams:gate=0", units, 5_000, told, &program);
         let sequential = measure("sequential", units, 5_000, told, &program);
-        // Its windows are odd by a page or two.
+        // Its windows may differ by a page or two.
         assert!(streams.0 <= sequential.0 * 1.05 && streams.1 <= sequential.1 * 1.01, "{streams:?}, {sequential:?}");
     }
 }
 
 #[test]
-fn random_touches_cost_nothing_behind_a_gate() {
+fn random_touches_cost_nothing_behind_the_filter() {
     for units in [1_000, 4_096, 100_000] {
         let program = random(units, 60_000);
         for info in PREFETCHERS.iter().filter(|info| info.name != "sequential") {
@@ -238,12 +238,13 @@ fn a_phase_of_random_touches_after_a_good_one_is_paid_for_once() {
 }
 
 #[test]
-fn an_ungated_load_asks_for_what_the_paper_asks_for() {
+fn an_unfiltered_load_asks_for_what_the_paper_asks_for() {
     let mut cluster =
         build("cluster:pages=4,gate=0", Space { units: 64, block_units: 1, seed: 1, hides: true }).expect("known");
     assert_eq!(propose(&mut *cluster, 5, 1, 64), [(6, 2), (4, 1)]);
-    let mut gated = build("cluster:pages=4", Space { units: 64, block_units: 1, seed: 1, hides: true }).expect("known");
-    assert_eq!(propose(&mut *gated, 5, 1, 64), []);
+    let mut filtered =
+        build("cluster:pages=4", Space { units: 64, block_units: 1, seed: 1, hides: true }).expect("known");
+    assert_eq!(propose(&mut *filtered, 5, 1, 64), []);
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Reading a trace back, trusting none of its bytes.
+//! Reads a trace and trusts none of its bytes.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use super::{
     VERSION, chunk_crc,
 };
 
-/// Why bytes are no whole trace.
+/// Why bytes are not a complete trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TraceError {
     /// There are no bytes.
     Empty,
-    /// They begin as no trace does.
+    /// They do not begin like a trace.
     Foreign,
     /// Another version wrote them.
     Version(u16),
-    /// They end at this offset, in the middle.
+    /// They end at this offset, before the trace does.
     Truncated(usize),
-    /// What lies at this offset is not what was written, or cannot have been.
+    /// The bytes at this offset are damaged or impossible.
     Damaged(usize, &'static str),
 }
 
@@ -41,13 +41,13 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// Reads a trace: its header at once, then, as an iterator, its records. After the last record, or an error, there are no
-/// more; a trace is whole when the iterator ended without one.
+/// Reads a trace: first its header, then, as an iterator, its records. The iterator ends after the last record or the
+/// first error. The trace is complete if there was no error.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
     header: Header,
-    /// Where the next byte is read, and where the chunk it lies in ends.
+    /// Offset of the next byte.
     at: usize,
     chunk_end: usize,
     base: Base,
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     /// Reads the header.
     ///
     /// # Errors
-    /// The bytes are no trace, or one of another version, or end or are damaged within the header.
+    /// The bytes are not a trace, or one of another version, or the header is cut or damaged.
     pub fn new(bytes: &'a [u8]) -> Result<Self, TraceError> {
         if bytes.is_empty() {
             return Err(TraceError::Empty);
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         &self.header
     }
 
-    /// What the end says, once it was read.
+    /// The content of the end, once it has been read.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Goes into the next chunk.
+    /// Goes to the next chunk.
     fn open_chunk(&mut self) -> Result<(), TraceError> {
         let start = self.at;
         let (Some(length), Some(crc)) = (u32_at(self.bytes, start), u32_at(self.bytes, start + 4)) else {

@@ -1,4 +1,4 @@
-//! The recorder: a policy that passes everything on to another one and writes down what was said.
+//! The recorder: a policy that passes every call on to another policy and records it.
 
 use std::cell::RefCell;
 
@@ -6,18 +6,18 @@ use super::{Base, RECORD_MAX, Record, write_number};
 use crate::policy::{Cause, Leave, Policy};
 use crate::units::PageId;
 
-/// Where recorded bytes go. It is called wherever the pager runs: it must neither wait nor allocate.
+/// The receiver of recorded bytes. It is called wherever the pager runs, so it must neither wait nor allocate.
 pub trait Sink: Send {
-    /// Takes one whole record; false when it cannot, and then it is never asked again.
+    /// Takes one whole record. If it returns false, it is never called again.
     fn push(&mut self, record: &[u8]) -> bool;
 }
 
-/// A policy whose every call is recorded. When the sink takes no more, recording ends and the policy goes on: what was
-/// recorded is always a prefix of what happened. State: none a page.
+/// A policy whose every call is recorded. If the sink takes no more, recording ends and the policy goes on: the
+/// recording is always a prefix of the run. It uses no memory by page.
 pub struct Recorder {
     policy: Box<dyn Policy>,
     hides: bool,
-    /// The filter of `victim` writes too, and is no `FnMut`.
+    /// A `RefCell`, because the filter of `victim` also writes and is not an `FnMut`.
     tape: RefCell<Tape>,
 }
 
@@ -25,7 +25,8 @@ struct Tape {
     sink: Box<dyn Sink>,
     base: Base,
     open: bool,
-    /// Calls of `next_to_hide` that named nothing, not yet written: most calls do, and they come in rows.
+    /// Calls of `next_to_hide` without a page that have not been written yet. Most calls are of this kind and come in
+    /// rows.
     idle: u32,
 }
 
@@ -48,7 +49,7 @@ impl Tape {
 }
 
 impl Recorder {
-    /// Records what this policy sees and does.
+    /// Records the calls of this policy and its answers.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, sink: Box<dyn Sink>) -> Self {
         let tape = Tape { sink, base: Base::default(), open: true, idle: 0 };
@@ -103,7 +104,7 @@ impl Policy for Recorder {
         let page = self.policy.next_to_hide();
         match page {
             Some(page) => self.write(Record::Hide(page)),
-            // A policy that never hides has nothing that such a call could change.
+            // If the policy never asks to unmap a page, such a call cannot change anything.
             None if self.hides => {
                 let tape = self.tape.get_mut();
                 tape.idle += 1;

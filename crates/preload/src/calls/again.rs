@@ -1,7 +1,7 @@
-//! Calls whose arguments only the kernel knows: when one fails with EFAULT, the pages that its arguments lie in are touched
-//! and it is made again. Nothing has happened by then, as the kernel reads its arguments before it acts; calls that act
-//! first are those of their names ([`numbers`]). A structure that reaches over more than two pages, or points to further
-//! far memory, is not served.
+//! Calls whose arguments only the kernel knows. If one fails with EFAULT, the pages of its arguments are accessed and
+//! the call is repeated. This is safe because the kernel reads its arguments before it acts. Calls that act first are
+//! handled by name ([`numbers`]). A structure that spans more than two pages, or points to further far memory, is not
+//! served.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::transmute;
@@ -17,10 +17,10 @@ use crate::answer::{errno, set_errno, status};
 use crate::numbers;
 use crate::range::PAGE;
 
-/// Pages may leave between the touch and the call; so often they do not.
+/// Most attempts. Pages may be evicted between the access and the call, but not this often.
 const TRIES: u32 = 100;
 
-/// Makes a call, and makes it again while the pages of its arguments are not there.
+/// Makes a call, and repeats it while pages of its arguments are absent.
 fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
     let before = errno();
     let mut answer = call();
@@ -36,13 +36,14 @@ fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
     answer
 }
 
-/// Brings a page and the next into view, writable where the program may write. False when it is not far.
+/// Brings a page and the next one into view, writable if the program may write it. Returns false if the page is not
+/// far.
 fn touch(addr: usize) -> bool {
     for page in [addr, addr.saturating_add(PAGE)].into_iter().filter(|&page| far::contains(page)) {
-        // SAFETY: a byte of far memory, which is mapped; adding nothing to it changes nothing, in one step.
+        // SAFETY: a byte of far memory, which is mapped. Adding zero in one step changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
-            // A nothing that the compiler knows of would become a read.
+            // If the compiler could see that nothing is added, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else if far::is_readable(page) {
             byte.load(Ordering::SeqCst);
@@ -51,7 +52,7 @@ fn touch(addr: usize) -> bool {
     far::contains(addr)
 }
 
-/// The C prototype is variadic; the third argument comes in the same register.
+/// The C prototype is variadic. The third argument comes in the same register.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int;
@@ -63,7 +64,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
-/// As for [`ioctl`]. What it may write is small, and the same when it is asked again.
+/// As for [`ioctl`]. What it may write is small, and a repeated call writes the same.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, ...) -> c_int;
@@ -83,7 +84,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // Hanare's own are not left to programs that are executed.
+    // Hanare's own descriptors are not passed to executed programs.
     if command == libc::F_SETFD && is_own(fd) {
         set_errno(libc::EBADF);
         return -1;
@@ -94,18 +95,18 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { control(&real::fcntl, fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { control(&real::fcntl64, fd, command, argument) }
 }
 
-/// Any call by number: `futex` above all, which the C library has no function for. Calls whose meaning on far memory is not
-/// the kernel's are those of their names ([`numbers`]).
+/// Any call by number, above all `futex`, for which the C library has no function. Calls that need special treatment on
+/// far memory are handled by name ([`numbers`]).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,

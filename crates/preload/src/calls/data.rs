@@ -1,5 +1,6 @@
-//! Calls that move bytes. Far bytes go by way of a near buffer, a piece at a time where the descriptor is a stream of
-//! bytes, and whole where it keeps the borders of messages. What a call has done before it failed counts, as in the kernel.
+//! Calls that move bytes. Far bytes pass through a near buffer: piece by piece if the descriptor is a stream of bytes,
+//! as a whole if it preserves message boundaries. If a call fails after a part was moved, it reports that part, like
+//! the kernel.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{transmute, zeroed};
@@ -12,7 +13,7 @@ use super::splice::keeps_pages;
 use super::vectors::Vectors;
 use crate::answer::set_errno;
 
-/// Whether a descriptor keeps the borders of messages: then a call must not be made in pieces.
+/// Whether a descriptor preserves message boundaries. Then a call must not be divided into pieces.
 fn keeps_borders(fd: c_int) -> bool {
     let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
     let before = crate::answer::errno();
@@ -22,7 +23,7 @@ fn keeps_borders(fd: c_int) -> bool {
     answer == 0 && kind != libc::SOCK_STREAM
 }
 
-/// Whether a read of many bytes gives them all: from a file, not from a pipe or a terminal.
+/// Whether a read of many bytes returns them all, as from a file, but not from a pipe or a terminal.
 fn is_storage(fd: c_int) -> bool {
     let before = crate::answer::errno();
     // SAFETY: zeroes are a valid value, and a variable of ours.
@@ -40,36 +41,36 @@ fn refused(error: c_int) -> ssize_t {
     -1
 }
 
-/// What to do with the rest after a full piece.
+/// How to continue after a full piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pieces {
-    /// There is one piece: all of it.
+    /// There is only one piece.
     Whole,
-    /// Go on until there is nothing left or a piece is cut short.
+    /// Continue until nothing is left or a piece is cut short.
     On,
-    /// Stop: what is left could be waited for in vain.
+    /// Stop, because waiting for the rest might be in vain.
     Stop,
 }
 
 impl Pieces {
-    /// For `total` bytes.
+    /// The largest piece of `total` bytes.
     fn most(self, total: usize) -> usize {
         if self == Pieces::Whole { total } else { total.min(PIECE) }
     }
 }
 
-/// The bytes of the next piece: up to what the program closed, as for the kernel. `None` when not a byte, or not all of a
-/// message, is open.
+/// The bytes of the next piece, up to the first that the program itself may not access, as for the kernel. `None` if no
+/// byte is accessible, or not all of a message is.
 ///
 /// # Safety
 /// The row has `len` bytes left.
 unsafe fn open_piece(row: &Vectors, len: usize, pieces: Pieces, writes: bool) -> Option<usize> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     let open = unsafe { row.open_bytes(len, writes) };
     (open == len || open > 0 && pieces != Pieces::Whole).then_some(open)
 }
 
-/// Hands a row to `call(near, bytes, done before)`.
+/// Passes the bytes of a row to `call(near, bytes, done before)`.
 ///
 /// # Safety
 /// The row is valid and `total` bytes long.
@@ -122,7 +123,7 @@ unsafe fn take(
         if answer < 0 {
             return if done > 0 { done as ssize_t } else { answer };
         }
-        // More than there was room for is the length of a message that was cut.
+        // A result larger than the buffer is the length of a message that was cut.
         let came = (answer as usize).min(piece);
         // SAFETY: the row has room for `total - done` bytes.
         unsafe { row.scatter(buffer.pointer(), came) };
@@ -152,8 +153,8 @@ fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
     if flags & libc::MSG_WAITALL != 0 { Pieces::On } else { Pieces::Stop }
 }
 
-/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `done` is what was done by earlier pieces, `room` the
-/// length that a call with a checked length gives.
+/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `done` is the number of bytes moved by earlier
+/// pieces. `room` is the length that a checked variant passes.
 macro_rules! one_buffer {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
         #[unsafe(no_mangle)]
@@ -183,7 +184,7 @@ macro_rules! one_buffer {
     (@len $room:ident $len:ident) => { $len };
 }
 
-/// Where a piece begins in the file.
+/// The file offset of a piece.
 fn forward((offset, done): (off_t, usize)) -> off_t {
     offset + done as off_t
 }
@@ -234,7 +235,7 @@ macro_rules! many_buffers {
     )* };
 }
 
-/// As [`forward`]; -1 stands for the file's own position, which moves by itself.
+/// Like [`forward`]. An offset of -1 means the file's own position, which advances by itself.
 fn forward_unless_own((offset, done): (off_t, usize)) -> off_t {
     if offset == -1 { -1 } else { offset + done as off_t }
 }
@@ -428,7 +429,7 @@ unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
         || is_far(header.msg_control, header.msg_controllen);
     match row.far_bytes() {
         Some(total) => Some((header, total)),
-        // SAFETY: the buffers are near and at most as many as the kernel takes, or it refuses them all the same.
+        // SAFETY: the buffers are near. If they are more than the kernel takes, it refuses them.
         None if rest => Some((header, unsafe { length(&header) })),
         None => None,
     }
@@ -467,7 +468,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
         let mut one = iovec { iov_base: near, iov_len: len };
         let mut header = header;
         (header.msg_name, header.msg_iov, header.msg_iovlen) = (name.pointer(), &raw mut one, 1);
-        // What comes beside the bytes goes with the first of them.
+        // The ancillary data is sent with the first piece.
         (header.msg_control, header.msg_controllen) =
             if done == 0 { (control.pointer(), header.msg_controllen) } else { (std::ptr::null_mut(), 0) };
         // SAFETY: a message of near parts.
@@ -494,7 +495,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
             filled_bytes(header.msg_control.cast::<u8>(), header.msg_controllen),
         )
     };
-    // One call, whatever comes: what is told beside the bytes belongs to them.
+    // Only one call, whatever arrives: the ancillary data belongs to these bytes.
     let pieces = match pieces_of_receive(fd, total, flags) {
         Pieces::On => Pieces::Whole,
         other => other,

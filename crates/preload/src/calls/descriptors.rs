@@ -1,8 +1,9 @@
-//! Closing descriptors: a program that closes what it did not open (daemons, shells, whoever starts programs) must not close
-//! Hanare's. Those are to it as if they were not open, and no number that the kernel gives it is ever one of them.
+//! Closing descriptors. Programs close descriptors that they did not open (daemons, shells, process starters), and must
+//! not close Hanare's. To the program, Hanare's descriptors appear closed, and the kernel never gives it one of their
+//! numbers.
 //!
-//! What Hanare itself closes comes here too, for its Rust code calls the C library like any other. It is known by where the call
-//! returns to.
+//! Hanare's own closes also come here, because its Rust code calls the C library like any other code. They are
+//! recognised by their return address.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -21,7 +22,7 @@ fn refused(error: c_int) -> c_int {
 
 type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
 
-/// close(2), for whoever goes on at `caller`.
+/// close(2), called from code at `caller`.
 unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
     if OWN.contains(caller) {
         descriptors::forget(fd);
@@ -39,14 +40,14 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
 entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 entry!(__close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 
-/// close_range(2) on all numbers but Hanare's.
+/// close_range(2) on all numbers except Hanare's.
 pub(super) fn close_others(first: c_uint, last: c_uint, flags: c_int) -> Result<(), c_int> {
     let call = |first: c_uint, last: c_uint| {
         let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
-        // SAFETY: plain numbers; what is closed is the program's.
+        // SAFETY: plain numbers. The descriptors closed are the program's.
         unsafe { kernel(libc::SYS_close_range, args) }.map(drop)
     };
-    // What makes no sense is the kernel's to refuse, and Hanare's own are close-on-exec already.
+    // The kernel refuses invalid flags, and Hanare's own descriptors are close-on-exec already.
     if first > last || flags & CLOSE_RANGE_CLOEXEC != 0 {
         return call(first, last);
     }
@@ -60,31 +61,31 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     status(close_others(first, last, flags))
 }
 
-/// Before Linux 5.9 the numbers are closed one by one, up to the limit.
+/// Before Linux 5.9, the numbers are closed one by one, up to the limit.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
     if close_others(first as c_uint, c_uint::MAX, 0).is_ok() {
         return;
     }
-    // SAFETY: asks a number.
+    // SAFETY: asks about a number.
     let end = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
     for fd in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         if !descriptors::is_own(fd) {
-            // SAFETY: a number; what is closed is the program's.
+            // SAFETY: a number. The descriptor closed is the program's.
             let _ = unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// Puts a descriptor at `to`. Hanare's own stay where they are, since other threads use them: to the program such a number is
-/// out of range, as one above its limit.
+/// Puts a descriptor at `to`. If `to` is one of Hanare's, it stays, because other threads use it: to the program the
+/// number is out of range, like one above its limit.
 fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
     if descriptors::is_own(to) {
         return refused(libc::EBADF);
     }
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
-    // SAFETY: plain numbers; what is closed is the program's.
+    // SAFETY: plain numbers. The descriptors closed are the program's.
     match unsafe { kernel(libc::SYS_dup3, args) } {
         Ok(fd) => fd as c_int,
         Err(error) => refused(error),
@@ -117,7 +118,7 @@ extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     put_onto(from, to, flags)
 }
 
-/// The answer to a call by number that would close a descriptor of Hanare's; `None` for all others.
+/// The answer to a call by number that would close one of Hanare's descriptors; `None` for all other calls.
 pub(super) fn answer_by_number(number: c_long, args: [usize; 3]) -> Option<Result<(), Errno>> {
     let [a, b, c] = args;
     let is_own = |fd: usize| descriptors::is_own(fd as c_int);

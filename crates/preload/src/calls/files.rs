@@ -1,4 +1,4 @@
-//! Paths, and what the kernel tells of files.
+//! Calls that take paths or return file information.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -28,7 +28,7 @@ wrap! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) -> c_int {
         path = text(path), to = filled(to)
     }
-    // What programs linked with an older C library call.
+    // Names that programs linked with an older C library call.
     __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
     __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
     __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
@@ -150,7 +150,7 @@ wrap! {
     mkstemp64(template: *mut c_char) -> c_int { template = changed_text(template) }
 }
 
-/// Interposes a call that opens a path and answers with a pointer.
+/// Interposes a call that opens a path and returns a pointer.
 macro_rules! open_text {
     ($($name:ident($path:ident: *const c_char $(, $more:ident: $type:ty)*))*) => { $(
         #[unsafe(no_mangle)]
@@ -200,7 +200,7 @@ unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_c
         return call(to);
     }
     let before = errno();
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     let near = unsafe { filled_bytes(to, len) };
     let answer = call(near.pointer().cast());
     if answer.is_null() {

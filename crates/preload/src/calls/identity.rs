@@ -1,6 +1,7 @@
-//! Changes of user and groups. The C library has every thread make the system call, Hanare's own too, which must not touch far
-//! memory: the one that serves faults would wait for itself. So a list of groups is handed on as a near copy in every
-//! mode, and the caller's stack, where the C library keeps what the threads are to do, is a near one.
+//! Changes of user and groups. The C library makes every thread perform the system call, including Hanare's own. These
+//! must not access far memory: the thread that serves faults would wait for itself. So in every mode, a list of groups
+//! is passed as a near copy, and the call runs on a near stack, because the C library keeps its instructions for the
+//! threads there.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -14,7 +15,7 @@ use super::real;
 use crate::answer::set_errno;
 use crate::range::Range;
 
-/// The kernel's limit on groups.
+/// Most groups: the kernel's limit.
 const GROUPS_MAX: usize = 65536;
 
 fn refused(error: c_int) -> c_int {
@@ -22,8 +23,8 @@ fn refused(error: c_int) -> c_int {
     -1
 }
 
-/// Makes a call on a near stack. Far memory is set up before: afterwards there may be no right to open the trap or reach the
-/// private server.
+/// Makes a call on a near stack. Far memory is started first: after the change, the process may have no right to open
+/// the trap or reach the private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     far::ensure_started();
     let here = 0_u8;
@@ -62,11 +63,11 @@ changes! {
 }
 
 /// # Safety
-/// `list` is near, or not valid at all.
+/// `list` is near, or invalid.
 unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
     type Call = unsafe extern "C" fn(size_t, *const gid_t) -> c_int;
     let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the C library's function of this type; the list is the caller's promise.
+    // SAFETY: the C library's function of this type. The caller vouches for the list.
     on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
 }
 
@@ -79,23 +80,24 @@ unsafe extern "C" fn setgroups(count: size_t, list: *const gid_t) -> c_int {
         return unsafe { set_groups(count, list) };
     }
     let Some(buffer) = Buffer::new(bytes) else { return refused(libc::ENOMEM) };
-    // SAFETY: the contract of setgroups(2) makes the list valid for so many bytes; the buffer has room and is apart.
+    // SAFETY: the contract of setgroups(2) makes the list valid for these bytes. The buffer has room and does not
+    // overlap.
     unsafe {
         copy::copy(list.cast(), buffer.pointer(), bytes);
         set_groups(count, buffer.pointer().cast())
     }
 }
 
-/// As in the C library, whose own would keep the list in memory that it gets from malloc.
+/// Does what the C library does. The C library's own function would keep the list in memory from malloc.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
     let Some(buffer) = Buffer::new(GROUPS_MAX * size_of::<gid_t>()) else { return refused(libc::ENOMEM) };
     let list = buffer.pointer().cast::<gid_t>();
     let mut found = GROUPS_MAX as c_int;
-    // SAFETY: the contract of initgroups(3) makes the name a terminated string; the list has room for so many.
+    // SAFETY: the contract of initgroups(3) makes the name a terminated string. The list has room for this number.
     unsafe {
         let user = text(user);
-        // What is more than the kernel takes is left out.
+        // Groups beyond the kernel's limit are left out.
         libc::getgrouplist(user.pointer().cast(), group, list, &raw mut found);
     }
     let mut count = usize::try_from(found).unwrap_or(0).min(GROUPS_MAX);

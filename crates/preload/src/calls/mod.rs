@@ -1,20 +1,20 @@
-//! System calls on far buffers, where the trap is a signal (sigbus and sigsegv mode): the kernel cannot raise it and
-//! answers EFAULT. The C library's wrappers of the calls are interposed, and what is far is handed to the kernel as a near
-//! copy. In thread mode, and where nothing is far, each goes straight to the C library, whose functions are cancellation
-//! points and know what else there is to do.
+//! System calls on far buffers in sigbus and sigsegv mode. There the trap is a signal, which the kernel cannot raise
+//! during a system call, so it answers EFAULT. This room interposes the C library's wrappers and passes near copies of
+//! far data to the kernel. In thread mode, and for near data, each call goes straight to the C library, whose functions
+//! are cancellation points and do all the rest.
 //!
-//! - `near` makes the copies; `data` moves bytes of any number; `files`, `sockets`, `waiting`, `queues`, `process` and `stdio`
-//!   take paths and structures.
-//! - `descriptors` keeps Hanare's own from being closed, and `identity` the C library's changes of user and groups from far
-//!   memory; both in every mode.
-//! - `limits` is for every mode: what the program may have, as it knows it.
-//! - `own` is for the program's own memory by way of the kernel.
-//! - `splice` is for every mode: what the kernel would keep references to.
-//! - `again` serves the calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
-//!   made again once its pages are there.
+//! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
+//!   `stdio` handle paths and structures.
+//! - `descriptors` protects Hanare's own descriptors from being closed. `identity` keeps far memory out of the C
+//!   library's changes of user and groups. Both work in every mode.
+//! - `limits`, in every mode, shows the program its own resource limits.
+//! - `own` handles access to the program's own memory through the kernel.
+//! - `splice`, in every mode, handles pages to which the kernel would keep references.
+//! - `again` serves calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
+//!   repeated once its pages are present.
 //!
-//! Engine and servers' links make calls of their own through here, also while a fault is resolved. So no symbol is looked
-//! up then ([`real::resolve`]), and what is near costs a comparison.
+//! The engine and the servers' links also call these functions, even while a fault is being resolved. So symbols are
+//! looked up beforehand ([`real::resolve`]), and near arguments cost only a comparison.
 
 mod again;
 pub(crate) mod data;
@@ -34,8 +34,8 @@ mod stdio;
 mod vectors;
 pub(crate) mod waiting;
 
-/// Interposes one call. `$argument = $copy` names what may be far and how it is made near; the copies go back, and are
-/// given up, when the call has returned.
+/// Interposes one call. `$argument = $copy` names an argument that may be far, and how to make a near copy. When the
+/// call has returned, the copies are written back and freed.
 macro_rules! wrap {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $($far:ident = $copy:expr),* })*) => { $(
         #[unsafe(no_mangle)]
@@ -56,7 +56,7 @@ macro_rules! wrap {
                 // SAFETY: the contract of the call makes the argument null or valid for what is copied.
                 let mut $far = unsafe { $copy };
             )*
-            // SAFETY: as above, with near copies in place of what is far.
+            // SAFETY: as above, with near copies of far arguments.
             let answer = unsafe { call($(crate::calls::near::Argument::<$type>::given(&$argument)),*) };
             $( $far.settle(answer as i64); )*
             answer

@@ -1,4 +1,4 @@
-//! Near copies of what is far, for the length of a call.
+//! Near copies of far data for the duration of a call.
 
 use std::ffi::{c_char, c_void};
 use std::marker::PhantomData;
@@ -11,41 +11,41 @@ use libc::{pollfd, sigset_t};
 use crate::answer::kernel;
 use crate::range::{PAGE, Range};
 
-/// Bytes of a kept buffer: the most that is copied at a time where a call may be made in pieces.
+/// Bytes of a cached buffer: the most that is copied at a time if a call may be divided into pieces.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Buffers kept for the next call; more than the threads that are in such a call at once.
+/// Buffers cached for later calls: more than the number of threads that are in such a call at once.
 const KEPT: usize = 16;
 
-/// The kernel's limit on a path, its end included.
+/// Longest path including its end, in bytes: the kernel's limit.
 const PATH_BYTES: usize = 4096;
 
 static FREE: [AtomicUsize; KEPT] = [const { AtomicUsize::new(0) }; KEPT];
 
-/// Whether the kernel's touches of far memory are answered with EFAULT: in sigbus and sigsegv mode.
+/// Whether the kernel gets EFAULT when it accesses absent far pages: in sigbus and sigsegv mode.
 #[inline]
 pub(crate) fn kernel_is_blind() -> bool {
     far::trap_signal().is_some()
 }
 
-/// Whether any of a range is far and the kernel blind.
+/// Whether any of a range is far and the kernel cannot access it.
 pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
-            // What is asked for may be cut by a border at most a few times.
+            // A range crosses at most a few borders between near and far.
             far::contains(range.start) || range.len() > PAGE && range.meets_far()
         })
 }
 
-/// Near memory of at least so many bytes, page-aligned, its contents arbitrary.
+/// Near memory of at least the requested size, page-aligned, with arbitrary contents.
 pub(crate) struct Buffer {
     addr: usize,
     len: usize,
 }
 
 impl Buffer {
-    /// `None` when the kernel has no memory.
+    /// Returns `None` if the kernel has no memory.
     pub(crate) fn new(len: usize) -> Option<Buffer> {
         let len = len.max(PIECE).checked_next_multiple_of(PAGE)?;
         if len == PIECE
@@ -69,28 +69,29 @@ impl Drop for Buffer {
         let keep =
             |kept: &AtomicUsize| kept.compare_exchange(0, self.addr, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if self.len != PIECE || !FREE.iter().any(keep) {
-            // SAFETY: a mapping made by `new` that nobody uses any more.
+            // SAFETY: a mapping made by `new` that no code uses any more.
             let _ = unsafe { kernel(libc::SYS_munmap, [self.addr, self.len, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// What goes back to the program when the call has returned.
+/// What is copied back to the program when the call has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Back {
     Nothing,
-    /// All of it, unless the call failed: the kernel then wrote nothing.
+    /// All of it, unless the call failed: then the kernel wrote nothing.
     Whole,
-    /// All of it, also when the call failed: the time that is left.
+    /// All of it, even if the call failed: the remaining time.
     Always,
-    /// As many elements of this size as the call answers. The others may have been changed meanwhile.
+    /// The call's result times this element size. Other threads may have changed the remaining elements meanwhile.
     Counted(usize),
-    /// What was found of each descriptor that was polled.
+    /// The result field of each polled descriptor.
     Found,
 }
 
-/// What a call is given in place of an argument: the argument itself where that is near (or null), or closed to the
-/// kernel's access, which then refuses it; else a copy. Given up, a copy that the kernel may have written to goes back.
+/// The value passed to a call in place of an argument. It is the argument itself if that is near or null, or if the
+/// program itself has no access to it, so that the kernel refuses it. Otherwise it is a copy. Dropping it copies back
+/// what the kernel may have written.
 pub(crate) struct Near<'a> {
     original: *mut u8,
     len: usize,
@@ -101,13 +102,13 @@ pub(crate) struct Near<'a> {
 
 impl Near<'_> {
     /// # Safety
-    /// `original` is null or valid for reading `len` bytes, and for writing them if they go back.
+    /// `original` is null or valid for reading `len` bytes, and for writing them if they are copied back.
     unsafe fn new(original: *mut u8, len: usize, back: Back) -> Self {
         let mut near = Near { original, len, copy: None, back, _of_the_call: PhantomData };
         if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
-                // SAFETY: the caller's promise; the buffer has room and is apart.
+                // SAFETY: the caller's promise. The buffer has room and does not overlap.
                 unsafe { copy::copy(original, buffer.pointer(), len) };
             }
         }
@@ -118,7 +119,7 @@ impl Near<'_> {
         self.copy.as_ref().map_or(self.original, Buffer::pointer).cast()
     }
 
-    /// Takes note of what the call answered: how much of the copy goes back.
+    /// Records the call's result, which determines how much of the copy is copied back.
     pub(crate) fn settle(&mut self, answer: i64) {
         match self.back {
             Back::Whole | Back::Counted(_) | Back::Found if answer < 0 => self.back = Back::Nothing,
@@ -133,7 +134,7 @@ impl Drop for Near<'_> {
         let Some(buffer) = &self.copy else { return };
         match self.back {
             Back::Nothing => {}
-            // SAFETY: as in `new`; the program's memory is still there after its own call.
+            // SAFETY: as in `new`. The program's memory still exists after its own call.
             Back::Found => unsafe { give_found(buffer.pointer().cast(), self.original.cast(), self.len) },
             // SAFETY: as above.
             _ => unsafe { copy::copy(buffer.pointer(), self.original, self.len) },
@@ -141,18 +142,19 @@ impl Drop for Near<'_> {
     }
 }
 
-/// Copies what was found of each descriptor, and nothing else: other threads may change the rest during the call.
+/// Copies the result field of each descriptor and nothing else: other threads may change the rest during the call.
 ///
 /// # Safety
-/// Both have `len` bytes, the second the program's.
+/// Both have `len` bytes. The second is the program's.
 unsafe fn give_found(from: *const pollfd, to: *mut pollfd, len: usize) {
     for index in 0..len / size_of::<pollfd>() {
-        // SAFETY: the caller's promise; fields are written through pointers, for the program's need not be aligned.
+        // SAFETY: the caller's promise. Fields are written through pointers, because the program's memory need not be
+        // aligned.
         unsafe { (&raw mut (*to.add(index)).revents).write_unaligned((*from.add(index)).revents) };
     }
 }
 
-/// An argument of an interposed call, as the kernel gets it.
+/// An argument of an interposed call, in the form that the kernel gets.
 pub(crate) trait Argument<T> {
     fn given(&self) -> T;
 }
@@ -175,7 +177,7 @@ impl<T> Argument<*const T> for Near<'_> {
     }
 }
 
-/// Whether the program left itself the access to read (or to write) all of a range, as far as that is far.
+/// Whether the program itself may read (or write) all far parts of a range.
 pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
     addr.checked_add(len).is_some_and(|end| far::open_until(addr, end, writes) == end)
 }
@@ -185,61 +187,61 @@ pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
-/// A structure that the call writes, and perhaps reads.
+/// A structure that the call writes and may also read.
 ///
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// A time that the call counts down, also when it is interrupted.
+/// A time that the call counts down, even if it is interrupted.
 ///
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
 }
 
-/// An array of which the call writes as many elements as it answers.
+/// An array in which the call writes as many elements as its result says.
 ///
 /// # Safety
 /// Null or valid for `count` elements.
 pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
 }
 
 /// `count` descriptors to be polled.
 ///
 /// # Safety
-/// Null or valid for so many.
+/// Null or valid for `count` descriptors.
 pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
 /// `len` bytes that the call reads.
 ///
 /// # Safety
-/// Null or valid for so many bytes.
+/// Null or valid for `len` bytes.
 pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
 /// `len` bytes that the call writes.
 ///
 /// # Safety
-/// Null or valid for so many bytes.
+/// Null or valid for `len` bytes.
 pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
@@ -248,7 +250,7 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
@@ -257,7 +259,7 @@ pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
@@ -266,22 +268,22 @@ pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
 }
 
-/// Bytes of a path and its end. One that is too long is too long by a byte: the kernel refuses it before it looks for the
-/// end.
+/// Bytes of a path including its end. For a path that is too long, one byte more than allowed: the kernel refuses it
+/// before it reads the end.
 ///
 /// # Safety
 /// Null or valid up to its end.
 unsafe fn text_len(text: *const c_char) -> usize {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { bytes_of_text(text, PATH_BYTES) }
 }
 
-/// Bytes of a far string and its end, at most `most` and one. 0 for one that is near, or runs into closed memory: the kernel
-/// gets that as it is, and says what is wrong with it.
+/// Bytes of a far string including its end, at most `most` plus one. Returns 0 for a near string, or for one that runs
+/// into memory that the program may not read: the kernel gets that one unchanged and returns the error.
 ///
 /// # Safety
 /// Near, or valid up to its end.
@@ -297,7 +299,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
             return 0;
         }
         let piece = (page_end - at).min(most - len);
-        // SAFETY: a page of the program's memory that it may read, or the caller's promise.
+        // SAFETY: a page that the program may read, or the caller's promise.
         let found = unsafe { libc::strnlen(at as *const c_char, piece) };
         len += found;
         if found < piece {
@@ -307,7 +309,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A set of signals to wait with, without the trap: a handler that runs meanwhile accesses far memory.
+/// A signal set to wait with that does not contain the trap: a handler that runs meanwhile accesses far memory.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,
@@ -317,17 +319,17 @@ impl Mask {
     /// # Safety
     /// Null or valid.
     pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
-        // SAFETY: zeroes are an empty set; a set that is there is valid.
+        // SAFETY: zeroes are an empty set, and a given set is valid.
         let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
         if let Some(trap) = far::trap_signal() {
-            // SAFETY: a set of ours, and a signal that there is.
+            // SAFETY: a set of ours, and a valid signal number.
             let removed = unsafe { libc::sigdelset(&raw mut set, trap) };
             debug_assert_eq!(removed, 0);
         }
         Mask { given, set }
     }
 
-    /// Nothing goes back.
+    /// Nothing is copied back.
     pub(crate) fn settle(&mut self, _answer: i64) {}
 }
 

@@ -1,9 +1,9 @@
-//! The program's own memory by way of the kernel: `process_vm_readv` and `process_vm_writev` with this process at both ends,
-//! and `/proc/self/mem`.
+//! The program's own memory accessed through the kernel: `process_vm_readv` and `process_vm_writev` within this
+//! process, and `/proc/self/mem`.
 //!
-//! Where the kernel is blind, near memory stands for far pieces of either end. A file of one's memory is not served: it
-//! answers EIO for pages that are away, and is short before them. In sigsegv mode it would read zeroes there, so it cannot
-//! be opened.
+//! Where the kernel cannot access far memory, near copies replace far pieces on both sides. A file of the process's own
+//! memory is not served: reads return EIO for absent pages, and are cut short before them. In sigsegv mode the file
+//! would show zeroes there, so it cannot be opened.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
@@ -23,7 +23,7 @@ fn refused(error: c_int) -> ssize_t {
 
 type Transfer = unsafe extern "C-unwind" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> ssize_t;
 
-/// One end of a transfer: a table of buffers, in this process if `is_here`.
+/// One side of a transfer: a table of buffers. `is_here` says that they are in this process.
 struct End {
     table: Vec<iovec>,
     is_here: bool,
@@ -36,7 +36,7 @@ impl End {
         if count == 0 {
             return End { table: Vec::new(), is_here };
         }
-        // SAFETY: passed on from the caller; only an empty table may be null.
+        // SAFETY: the caller keeps the same promise. Only an empty table may be null.
         let table = unsafe { std::slice::from_raw_parts(table, count as usize) }.to_vec();
         End { table, is_here }
     }
@@ -46,10 +46,10 @@ impl End {
     }
 }
 
-/// Moves bytes between this process and `process`, `writes` there or here.
+/// Moves bytes between this process and `process`. With `writes`, they go there, else they come here.
 ///
 /// # Safety
-/// The contract of process_vm_readv(2); `real` is a function of its type.
+/// The contract of process_vm_readv(2). `real` is a function of its type.
 unsafe fn transfer(
     real: &real::Real,
     process: pid_t,
@@ -75,7 +75,7 @@ unsafe fn transfer(
         (Err(error), _) | (_, Err(error)) => return refused(error),
     };
     let (near, far) = (here.buffers(), there.buffers());
-    // SAFETY: the caller's arguments, with near memory in place of what is far.
+    // SAFETY: the caller's arguments, with near memory in place of far.
     let answer =
         unsafe { call(process, near.as_ptr(), near.len() as c_ulong, far.as_ptr(), far.len() as c_ulong, flags) };
     if answer > 0 {
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_readv(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { transfer(&real::process_vm_readv, process, here, there, flags, false) }
 }
 
@@ -108,14 +108,14 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { transfer(&real::process_vm_writev, process, here, there, flags, true) }
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Whether a path is that of this process' memory where that reads as zeroes: in sigsegv mode. One that is still far runs
-/// into closed memory, and leads nowhere.
+/// Whether a path leads to this process's memory file in sigsegv mode, where it would show zeroes. A path that is still
+/// far is in memory that the program may not read, so it leads nowhere.
 ///
 /// # Safety
 /// Null, far, or a terminated text.
@@ -123,27 +123,27 @@ pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
     if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_named_so = name == b"mem" || name.ends_with(b"/mem");
     // SAFETY: as above.
     is_named_so && unsafe { place(dir, path) }.is_some_and(|place| is_own_memory(&place))
 }
 
-/// Where a path leads.
+/// The file that a path leads to.
 ///
 /// # Safety
 /// A terminated text.
 unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    // SAFETY: a near path; the descriptor gives no access to anything, and is closed below.
+    // SAFETY: a near path. The descriptor gives no access, and is closed below.
     let fd = unsafe { kernel(libc::SYS_openat, [dir as usize, near.pointer() as usize, flags, 0, 0, 0]) }.ok()?;
     let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut place = vec![0u8; 4096];
     let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
-    // SAFETY: a terminated path and a place of ours, and a descriptor of ours.
+    // SAFETY: a terminated path, a buffer of ours and a descriptor of ours.
     let len = unsafe {
         let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
         kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
@@ -159,7 +159,8 @@ fn is_own_memory(place: &[u8]) -> bool {
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The prototypes of the first four are variadic; the mode comes in the same register. The others are their checked variants.
+// The prototypes of the first four are variadic, and the mode comes in the same register. The others are their checked
+// variants.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]

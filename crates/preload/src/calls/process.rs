@@ -1,5 +1,5 @@
-//! What the kernel tells of the system and of processes, and the programs that are started: their arguments and
-//! environment are copied whole.
+//! Calls about the system and about processes, and calls that start programs, whose arguments and environment are
+//! copied as a whole.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -62,8 +62,7 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
 /// Strings in a list of pointers that ends with null.
 type List = *const *const c_char;
 
-/// A list of strings, near: as it is, or a copy of all of it. After a successful exec nobody gives the copy up, nor is
-/// there anything to give up.
+/// A near list of strings: the original, or a copy of all of it. After a successful exec, nothing remains to be freed.
 struct Strings {
     original: List,
     copy: Option<Buffer>,
@@ -77,7 +76,7 @@ impl Strings {
         if list.is_null() || !kernel_is_blind() {
             return strings;
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         let (count, bytes, far) = unsafe { measure(list) };
         let table = (count + 1) * size_of::<usize>();
         if !far {
@@ -96,14 +95,14 @@ impl Strings {
     }
 }
 
-/// Number of strings, their bytes with their ends, and whether any of it is far.
+/// The number of strings, their bytes including their ends, and whether any of it is far.
 ///
 /// # Safety
 /// A valid list.
 unsafe fn measure(list: List) -> (usize, usize, bool) {
     let (mut count, mut bytes, mut far) = (0, 0, false);
     loop {
-        // SAFETY: up to its end the list is valid.
+        // SAFETY: the list is valid up to its end.
         let place = unsafe { list.add(count) };
         far |= is_far(place.cast(), size_of::<usize>());
         // SAFETY: as above.
@@ -119,7 +118,7 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
 }
 
 /// # Safety
-/// `list` has `count` strings, `table` room for one pointer more, `bytes` for all strings.
+/// `list` has `count` strings. `table` has room for one pointer more, and `bytes` for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
     for index in 0..count {
         // SAFETY: the caller's promise.
@@ -135,7 +134,7 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that becomes another program, which is to have this one's limits.
+/// Makes a call that executes another program, which must get this one's limits.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -177,7 +176,7 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
 }
 
 unsafe extern "C" {
-    /// The C library's variable: the program may have set it to a list of its own.
+    /// The C library's variable. The program may have set it to its own list.
     static mut environ: List;
 }
 
@@ -193,8 +192,9 @@ unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_in
     unsafe { execvpe(path, arguments, environ) }
 }
 
-/// A child that shares its parent's memory until it executes must not be traced where the trap is a signal: at that signal
-/// it stops until the parent looks, which does not run meanwhile. So it ends here, and says why.
+/// A child that shares its parent's memory until it executes must not be traced in signal modes. It would stop at the
+/// trap's signal until its parent handles that, but the parent does not run meanwhile. So the child ends here with a
+/// message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -203,14 +203,14 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         say(format_args!(
             "hanare: a child that shares far memory cannot be traced where the trap is a signal; run debuggers with --mode thread\n"
         ));
-        // SAFETY: ends the child at once; its parent goes on.
+        // SAFETY: ends the child at once. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
     // SAFETY: the C library's function of this type, with the caller's arguments.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
-/// A call whose arguments only C can count.
+/// A call with a variable number of arguments, which only C can read.
 macro_rules! variadic {
     ($name:ident, $counted:ident) => {
         #[unsafe(naked)]
@@ -233,8 +233,8 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// The child shares this memory until it executes, with every signal blocked, so that it cannot trap: what it reads must
-/// be near, the attributes too.
+/// Until it executes, the child shares this memory with every signal blocked, so it cannot trap. All that it reads must
+/// be near, including the attributes.
 ///
 /// # Safety
 /// The contract of posix_spawn(3).
@@ -253,7 +253,7 @@ unsafe fn spawn(
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes this with signals blocked.
+        // The C library writes here with signals blocked.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
@@ -277,7 +277,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
 }
 
@@ -290,6 +290,6 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
 }

@@ -1,4 +1,4 @@
-//! Message queues, of POSIX and of System V.
+//! POSIX and System V message queues.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use super::near::{filled, filled_bytes, filled_elements, given, given_bytes, tex
 use super::wrap;
 
 wrap! {
-    // The C prototype is variadic; the further arguments come in the same registers.
+    // The C prototype is variadic. The further arguments come in the same registers.
     mq_open(name: *const c_char, flags: c_int, mode: mode_t, attributes: *const mq_attr) -> mqd_t {
         name = text(name), attributes = created_with(attributes, flags)
     }
@@ -49,16 +49,16 @@ wrap! {
     }
 }
 
-/// A System V message of `len` bytes lies behind its type.
+/// Bytes of a System V message of `len` bytes with its type in front.
 fn with_type(len: size_t) -> usize {
     len.saturating_add(size_of::<c_long>())
 }
 
-/// The attributes are an argument only where a queue is created.
+/// The attributes are an argument only if a queue is created.
 ///
 /// # Safety
-/// Null or valid, where a queue is created.
+/// Null or valid, if a queue is created.
 unsafe fn created_with<'a>(attributes: *const mq_attr, flags: c_int) -> super::near::Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { given(if flags & libc::O_CREAT != 0 { attributes } else { std::ptr::null() }) }
 }

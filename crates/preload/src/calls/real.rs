@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library (or of whoever interposes it behind us).
+/// A function of the C library, or of another library that interposes it after this one.
 pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -15,15 +15,15 @@ impl Real {
         Real { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Its address; `None` when this C library has none.
+    /// Its address; `None` if this C library does not have it.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let found = self.found.load(Ordering::Acquire);
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
-    /// Its address if it was looked up before. For calls that a forked child makes first, where a lookup may wait for a lock
-    /// that no thread of it will give back.
+    /// Its address if it was looked up before. For the first calls in a forked child, where a lookup may wait for a
+    /// lock that no thread of the child will release.
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
     }
@@ -49,7 +49,8 @@ macro_rules! reals {
             };
         )*
 
-        /// Looks all of them up. Before the engine starts: a fault must not be resolved with a symbol lookup.
+        /// Looks all of them up. This happens before the engine starts: resolving a fault must not need a symbol
+        /// lookup.
         pub(crate) fn resolve() {
             $( $name.look_up(); )*
         }

@@ -1,4 +1,4 @@
-//! Addresses and options of sockets, and descriptors in pairs.
+//! Addresses and options of sockets, and pairs of descriptors.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,12 +7,12 @@ use libc::{sockaddr, socklen_t};
 use super::near::{Near, filled, filled_bytes, given_bytes};
 use super::wrap;
 
-/// The address that a call fills: as much as `len` points to says there is room for.
+/// The address that a call fills. `len` points to the size of its buffer.
 ///
 /// # Safety
-/// `len` is null or valid, and `address` null or valid for so many bytes.
+/// `len` is null or valid. `address` is null or valid for that number of bytes.
 unsafe fn filled_address<'a, T>(address: *mut T, len: *const socklen_t) -> Near<'a> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { filled_bytes(address, if len.is_null() { 0 } else { len.read() as usize }) }
 }
 

@@ -1,8 +1,9 @@
-//! Calls that would keep pages of the program's: a pipe has references to what `vmsplice` gave it, a socket to what was sent
-//! with `MSG_ZEROCOPY`. A far page that leaves would give them other bytes: its frame is moved and used again. So a pipe gets
-//! copies of far pages, in every mode, and zero-copy sends are refused as the kernel refuses them for other sockets.
+//! Calls after which the kernel keeps references to the program's pages: a pipe to pages given by `vmsplice`, a socket
+//! to pages sent with `MSG_ZEROCOPY`. An evicted far page's frame is reused, so these references would show other
+//! bytes. Therefore a pipe gets copies of far pages in every mode, and zero-copy sends are refused in the way the
+//! kernel refuses them for other sockets.
 //!
-//! `splice`, `sendfile` and `copy_file_range` only have offsets in the program's memory.
+//! `splice`, `sendfile` and `copy_file_range` only take offsets from the program's memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -41,11 +42,11 @@ fn refused(error: c_int) -> ssize_t {
 
 // ---- pipes ----------------------------------------------------------------------------------------------------------
 
-/// The kernel's limit on the number of buffers.
+/// Most buffers of a call: the kernel's limit.
 pub(super) const BUFFERS_MAX: usize = 1024;
 
-/// A piece of the program's buffers that is far, and the near memory in its place, at the same offset in its page. The
-/// memory is never used for anything else: the pipe may have references to it for long.
+/// A far piece of the program's buffers, and the near memory in its place, at the same offset in its page. This memory
+/// is never reused: the pipe may keep references to it for a long time.
 struct Stand {
     far: *mut u8,
     near: *mut u8,
@@ -67,20 +68,20 @@ impl Drop for Stand {
     fn drop(&mut self) {
         let start = self.near as usize & !(PAGE - 1);
         let len = self.near as usize + self.len - start;
-        // SAFETY: the mapping made by `new`; the kernel keeps pages that a pipe has references to. It fails only for want of
-        // mappings, where it stays.
+        // SAFETY: the mapping made by `new`. The kernel keeps pages that a pipe has references to. The call fails only
+        // if there are no mappings left; then the memory stays mapped.
         let _ = unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
     }
 }
 
-/// A row of buffers in which near memory stands for what is far.
+/// A row of buffers in which near memory replaces far pieces.
 pub(super) struct Row {
     buffers: Vec<iovec>,
     stands: Vec<Stand>,
 }
 
 impl Row {
-    /// The first `most` bytes of a row, or up to what the program itself may not read (`writes`: write).
+    /// The first `most` bytes of a row, up to the first that the program itself may not read (with `writes`: write).
     pub(super) fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
         let mut row = Row { buffers: Vec::new(), stands: Vec::new() };
         let mut left = most;
@@ -107,7 +108,7 @@ impl Row {
         Ok(row)
     }
 
-    /// A row in which nothing stands for anything.
+    /// A row without replaced pieces.
     pub(super) fn of(buffers: &[iovec]) -> Row {
         Row { buffers: buffers.to_vec(), stands: Vec::new() }
     }
@@ -119,7 +120,7 @@ impl Row {
     fn stand_for(&mut self, far: usize, len: usize, writes: bool) -> Result<*mut u8, c_int> {
         let stand = Stand::new(far as *mut u8, len)?;
         if !writes {
-            // SAFETY: far memory that the program may read, and fresh memory apart from it.
+            // SAFETY: far memory that the program may read, and fresh memory that does not overlap it.
             unsafe { copy::copy(stand.far, stand.near, len) };
         }
         let near = stand.near;
@@ -127,7 +128,7 @@ impl Row {
         Ok(near)
     }
 
-    /// Takes what the kernel wrote, `came` bytes over the row, back to far memory.
+    /// Copies the first `came` bytes of the row, which the kernel wrote, back to far memory.
     pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
@@ -171,7 +172,7 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
     match Row::new(&table, pipe_bytes(fd), !gives) {
         Err(error) => refused(error),
         Ok(row) => {
-            // SAFETY: the row's buffers are near, or else the program's own.
+            // SAFETY: the row's buffers are near, or are the program's own.
             let answer = unsafe { call(fd, row.buffers.as_ptr(), row.buffers.len(), flags) };
             if !gives && answer > 0 {
                 row.take_back(answer as usize);
@@ -181,14 +182,14 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
     }
 }
 
-/// Whether a descriptor is written to; `None` when it cannot be used either way.
+/// Whether a descriptor is open for writing; `None` if it is open for neither direction.
 fn gives(fd: c_int) -> Option<bool> {
     // SAFETY: asks for a descriptor's flags.
     let flags = unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) }.ok()? as c_int;
     (flags & libc::O_PATH == 0).then_some(flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// The most that fits into a pipe, and so the most that one call moves; no pipe gets or gives a byte.
+/// The capacity of a pipe, which is the most that one call moves. Moves no byte.
 fn pipe_bytes(fd: c_int) -> usize {
     // SAFETY: asks for a pipe's size.
     unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0, 0, 0]) }.unwrap_or(1)
@@ -212,15 +213,15 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             return refused(libc::EOPNOTSUPP) as c_int;
         }
     }
-    // SAFETY: the contract of setsockopt(2); a near copy of the value where the kernel needs one.
+    // SAFETY: the contract of setsockopt(2), with a near copy of the value where the kernel needs one.
     unsafe {
         let value = given_bytes(value, len as usize);
         transmute::<*mut c_void, Call>(call)(fd, level, name, value.pointer(), len)
     }
 }
 
-/// Whether a send would keep the program's pages: a socket from outside the run may have the option. Such a send is refused
-/// with ENOBUFS, after which programs send without the flag.
+/// Whether a send would keep references to the program's pages. The option may be set on a socket from outside the run.
+/// Such a send is refused with ENOBUFS, after which programs send without the flag.
 #[inline]
 pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)

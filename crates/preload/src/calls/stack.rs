@@ -1,5 +1,5 @@
-//! Alternate signal stacks: the kernel writes a trap's frame there before any handler runs, so a far one is replaced by
-//! near memory of the same size for good. The program is told of the one it gave.
+//! Alternate signal stacks. The kernel writes a trap's frame there before any handler runs, so a far stack is replaced
+//! for good by near memory of the same size. The program still sees the stack that it gave.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -11,11 +11,11 @@ use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
 
-/// Most stacks replaced; the ones after fail with `ENOMEM`.
+/// Most stacks replaced. Further ones fail with `ENOMEM`.
 const STACKS_MAX: usize = 256;
 
 struct Replaced {
-    /// Where the program thinks it is; 0 for a free entry.
+    /// The address that the program gave; 0 for a free entry.
     far: AtomicUsize,
     near: AtomicUsize,
     len: AtomicUsize,
@@ -24,8 +24,8 @@ struct Replaced {
 static REPLACED: [Replaced; STACKS_MAX] =
     [const { Replaced { far: AtomicUsize::new(0), near: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; STACKS_MAX];
 
-/// The near memory for a far stack, the same each time it is given. A thread's stack is that thread's alone, so no two
-/// threads come here with the same.
+/// The near memory for a far stack, always the same for the same stack. A stack belongs to one thread, so no two
+/// threads call this with the same one.
 fn near_stack(far: usize, len: usize) -> Option<usize> {
     let known =
         |entry: &&Replaced| entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len;
@@ -70,7 +70,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     }
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
-    // SAFETY: null or a stack that is near, null or a place that is near.
+    // SAFETY: each pointer is null or near.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
         // SAFETY: filled by the call.

@@ -1,5 +1,5 @@
-//! The C library's streams read and write large blocks straight from and to the program's memory, by calls of their own
-//! that nothing here sees. Far blocks go through in near pieces.
+//! The C library's streams read and write large blocks directly from and to the program's memory, by system calls that
+//! are not interposed. Far blocks are therefore moved in near pieces.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -29,7 +29,7 @@ unsafe fn read_pieces(to: *mut c_void, total: usize, stream: *mut FILE, call: Bl
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller's promise; each piece lies in the block.
+    // SAFETY: the caller's promise. Each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -56,7 +56,7 @@ unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, cal
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller's promise; each piece lies in the block.
+    // SAFETY: the caller's promise. Each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -74,7 +74,7 @@ unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, cal
 }
 
 /// # Safety
-/// The contract of fread(3); `real` is a function of its type.
+/// The contract of fread(3). `real` is a function of its type.
 unsafe fn read_blocks(real: &Real, to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
     // SAFETY: the caller's promise.
@@ -88,7 +88,7 @@ unsafe fn read_blocks(real: &Real, to: *mut c_void, size: size_t, count: size_t,
 }
 
 /// # Safety
-/// The contract of fwrite(3); `real` is a function of its type.
+/// The contract of fwrite(3). `real` is a function of its type.
 unsafe fn write_blocks(real: &Real, from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
     // SAFETY: the caller's promise.
@@ -103,18 +103,18 @@ unsafe fn write_blocks(real: &Real, from: *mut c_void, size: size_t, count: size
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fread(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { read_blocks(&real::fread, to, size, count, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fread_unlocked(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { read_blocks(&real::fread_unlocked, to, size, count, stream) }
 }
 
 /// # Safety
-/// The contract of fread(3); `checked` ends the program when the block has no room.
+/// The contract of fread(3). `checked` ends the program if the block is too small.
 unsafe fn read_checked(
     real: &Real,
     checked: &Real,
@@ -125,7 +125,7 @@ unsafe fn read_checked(
     stream: *mut FILE,
 ) -> size_t {
     if size.checked_mul(count).is_some_and(|total| total <= room && is_far(to, total)) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the same promise.
         return unsafe { read_blocks(real, to, size, count, stream) };
     }
     let Some(call) = checked.get() else { return 0 };
@@ -141,7 +141,7 @@ unsafe extern "C-unwind" fn __fread_chk(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { read_checked(&real::fread, &real::__fread_chk, to, room, size, count, stream) }
 }
 
@@ -153,13 +153,13 @@ unsafe extern "C-unwind" fn __fread_unlocked_chk(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { read_checked(&real::fread_unlocked, &real::__fread_unlocked_chk, to, room, size, count, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fwrite(from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { write_blocks(&real::fwrite, from, size, count, stream) }
 }
 
@@ -170,12 +170,12 @@ unsafe extern "C-unwind" fn fwrite_unlocked(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { write_blocks(&real::fwrite_unlocked, from, size, count, stream) }
 }
 
 /// # Safety
-/// The contract of fputs(3); `real` is a function of its type, `blocks` one of fwrite's.
+/// The contract of fputs(3). `real` is a function of its type, `blocks` one of fwrite's.
 unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut FILE) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, *mut FILE) -> c_int;
     if super::near::kernel_is_blind() {
@@ -194,13 +194,13 @@ unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fputs(text: *const c_char, stream: *mut FILE) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { put_text(&real::fputs, &real::fwrite, text, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller keeps the same promise.
     unsafe { put_text(&real::fputs_unlocked, &real::fwrite_unlocked, text, stream) }
 }
 
@@ -213,7 +213,7 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
     // SAFETY: the contract of puts(3).
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: the C library's stream and a terminated string; both parts under the stream's lock.
+        // SAFETY: the C library's stream and a terminated string. Both parts are written under the stream's lock.
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
@@ -228,13 +228,13 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
-/// A far buffer is not used: the stream keeps its own, of its own size.
+/// A far buffer is not used: the stream keeps its own buffer.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: the C library's function of this type; a stream needs no buffer of the program's.
+    // SAFETY: the C library's function of this type. A stream needs no buffer from the program.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 

@@ -6,10 +6,10 @@ use libc::iovec;
 
 use super::near::is_far;
 
-/// The kernel's limit on the number of buffers.
+/// Most buffers of a call: the kernel's limit.
 const BUFFERS_MAX: usize = 1024;
 
-/// A place in the row.
+/// A position in the row.
 pub(crate) struct Vectors {
     next: *const iovec,
     left: usize,
@@ -19,13 +19,13 @@ pub(crate) struct Vectors {
 
 impl Vectors {
     /// # Safety
-    /// `vectors` is valid for `count` buffers that are valid while this lives.
+    /// `vectors` is valid for `count` buffers, which are valid while this lives.
     pub(crate) unsafe fn new(vectors: *const iovec, count: usize) -> Vectors {
         Vectors { next: vectors, left: count, passed: 0 }
     }
 
-    /// Bytes in all buffers, if the buffers or their table are (partly) far; `None` when they are near, or so that the
-    /// kernel refuses them.
+    /// Bytes in all buffers, if any buffer or the table is far. `None` if all are near, or if the kernel will refuse
+    /// the call.
     pub(crate) fn far_bytes(&self) -> Option<usize> {
         if self.left > BUFFERS_MAX {
             return None;
@@ -44,7 +44,7 @@ impl Vectors {
     /// How many of the next `len` bytes come before the first that the program itself may not read, or write.
     ///
     /// # Safety
-    /// The row has so many bytes left.
+    /// The row has `len` bytes left.
     pub(crate) unsafe fn open_bytes(&self, len: usize, writes: bool) -> usize {
         let (mut next, mut passed, mut open) = (self.next, self.passed, 0);
         while open < len {
@@ -64,10 +64,10 @@ impl Vectors {
         open
     }
 
-    /// Moves the next `len` bytes to or from near memory: `transfer(of the row, near, bytes)`.
+    /// Moves the next `len` bytes to or from near memory. Calls `transfer(of the row, near, bytes)` for each piece.
     ///
     /// # Safety
-    /// The row has so many bytes left, and `near` as many.
+    /// The row and `near` each have `len` bytes left.
     unsafe fn each(&mut self, near: *mut u8, len: usize, transfer: impl Fn(*mut u8, *mut u8, usize)) {
         let mut done = 0;
         while done < len && self.left > 0 {
@@ -91,18 +91,18 @@ impl Vectors {
     /// Copies the next `len` bytes out of the row.
     ///
     /// # Safety
-    /// The row has so many bytes left, and `to` room for them.
+    /// The row has `len` bytes left, and `to` has room for them.
     pub(crate) unsafe fn gather(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: passed on from the caller; the two are apart.
+        // SAFETY: the caller keeps the same promise. The two do not overlap.
         unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
     }
 
     /// Copies `len` bytes into the row.
     ///
     /// # Safety
-    /// The row has room for so many bytes, and `from` has them.
+    /// The row has room for `len` bytes, and `from` has them.
     pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
-        // SAFETY: passed on from the caller; the two are apart.
+        // SAFETY: the caller keeps the same promise. The two do not overlap.
         unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }
     }
 }

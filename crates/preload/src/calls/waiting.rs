@@ -1,4 +1,4 @@
-//! Waiting: for descriptors, times, children and signals.
+//! Calls that wait for descriptors, times, children or signals.
 
 use std::ffi::c_int;
 use std::ffi::c_ulong;
@@ -18,7 +18,7 @@ fn events(count: c_int) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// The kernel reads and writes whole words of the bits that were asked about.
+/// The kernel reads and writes whole words of the descriptor set.
 fn set_bytes(count: c_int) -> usize {
     let bits = c_ulong::BITS as usize;
     usize::try_from(count).unwrap_or(0).div_ceil(bits) * size_of::<c_ulong>()
@@ -113,7 +113,7 @@ wrap! {
     getentropy(to: *mut u8, len: size_t) -> c_int { to = filled_bytes(to, len) }
 }
 
-// `given_bytes` serves sets whose length the caller gives.
+// `given_bytes` handles sets whose length the caller gives.
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
@@ -121,7 +121,7 @@ wrap! {
 
 // ---- timers that call ------------------------------------------------------------------------------------------------
 
-/// `struct sigevent` with what it holds for SIGEV_THREAD.
+/// The part of `struct sigevent` that SIGEV_THREAD uses.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Event {
@@ -135,22 +135,23 @@ struct Event {
 
 const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
 
-/// What a timer calls.
+/// The function that a timer calls.
 struct Callback {
     function: unsafe extern "C" fn(usize),
     value: usize,
 }
 
-/// The C library calls back in a thread with every signal blocked, where an access to far memory could not trap.
+/// The C library calls back in a thread with every signal blocked, where an access to far memory could not trap. So
+/// this function unblocks the trap first.
 unsafe extern "C" fn call_back(callback: usize) {
     crate::signals::unblock_trap();
-    // SAFETY: made by `timer_create` for this, and kept for good.
+    // SAFETY: `timer_create` made it for this call, and it is never freed.
     let callback = unsafe { &*(callback as *const Callback) };
     // SAFETY: the program's function with its value.
     unsafe { (callback.function)(callback.value) }
 }
 
-/// A timer that calls keeps some bytes for good: the C library may call after the timer was deleted.
+/// A timer with a callback keeps some bytes for good: the C library may call back after the timer was deleted.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;
@@ -164,7 +165,7 @@ unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, ti
         // SAFETY: the caller's arguments.
         return unsafe { call(clock, event, timer) };
     }
-    // SAFETY: the contract of timer_create(2): a valid event, and a place for the timer.
+    // SAFETY: the contract of timer_create(2): a valid event, and a variable for the timer.
     let (mut event, mut near) = unsafe { (event.read_unaligned(), filled(timer)) };
     if let (libc::SIGEV_THREAD, Some(function)) = (event.notify, event.function) {
         event.value = Box::into_raw(Box::new(Callback { function, value: event.value })) as usize;

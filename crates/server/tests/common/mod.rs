@@ -1,4 +1,4 @@
-//! A server in this process, on addresses of its own, and what the tests ask of its clients.
+//! A server in this process, on addresses of its own, and helpers for its clients.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
 
 use std::io::IoSlice;
@@ -13,7 +13,7 @@ use hanare_wire::{
 };
 use tempfile::TempDir;
 
-/// Far longer than anything here takes, and far shorter than a hang.
+/// Far longer than anything here takes, and shorter than any patience with a hang.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
@@ -51,7 +51,7 @@ impl TestServer {
         fetch_status(&self.unix, None, SOON).expect("a status")
     }
 
-    /// Waits until the status is as wished; a connection's end reaches the server a little later.
+    /// Waits until the status is as wished. The server notices a connection's end a little later.
     pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + SOON;
         loop {
@@ -112,7 +112,7 @@ impl Client {
         self.receive(offset, len)
     }
 
-    /// Receives the reply to the oldest request, which was for this range.
+    /// Receives the reply to the oldest request, which asked for this range.
     pub fn receive(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
         let reply = self.replies.try_header(Wait::Block { timeout: SOON })?.expect("a reply in time");
         assert_eq!((reply.offset, reply.len), (offset, len));
@@ -140,7 +140,7 @@ impl Client {
     }
 }
 
-/// A page whose every word tells where it belongs and which writing it is from.
+/// A page in which every word encodes the page's place and the number of the write.
 pub fn page(place: u64, version: u64) -> Vec<u8> {
     (0..512u64).flat_map(|word| (place << 40 | version << 16 | word).to_le_bytes()).collect()
 }

@@ -1,4 +1,4 @@
-//! Every combination that is to be run, over several seeds, as many at once as there are processors.
+//! Runs every combination of the settings over several seeds, in parallel on all processors.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,12 +11,12 @@ use super::network::Network;
 use super::run::{Outcome, RunError, Stepping, run};
 use super::schedule::Info;
 
-/// What ran in one cell.
+/// One combination of settings.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The network.
     pub network: Network,
-    /// Clocks of a remote access, a level.
+    /// Clocks of a remote access, for each level of the tree.
     pub remote_cost_clk: u32,
     /// The replacement method.
     pub replacement: Replacement,
@@ -24,17 +24,17 @@ pub struct Cell {
     pub scheduler: &'static Info,
 }
 
-/// What came of a cell, over its seeds.
+/// The results of a cell over its seeds.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The cell.
     pub cell: Cell,
-    /// What came of each seed.
+    /// The outcome of each seed.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Row {
-    /// The mean of something over the seeds.
+    /// The mean of a figure over the seeds.
     #[must_use]
     pub fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
@@ -72,14 +72,14 @@ pub fn cells(config: &Config) -> Vec<Cell> {
     cells
 }
 
-/// Told now and then what part of all is done, from 0 to 1; false stops everything.
-pub type Pulse<'a> = &'a (dyn Fn(f64) -> bool + Sync);
+/// Receives the part done, from 0 to 1, now and then. Returning false stops all runs.
+pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 
-/// Runs all cells of a configuration that was [checked](Config::check), `jobs` runs at a time.
+/// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted it.
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run_all(config: &Config, jobs: usize, pulse: Pulse<'_>) -> Result<Vec<Row>, RunError> {
+pub fn run_all(config: &Config, jobs: usize, progress: Progress<'_>) -> Result<Vec<Row>, RunError> {
     let cells = cells(config);
     let (seeds, total) = (config.seeds as usize, cells.len() * config.seeds as usize);
     let next = AtomicUsize::new(0);
@@ -89,15 +89,15 @@ pub fn run_all(config: &Config, jobs: usize, pulse: Pulse<'_>) -> Result<Vec<Row
         loop {
             let index = next.fetch_add(1, Relaxed);
             let Some(cell) = cells.get(index / seeds) else { return };
-            let told = |part: f64| {
+            let report = |part: f64| {
                 let mut done = lock();
                 done.1[index] = part;
                 let sum: f64 = done.1.iter().sum();
                 drop(done);
-                pulse(sum / total as f64)
+                progress(sum / total as f64)
             };
             let seed = (index % seeds) as u64 + 1;
-            let outcome = run(&cell.model(config), cell.scheduler, &cell.replacement, seed, Stepping::Events, &told);
+            let outcome = run(&cell.model(config), cell.scheduler, &cell.replacement, seed, Stepping::Events, &report);
             if outcome.is_err() {
                 next.store(total, Relaxed);
             }

@@ -1,4 +1,4 @@
-//! The results as one HTML page that needs nothing else: the paper's Figure 1, a panel for each remote cost, and the table.
+//! The results as one self-contained HTML page: the paper's Figure 1, a panel for each remote cost, and the table.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ const LEFT: f64 = 74.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
 const LEGEND: f64 = 260.0;
-/// Height of a line of the legend.
+/// Height of a line of the legend, in pixels.
 const LINE: f64 = 20.0;
-/// How far apart the marks of two networks are over one scheduler.
+/// Distance between the marks of two networks over one scheduler, in pixels.
 const APART: f64 = 16.0;
 
-/// A page of these rows. `note` stands above the figures.
+/// A page with these rows. `note` stands above the figures.
 #[must_use]
 pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     let title = escape(title);
@@ -37,7 +37,7 @@ pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     html
 }
 
-/// The different values of something, in the order of the rows.
+/// The distinct values of a figure, in the order of the rows.
 fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for value in rows.iter().map(of) {
@@ -63,7 +63,7 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     let step = (WIDTH - LEFT - LEGEND) / schedulers.len().max(1) as f64;
     let x = |name: &str| LEFT + step * (schedulers.iter().position(|s| *s == name).unwrap_or(0) as f64 + 0.5);
     let lines = distinct(&owned, series);
-    // Side by side, lest the bars of one network hide those of another.
+    // Side by side, so that the bars of one network do not cover those of another.
     let apart = APART.min(step / (networks.len() + 1) as f64);
     let aside = |network: usize| apart * (network as f64 - (networks.len() as f64 - 1.0) / 2.0);
     let height = HEIGHT.max(TOP + LINE * (lines.len() + 2) as f64);
@@ -83,7 +83,7 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     }
     if rows.iter().any(|row| paper::rate(&row.cell).is_some()) {
         let network = networks.iter().position(|name| name == paper::NETWORK).unwrap_or(0);
-        // Beside the mark, lest it be hidden.
+        // Beside the mark, so that nothing covers it.
         papers(html, rows, lines.len(), &|name| x(name) + aside(network) - apart * 0.6);
     }
     html.push_str("</svg>\n");

@@ -1,24 +1,25 @@
-//! What the paper concludes from its figures (paper 5, section 4), and what we do of our scheduler, judged on results.
+//! The conclusions that the paper draws from its figures (paper 5, section 4) and ours about our scheduler, checked
+//! against results.
 //!
-//! Cells are compared seed by seed, since the same seed has the same order of arrival in all of them. A difference whose mean
-//! is within one standard error of 0 is a tie: more seeds could turn it either way.
+//! Cells are compared seed by seed, because the same seed gives the same order of arrival in all of them. A difference
+//! whose mean is within one standard error of 0 is a tie: more seeds could decide it either way.
 
 use super::cells::Row;
 use super::run::Outcome;
 
-/// What the figures say of a claim, or of one of its cases.
+/// The result of a claim, or of one of its cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It holds.
     Holds,
-    /// The difference is too small to tell.
+    /// The difference is too small to decide.
     Tied,
     /// It does not hold.
     Fails,
 }
 
 impl Verdict {
-    /// As it is shown.
+    /// The word for it in the output.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -32,13 +33,13 @@ impl Verdict {
 /// One comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Where: network, remote cost and what else tells it from others.
+    /// Where: network, remote cost and what else distinguishes this case.
     pub place: String,
-    /// By how many points the claim is met, mean over the seeds; below 0 it is not.
+    /// Points by which the claim is met, mean over the seeds. Below 0 it is not met.
     pub margin_points: f64,
     /// Standard error of that mean; 0 for one seed.
     pub error_points: f64,
-    /// What this comes to.
+    /// The verdict on this case.
     pub verdict: Verdict,
 }
 
@@ -47,14 +48,14 @@ pub struct Case {
 pub struct Claim {
     /// What is claimed.
     pub text: &'static str,
-    /// Whether a tie meets it.
+    /// Whether a tie is enough to meet it.
     pub tie_is_enough: bool,
-    /// Where it could be judged; never empty.
+    /// The cases in which it could be judged. Never empty.
     pub cases: Vec<Case>,
 }
 
 impl Claim {
-    /// One case against it is enough.
+    /// The verdict on the claim. One case against it is enough.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let any = |verdict| self.count(verdict) > 0;
@@ -65,19 +66,19 @@ impl Claim {
         }
     }
 
-    /// How many cases come to this.
+    /// How many cases have this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.cases.iter().filter(|case| case.verdict == verdict).count()
     }
 
-    /// The case that speaks least for it.
+    /// The case with the smallest margin.
     #[must_use]
     pub fn least(&self) -> Option<&Case> {
         self.cases.iter().min_by(|a, b| a.margin_points.total_cmp(&b.margin_points))
     }
 
-    /// All of it in one line.
+    /// The claim and its verdict in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let (held, tied) = (self.count(Verdict::Holds), self.count(Verdict::Tied));
@@ -92,7 +93,7 @@ impl Claim {
     }
 }
 
-/// All claims that these rows have figures for.
+/// All claims for which these rows have figures.
 #[must_use]
 pub fn claims(rows: &[Row]) -> Vec<Claim> {
     let all = [
@@ -106,7 +107,7 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
     claims.filter(|claim| !claim.cases.is_empty()).collect()
 }
 
-/// What tells a row's cell from others: network, remote cost, replacement, scheduler.
+/// What distinguishes a row's cell from others: network, remote cost, replacement, scheduler.
 fn place(row: &Row, replacement: bool, scheduler: bool) -> String {
     let mut place = format!("{}, {} clk", row.cell.network, row.cell.remote_cost_clk);
     if replacement {
@@ -118,7 +119,7 @@ fn place(row: &Row, replacement: bool, scheduler: bool) -> String {
     place
 }
 
-/// What each seed says, one value for each, as a case.
+/// A case made of one value for each seed.
 fn case(place: String, points: &[f64]) -> Case {
     let count = points.len().max(1) as f64;
     let mean = points.iter().sum::<f64>() / count;
@@ -132,13 +133,13 @@ fn case(place: String, points: &[f64]) -> Case {
     Case { place, margin_points: mean, error_points: error, verdict }
 }
 
-/// How many points one row is above another, for each seed.
+/// The points by which one row is above another, for each seed.
 fn above(a: &Row, b: &Row) -> Vec<f64> {
     let rate = |outcome: &Outcome| outcome.effective_percent;
     a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| rate(a) - rate(b)).collect()
 }
 
-/// The row that differs from this one by replacement and scheduler only.
+/// The row that differs from this one only by replacement and scheduler.
 fn beside<'a>(rows: &'a [Row], row: &Row, replacement: &str, scheduler: &str) -> Option<&'a Row> {
     rows.iter().find(|other| {
         same_machine(other, row)
@@ -183,7 +184,7 @@ fn best(rows: &[Row]) -> Vec<Case> {
     pairs.map(|(row, rival)| case(place(row, true, false), &above(row, rival))).collect()
 }
 
-/// How far the highest is above the lowest of the paper's schedulers under method 3, for each seed.
+/// The difference between the highest and the lowest of the paper's schedulers under method 3, for each seed.
 fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
     let mut mine: Vec<&Row> = rivals(rows, like).chain([like]).collect();
     mine.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
@@ -191,7 +192,7 @@ fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
 }
 
 fn gaps(rows: &[Row]) -> Vec<Case> {
-    // One row stands for all schedulers of its network and cost.
+    // One row represents all schedulers of its network and cost.
     let of_algo4 = || rows.iter().filter(|row| of(row, "kind", "algo4") && rivals(rows, row).next().is_some());
     let mut cases = Vec::new();
     for cheap in of_algo4() {
@@ -257,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_difference_within_one_standard_error_is_a_tie() {
-        // Differences of 1, 2 and 3 points: 2 ± 0.58. Seed by seed: the rates themselves are far apart.
+        // The differences are 1, 2 and 3 points: 2 ± 0.58. The comparison is seed by seed, since the rates themselves
+        // differ much more.
         let with = |shift: f64| {
             judged(&[
                 row("4", 1, "lru", "algo0", &[10.0, 40.0, 90.0]),

@@ -1,27 +1,27 @@
-//! The clock-by-clock engine: every thread executes, or does not, in every clock. Too slow to use and too simple to be
-//! wrong: the oracle of the event-skipping one.
+//! The clock-by-clock engine: in every clock, each thread either executes or does not. It is too slow for use and too
+//! simple to be wrong. The tests compare the event-skipping engine with it.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::state::{Moment, NONE, State};
-use super::world::{Fault, Watch, World};
+use super::world::{Fault, History, World};
 
-/// Remembers what every thread did.
+/// The history of every thread.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// The last effective clock of each touch, by thread and page.
-    touches: HashMap<(u32, u32), u64>,
+    /// The last effective clock of each reference, by thread and page.
+    references: HashMap<(u32, u32), u64>,
     /// The last clock of each write.
     writes: HashMap<(u32, u32), u64>,
 }
 
-impl Watch for Log {
+impl History for Log {
     fn last(&self, _: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> Option<u64> {
-        self.touches.get(&(thread, index)).copied().filter(|last| range.contains(last))
+        self.references.get(&(thread, index)).copied().filter(|last| range.contains(last))
     }
 
-    fn touched(&self, state: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> bool {
+    fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> bool {
         self.last(state, thread, index, range).is_some()
     }
 
@@ -74,7 +74,7 @@ impl Log {
         let keep = world.keep_clk();
         let found = &mut world.state.threads[thread as usize];
         let reference = found.references.at(at);
-        self.touches.insert((thread, reference.page), at);
+        self.references.insert((thread, reference.page), at);
         if reference.write {
             self.writes.insert((thread, reference.page), now.clock);
         }

@@ -1,4 +1,5 @@
-//! The settings of a simulation as a user writes them: a TOML file over the shipped one, and single settings over both.
+//! The settings of a simulation as a user writes them. A user's TOML file overrides the shipped one, and single
+//! settings override both.
 
 mod settings;
 
@@ -18,16 +19,16 @@ use super::schedule::Info;
 /// The shipped file: every setting with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// Most processes, threads and pages of all processes, and frames of all memories, that are simulated.
+/// Limit on the processes, on the threads and pages of all processes, and on the frames of all memories.
 const PROCESSES_MAX: u64 = 1 << 13;
 const THREADS_MAX: u64 = 1 << 16;
 const ALL_PAGES_MAX: u64 = 1 << 23;
 const FRAMES_MAX: u64 = 1 << 26;
 
-/// Reads a file that a setting names: its text, or why it cannot be read.
+/// Reads a file that a setting names. Returns its text, or why it cannot be read.
 pub type Loader<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
-/// What is to be simulated.
+/// The settings of all simulations to run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Networks.
@@ -36,21 +37,21 @@ pub struct Config {
     pub schedulers: Vec<&'static Info>,
     /// Replacement methods.
     pub replacements: Vec<Replacement>,
-    /// Clocks of a remote access, a level.
+    /// Clocks of a remote access, for each level of the tree.
     pub remote_costs: Vec<u32>,
-    /// Runs of each cell, with the seeds from 1 on.
+    /// Runs of each cell, with seeds from 1 on.
     pub seeds: u32,
-    /// All other settings; its network and remote cost are those of a cell.
+    /// All other settings. Each cell sets its network and remote cost.
     pub model: Model,
-    /// The file that the user gave, and the line of each group of processes in it.
+    /// The file that the user gave, and the line of each of its process groups.
     file: Option<String>,
     group_lines: Vec<usize>,
 }
 
-/// A setting that cannot be: what, and where.
+/// A setting that was refused, and where it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
-    /// The file and, where one line is to blame, the line.
+    /// The file and, if one line is at fault, that line.
     place: Option<(String, Option<usize>)>,
     what: String,
 }
@@ -68,10 +69,10 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Default for Config {
-    /// The shipped file.
+    /// The settings of the shipped file.
     fn default() -> Self {
         let mut config = Self::blank();
-        // The shipped file is read by a test; were it damaged, the checks before a run would refuse what is left out.
+        // A test reads the shipped file. If it were damaged, the checks before a run would refuse the missing settings.
         if let Ok(document) = DeTable::parse(DEFAULT) {
             let _ = config.take(document.get_ref(), "", DEFAULT, &|_| Err(String::new()));
         }
@@ -130,11 +131,11 @@ impl Config {
         }
     }
 
-    /// The defaults with the settings of this file over them.
+    /// The defaults, overridden by the settings of this file.
     ///
     /// # Errors
-    /// It is no TOML, or a setting is unknown or takes no such value; the message has the file, the line, and what is
-    /// valid.
+    /// The text is not TOML, or a setting is unknown or does not take its value. The message names the file, the line,
+    /// and what is valid.
     pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         let document = DeTable::parse(text).map_err(|error| {
@@ -146,10 +147,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets one setting, such as `costs.disk_clk`, to a value as the file would have it; quotes may be left out.
+    /// Sets one setting, such as `costs.disk_clk`. The value is written as in the file; quotes may be left out.
     ///
     /// # Errors
-    /// There is no such setting or it takes no such value; the message says what is valid.
+    /// The setting is unknown or does not take the value. The message says what is valid.
     pub fn set(&mut self, key: &str, value: &str, load: Loader<'_>) -> Result<(), ConfigError> {
         let bare = |what| ConfigError { place: None, what };
         let line = format!("value = {value}");
@@ -170,7 +171,7 @@ impl Config {
         (setting.set)(self, given, load).map_err(|more| match more {
             Some(more) => format!("{key}: {more}"),
             None => {
-                // Of a list the item that alone would be refused too, if there is one.
+                // If the value is a list: the item that would be refused by itself, if there is one.
                 let refused = |item: &&Given<'_>| (setting.set)(&mut self.clone(), item, load) == Err(None);
                 let blamed = given.items().iter().find(refused).unwrap_or(given);
                 format!("{key} cannot be {blamed}; it takes {}", setting.takes)
@@ -240,10 +241,11 @@ impl Config {
         Ok(())
     }
 
-    /// Checks what no setting can be checked for alone.
+    /// Checks the settings against each other.
     ///
     /// # Errors
-    /// Something is impossible: more processors asked than there are, no pages, or more of anything than is simulated.
+    /// The settings are impossible together: more processors asked for than there are, no pages, or more of anything
+    /// than the simulation takes.
     pub fn check(&self) -> Result<(), ConfigError> {
         let groups = &self.model.processes;
         if groups.is_empty() {
@@ -346,7 +348,7 @@ mod tests {
         let mut all = keys();
         all.sort_unstable();
         assert_eq!(given, all);
-        // `default` drops errors; here they count.
+        // `default` drops errors. This test does not.
         Config::blank().take(document.get_ref(), "", DEFAULT, &|_| Err(String::new())).unwrap();
         let config = Config::default();
         config.check().unwrap();
@@ -404,7 +406,7 @@ mod tests {
             ("[[process]]\nprocessors = 4\nthreads = 3", &["line 3", "'threads'", "processors, count"]),
             ("[[process]]\nprocessors = 4\n\n[[process]]\ncount = 2", &["line 4", "no processors"]),
             ("[[process]]\nprocessors = 5000", &["line 2", "cannot be 5000", "1 to 4096"]),
-            // What only shows with everything known.
+            // Errors that show only once all settings are known.
             ("[[process]]\nshared_pages = 1\nprocessors = 32", &["a.toml, line 3", "asks for 32", "network 16 has 16"]),
             ("[[process]]\nprocessors = 2", &["a.toml, line 2", "no pages"]),
             ("[references]\nprivate = 'file:three'", &["three has 3 weights for 30 pages"]),

@@ -1,4 +1,4 @@
-//! Numbers drawn from a seed, by place rather than in sequence: who asks first changes nothing.
+//! Random numbers from a seed, by place rather than in sequence, so that the order of requests changes nothing.
 
 /// Mixes a word (the finisher of SplitMix64).
 pub(crate) const fn mix(mut x: u64) -> u64 {
@@ -7,13 +7,13 @@ pub(crate) const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number that a seed has at this place.
+/// The number at this place of a seed's numbers.
 pub(crate) const fn at(seed: u64, a: u64, b: u64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     mix(mix(mix(seed.wrapping_add(STEP)) ^ a.wrapping_mul(STEP)).wrapping_add(b.wrapping_mul(STEP)))
 }
 
-/// Draws in sequence.
+/// Random numbers in sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     seed: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    /// The draws of one stream of a seed.
+    /// The numbers of one stream of a seed.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self { seed, stream, count: 0 }
     }
@@ -34,7 +34,7 @@ impl Draw {
         (((x >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Puts these in an order drawn at random.
+    /// Shuffles the items at random.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u32 + 1) as usize);

@@ -1,25 +1,25 @@
-//! The event-skipping engine: from one fault or synchronisation to the next.
+//! The event-skipping engine: it goes from one fault or synchronisation to the next.
 //!
-//! What a thread has in its cluster's memory changes only by its own faults, so its next fault is known from its reference
-//! string alone. What it touched meanwhile is worked out when a policy has to be told.
+//! A thread's pages in its cluster's memory change only by its own faults, so its next fault follows from its reference
+//! string alone. The references in between are worked out when a policy needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::state::{Moment, NONE, State};
-use super::world::{Fault, Watch, World, clock_of};
+use super::world::{Fault, History, World, clock_of};
 
-/// Knows the past from the reference strings and from when each thread executed.
+/// Derives the past from the reference strings and from the intervals in which each thread executed.
 #[derive(Debug)]
 pub(super) struct FromStrings;
 
-impl Watch for FromStrings {
+impl History for FromStrings {
     fn last(&self, state: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> Option<u64> {
         state.threads[thread as usize].references.last(index, range)
     }
 
-    fn touched(&self, state: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> bool {
+    fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: Range<u64>) -> bool {
         let next = state.threads[thread as usize].references.next(index, range.start);
         next.is_some_and(|next| range.contains(&next))
     }
@@ -30,26 +30,26 @@ impl Watch for FromStrings {
         let Some(last) = thread.references.last_write(index, done.saturating_sub(clocks)..done) else { return false };
         let clock = match last.checked_sub(thread.effective) {
             Some(after) => Some(thread.since + after),
-            None => thread.recent.iter().rev().find_map(|stretch| clock_of(stretch, last)),
+            None => thread.recent.iter().rev().find_map(|interval| clock_of(interval, last)),
         };
-        // One that no stretch knows any more was before the oldest that is kept.
+        // A reference outside all intervals is older than the oldest one kept.
         clock.is_some_and(|clock| clock + clocks > now.clock)
     }
 }
 
-/// What a thread comes to next.
+/// The next event of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
-    /// A page that is absent, or a write that may have to wait.
-    Touch,
+    /// A reference to an absent page, or a write that may have to wait.
+    Access,
     /// A synchronisation, at the end of the clock.
     Sync,
 }
 
-/// One event: clusters take turns within a clock, from the left.
+/// One event. Clusters take turns within a clock, from the left.
 type Event = Reverse<(u64, u32, Next)>;
 
-/// An absent page of a thread's table and the effective clock at which it is touched next.
+/// An absent page of a thread's table, and the effective clock of the next reference to it.
 type Absent = Reverse<(u64, u32)>;
 
 /// The events of one quantum.
@@ -81,13 +81,13 @@ impl Engine {
         while let Some(Reverse((clock, cluster, next))) = self.events.pop() {
             let now = Moment { clock, cluster };
             match next {
-                Next::Touch => self.touch(world, now, end),
+                Next::Access => self.access(world, now, end),
                 Next::Sync => self.sync(world, now, end, seed),
             }
         }
     }
 
-    /// Plans what the thread on a cluster comes to next.
+    /// Plans the next event of the thread on a cluster.
     fn plan(&mut self, world: &World<'_>, cluster: u32, end: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];
@@ -97,23 +97,23 @@ impl Engine {
             0 => u64::MAX,
             every => (from / every + 1) * every,
         };
-        let mut touch = absent;
+        let mut access = absent;
         if world.model.writers_wait {
             let shared = world.state.processes[thread.process as usize].shared_pages;
-            let last = touch.min(sync).min(from + end.saturating_sub(thread.since));
+            let last = access.min(sync).min(from + end.saturating_sub(thread.since));
             let waits = |at: &u64| {
                 let reference = thread.references.at(*at);
                 reference.write && reference.page < shared && thread.paid != at + 1
             };
-            touch = (from..last).find(waits).unwrap_or(touch);
+            access = (from..last).find(waits).unwrap_or(access);
         }
-        let (after, next) = if touch < sync { (touch - from, Next::Touch) } else { (sync - from - 1, Next::Sync) };
+        let (after, next) = if access < sync { (access - from, Next::Access) } else { (sync - from - 1, Next::Sync) };
         if let Some(clock) = thread.since.checked_add(after).filter(|clock| *clock < end) {
             self.events.push(Reverse((clock, cluster, next)));
         }
     }
 
-    fn touch(&mut self, world: &mut World<'_>, now: Moment, end: u64) {
+    fn access(&mut self, world: &mut World<'_>, now: Moment, end: u64) {
         let cluster = now.cluster as usize;
         let Some(runner) = &world.runners[cluster] else { return };
         let keep = world.keep_clk();
@@ -140,7 +140,7 @@ impl Engine {
         self.plan(world, now.cluster, end);
     }
 
-    /// The thread goes on at a later clock.
+    /// Lets the thread go on at a later clock.
     fn hold(&self, world: &mut World<'_>, now: Moment, clock: u64) {
         if let Some(runner) = &world.runners[now.cluster as usize] {
             world.state.threads[runner.thread as usize].since = clock;
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Pages of the thread's own that its fault replaced are absent from here on.
+    /// Marks the pages of the thread's own table that its fault replaced as absent.
     fn take_lost(&mut self, world: &mut World<'_>, cluster: u32, at: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];
@@ -189,7 +189,7 @@ mod tests {
     use crate::cluster::references::{References, Table};
     use crate::cluster::schedule::Info;
 
-    /// The misses of a string under LRU as the textbook has it: a stack, gone through at every reference.
+    /// The misses of a string under textbook LRU: a stack that is searched at every reference.
     fn textbook(table: &Table, clocks: u64, frames: usize) -> u64 {
         let references = References::new(table, 5, 0);
         let (mut stack, mut misses): (Vec<u32>, u64) = (Vec::new(), 0);
@@ -235,7 +235,7 @@ mod tests {
             let thread = &world.state.threads[0];
             let misses = world.counts.first_touches + world.counts.disk_reads;
             assert!(world.counts.disk_reads > 300, "{:?}", world.counts);
-            // One more may have been missed in the end, and be waited for.
+            // At the end, one more page may have been missed whose wait is not over.
             let expected = textbook(&tables[0], thread.effective, frames as usize);
             assert!(misses == expected || misses == expected + 1, "{misses} misses, the textbook has {expected}");
         }

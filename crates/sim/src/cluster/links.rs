@@ -1,9 +1,10 @@
-//! Links of the network that one transfer keeps busy for another: an option, since the paper ignores it (3.1).
+//! Links of the network that are busy during a transfer, so that other transfers wait. This is an option: the paper
+//! ignores it (3.1).
 
 use super::model::Model;
 use super::network::Network;
 
-/// When each link is free again: a node's link to its parent, for each level below the root.
+/// The clock at which each link is free again. Each node below the root has a link to its parent.
 #[derive(Debug)]
 pub(super) struct Links {
     busy_clk: u64,
@@ -17,8 +18,8 @@ impl Links {
         Self { busy_clk, free: (0..levels).map(|level| vec![0; network.nodes(level) as usize]).collect() }
     }
 
-    /// A page goes from one cluster to another at `clock`: how long it waits for its way to be free. It takes all links of
-    /// its way at once.
+    /// Moves a page from one cluster to another at `clock`. It needs all links of its way at once. Returns how long it
+    /// waits until all are free.
     pub(super) fn transfer(&mut self, network: &Network, from: u32, to: u32, clock: u64) -> u64 {
         let levels = network.levels(from, to).min(self.free.len() as u32);
         let way: Vec<(usize, usize)> = (0..levels)
@@ -42,7 +43,7 @@ mod tests {
         let mut links = Links { busy_clk: 50, free: vec![vec![0; 4], vec![0; 2]] };
         assert_eq!(links.transfer(&network, 0, 1, 1000), 0);
         assert_eq!(links.transfer(&network, 2, 3, 1000), 0);
-        // From 0 to 2 passes four links, of which two are busy until 1050.
+        // A transfer from 0 to 2 passes four links. Two of them are busy until 1050.
         assert_eq!(links.transfer(&network, 0, 2, 1010), 40);
         assert_eq!(links.transfer(&network, 3, 1, 1060), 40);
         assert_eq!(links.transfer(&network, 0, 1, 2000), 0);

@@ -1,7 +1,7 @@
-//! The memory of one cluster: which pages it holds, and which one leaves.
+//! The memory of one cluster: which pages it holds, and which page leaves next.
 //!
-//! Pages are given numbers of this memory's own while they are in it and for as long as its policy may remember them, so
-//! that the state of a policy is that of one memory and not of the whole machine.
+//! A page has a number of this memory's own while the memory holds it and while its policy may remember it. The state
+//! of a policy thus has the size of one memory, not of the whole machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,12 +9,12 @@ use hanare_paging::kinds::{Kind, Kinds, Urgency};
 use hanare_paging::policy::{self, Cause, Leave, Policy, SpecError};
 use hanare_paging::{PageId, Space, limits};
 
-/// Which page leaves: paper 5, section 3.3.
+/// The rule by which pages leave: paper 5, section 3.3.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replacement {
     /// Whether kinds and owners rank before the policy (method 3) or do not count (method 1).
     pub by_kind: bool,
-    /// The policy of the pager, as a user describes it.
+    /// The policy of the pager, in the form that a user writes.
     pub policy: String,
 }
 
@@ -22,7 +22,7 @@ impl Replacement {
     /// Reads `kind` (method 3), `kind+POLICY`, or `POLICY`; `lru` is method 1.
     ///
     /// # Errors
-    /// No such policy; the message lists what is valid.
+    /// There is no such policy. The message lists the valid ones.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (by_kind, policy) = match text.strip_prefix("kind") {
             Some("") => (true, "lru"),
@@ -39,7 +39,7 @@ impl Replacement {
         }
     }
 
-    /// As it is written by a user.
+    /// The form that a user writes.
     #[must_use]
     pub fn name(&self) -> String {
         match (self.by_kind, self.policy.as_str()) {
@@ -65,25 +65,26 @@ impl std::fmt::Debug for Plain {
 }
 
 impl Plain {
-    /// References are told without pages being hidden; the wishes to hide some are heard all the same.
-    fn drop_wishes(&mut self) {
+    /// The simulation sees every reference, so no page need be unmapped for the policy. Drops its requests.
+    fn drop_unmap_requests(&mut self) {
         let _ = (0..limits::HIDES_MAX).try_for_each(|_| self.0.next_to_hide().map(drop));
     }
 }
 
-/// A memory of so many frames.
+/// A memory with a fixed number of frames.
 #[derive(Debug)]
 pub(super) struct Memory {
     frames: u32,
     used: u32,
-    /// The page of each number that is in use.
+    /// The page of each number in use.
     pages: Vec<u32>,
     free: Vec<u32>,
     order: Order,
     history: u32,
-    /// Numbers of pages that left, oldest first, and when each left, so that one that came back is passed over.
+    /// Numbers of pages that left, oldest first, with the value of `leavings` at that time. An entry of a page that
+    /// came back is skipped.
     left: VecDeque<(u32, u32)>,
-    /// The number, and the count of leavings at its own, of each page that left.
+    /// For each page that left: its number, and the value of `leavings` at that time.
     remembered: HashMap<u32, (u32, u32)>,
     leavings: u32,
 }
@@ -92,7 +93,7 @@ impl Memory {
     /// # Errors
     /// The policy cannot be built.
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
-        // One more than can be in use: a number is given before its page has room.
+        // One more than can be in use, because a page gets its number before there is room for it.
         let units = frames + history + 1;
         let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {
@@ -122,7 +123,7 @@ impl Memory {
         self.pages[id as usize]
     }
 
-    /// Takes in a page, for which there is room; its number.
+    /// Inserts a page, for which there is room. Returns its number.
     pub(super) fn insert(&mut self, page: u32, owner: u32, kind: Kind, write: bool) -> u32 {
         debug_assert!(!self.is_full());
         let cause = if write { Cause::Write } else { Cause::Read };
@@ -133,7 +134,7 @@ impl Memory {
             Order::Kinds(kinds) => kinds.inserted(PageId(id), owner, kind, cause),
             Order::Plain(plain) => {
                 plain.0.inserted(PageId(id), cause);
-                plain.drop_wishes();
+                plain.drop_unmap_requests();
             }
         }
         id
@@ -146,18 +147,18 @@ impl Memory {
             }
             return id;
         }
-        // There is one: those in use and those remembered are fewer than all.
+        // A number is always free: those in use and those remembered are fewer than all.
         self.free.pop().unwrap_or_default()
     }
 
-    /// A page leaves: for good, or to be remembered.
+    /// Removes a page: for good, or to be remembered.
     pub(super) fn remove(&mut self, id: u32, why: Leave) {
         self.used -= 1;
         match &mut self.order {
             Order::Kinds(kinds) => kinds.removed(PageId(id), why),
             Order::Plain(plain) => {
                 plain.0.removed(PageId(id), why);
-                plain.drop_wishes();
+                plain.drop_unmap_requests();
             }
         }
         if why == Leave::Forgotten {
@@ -170,7 +171,7 @@ impl Memory {
         while self.remembered.len() > self.history as usize {
             self.forget_oldest();
         }
-        // Entries of pages that came back are dropped in time, so that the queue stays bounded.
+        // Entries of pages that came back are removed in time, so that the queue stays bounded.
         if self.left.len() > 2 * self.pages.len() {
             let (remembered, pages) = (&self.remembered, &self.pages);
             self.left.retain(|(id, count)| remembered.get(&pages[*id as usize]) == Some(&(*id, *count)));
@@ -190,25 +191,25 @@ impl Memory {
         }
     }
 
-    /// A page is of another kind from now on.
+    /// Notes that a page has changed its kind.
     pub(super) fn changed(&mut self, id: u32, kind: Kind) {
         if let Order::Kinds(kinds) = &mut self.order {
             kinds.changed(PageId(id), kind);
         }
     }
 
-    /// A page was touched.
+    /// Notes a reference to a page.
     pub(super) fn referenced(&mut self, id: u32, write: bool) {
         match &mut self.order {
             Order::Kinds(kinds) => kinds.referenced(PageId(id), write),
             Order::Plain(plain) => {
                 plain.0.referenced(PageId(id), write);
-                plain.drop_wishes();
+                plain.drop_unmap_requests();
             }
         }
     }
 
-    /// The page to leave next among those that `accept` takes by number and page.
+    /// The page to leave next, among those that `accept` takes by number and page.
     pub(super) fn victim(&mut self, urgency: &Urgency<'_>, accept: &dyn Fn(u32, u32) -> bool) -> Option<u32> {
         let pages = &self.pages;
         let accept = |id: PageId| accept(id.0, pages[id.0 as usize]);
@@ -246,7 +247,7 @@ mod tests {
             assert!(memory.is_full());
             memory.remove(first, Leave::Evicted);
             assert_eq!(memory.insert(100, 0, Kind::Private, true), first, "{replacement}");
-            // Ten others pass: only the last two that left are remembered, and numbers never run out.
+            // Ten other pages pass. Only the last two that left are remembered, and numbers never run out.
             for page in 200..210 {
                 evict(&mut memory);
                 let id = memory.insert(page, 0, Kind::LastShared, false);

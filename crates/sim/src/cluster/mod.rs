@@ -1,11 +1,11 @@
-//! The SSS-CORE cluster simulation: gang-scheduled parallel processes on a machine of processors with a memory each, joined
-//! by a tree (paper 5: Nobukuni, Matsumoto and Hiraki).
+//! The SSS-CORE cluster simulation (paper 5: Nobukuni, Matsumoto and Hiraki): gang-scheduled parallel processes on a
+//! machine whose processors each have a memory and are joined by a tree.
 //!
-//! `config` reads what is to be simulated and `model` holds it; `cells` runs all combinations, `run` one of them. `world`
-//! says what happens at a fault and between quanta, on `state`, `memory` (one cluster's, replaced by the pager's own kinds
-//! and policies), `links` and `references`; `schedule` chooses clusters. `engine` drives it from event to event, `clocked`
-//! clock by clock, as the other's oracle. `paper` has the figures to compare with, `claims` what the paper concludes from them, `chart` draws
-//! them. No file is opened here.
+//! `config` reads the settings and `model` holds them. `cells` runs all combinations, `run` one of them. `world`
+//! defines what happens at a fault and between quanta. It uses `state`, `memory` (of one cluster, replaced by the
+//! pager's own kinds and policies), `links` and `references`. `schedule` chooses clusters. `engine` drives the world
+//! from event to event; `clocked` does so clock by clock, as a check of the other. `paper` has the figures to compare
+//! with, `claims` the paper's conclusions, `chart` draws the results. This room opens no file.
 
 pub mod cells;
 pub mod chart;

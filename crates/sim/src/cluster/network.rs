@@ -1,4 +1,5 @@
-//! The tree between processors: how many levels a message climbs, and which node is whose home (paper 5, 3.1 and 3.2).
+//! The tree between processors: how many levels a message climbs, and which node is the home of a process (paper 5, 3.1
+//! and 3.2).
 
 use std::fmt;
 
@@ -7,15 +8,15 @@ pub const PROCESSORS_MAX: u32 = 4096;
 /// Most levels of a tree.
 const LEVELS_MAX: usize = 12;
 
-/// A tree whose leaves are clusters: a processor and its memory each, numbered from the left.
+/// A tree whose leaves are clusters. A cluster is a processor with its memory. Clusters are numbered from the left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
     text: String,
-    /// Leaves below one node of each level; a leaf itself is of level 0.
+    /// Leaves below one node of each level. Leaves have level 0.
     sizes: Vec<u32>,
 }
 
-/// Not a network.
+/// Why a text is not a network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetworkError(String);
 
@@ -58,7 +59,7 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// So many clusters under one root.
+    /// A tree with `clusters` leaves directly below the root.
     #[must_use]
     pub fn flat(clusters: u32) -> Self {
         Self { text: clusters.to_string(), sizes: vec![1, clusters.max(1)] }
@@ -76,19 +77,20 @@ impl Network {
         self.sizes.len() as u32 - 1
     }
 
-    /// Levels that a message between two clusters passes: how high their lowest common node is.
+    /// Levels that a message between two clusters climbs: the level of their lowest common node.
     #[must_use]
     pub fn levels(&self, a: u32, b: u32) -> u32 {
         self.sizes.iter().position(|size| a / size == b / size).unwrap_or_default() as u32
     }
 
-    /// The lowest level whose nodes have `processors` leaves: that of the home of a process which asks for so many.
+    /// The lowest level whose nodes have at least `processors` leaves. The home of a process that asks for `processors`
+    /// is on this level.
     #[must_use]
     pub fn home_level(&self, processors: u32) -> u32 {
         self.sizes.iter().position(|size| *size >= processors).unwrap_or(self.sizes.len() - 1) as u32
     }
 
-    /// The clusters below the node of this level that is above `cluster`.
+    /// The clusters below `cluster`'s node of this level.
     #[must_use]
     pub fn below(&self, level: u32, cluster: u32) -> std::ops::Range<u32> {
         let size = self.sizes[level as usize];
@@ -96,7 +98,7 @@ impl Network {
         first..first + size
     }
 
-    /// The number, from the left, of the node of this level above `cluster`.
+    /// The number of `cluster`'s node of this level, counted from the left.
     #[must_use]
     pub(crate) fn node(&self, level: u32, cluster: u32) -> u32 {
         cluster / self.sizes[level as usize]

@@ -1,4 +1,4 @@
-//! The paper's own figures, to stand beside ours: paper 5, Table 3.
+//! The paper's own figures, for comparison: paper 5, Table 3.
 
 use super::cells::{Cell, Row};
 
@@ -25,7 +25,7 @@ pub fn rate(cell: &Cell) -> Option<f64> {
     row.2.get(index).copied()
 }
 
-/// The mean absolute error over the cells that the paper has, in points, and how many these are.
+/// The mean absolute error in points over the cells that the paper has, and the number of these cells.
 #[must_use]
 pub fn error(rows: &[Row]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = rows.iter().filter_map(|row| Some((row.rate() - rate(&row.cell)?).abs())).collect();

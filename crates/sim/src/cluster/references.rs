@@ -1,51 +1,52 @@
-//! Which page a thread touches at which clock: reference strings that can be read at any place in either direction.
+//! The reference string of a thread: which page it references at each clock. The string can be read at any place and in
+//! both directions.
 //!
-//! The paper draws one reference a clock from tables of frequencies (paper 5, 3.1). Here the clocks of a thread are cut
-//! into blocks of a power of two. A block has a slot for each of its clocks, every page as many slots as its frequency
-//! gives it, and a bijection drawn for this thread and block says which slot is whose clock. So the page of a clock, the
-//! next clock of a page and the last one are all found without going over the clocks between, and each page comes in each
-//! block as often as its frequency says, in random order.
+//! The paper draws one reference a clock from tables of frequencies (paper 5, 3.1). Here a thread's clocks are divided
+//! into blocks whose length is a power of two. A block has one slot for each of its clocks, and each page has slots in
+//! proportion to its frequency. A random bijection, drawn for this thread and block, assigns slots to clocks. So the
+//! page of a clock, and the next or last clock of a page, are found without reading the clocks in between. Each page
+//! occurs in each block in proportion to its frequency, in random order.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use super::draw;
 
-/// Rounds of a bijection.
+/// Rounds of the bijection.
 const ROUNDS: usize = 3;
-/// Least and most bits of a block's length.
+/// Smallest and largest block length, in bits.
 const BITS: std::ops::RangeInclusive<u32> = 12..=20;
-/// Slots of a page in the mean, at least, as far as the longest block allows.
+/// Least mean number of slots for each page, up to the longest block.
 const SLOTS_MEAN: u32 = 16;
-/// Most pages of one table: every page must have a slot.
+/// Most pages of one table. Every page must have a slot.
 pub(super) const PAGES_MAX: u32 = 1 << 18;
 
 /// One reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reference {
-    /// The page, by its place in the table: shared pages first, the thread's own behind them.
+    /// The page, by its index in the table: shared pages first, then the thread's own.
     pub(super) page: u32,
     /// Whether it is a write.
     pub(super) write: bool,
 }
 
-/// How often a thread touches each of its pages.
+/// How often a thread references each of its pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Table {
     bits: u32,
-    /// Where the slots of each page begin, and behind them the end.
+    /// The first slot of each page, and at the end the number of slots.
     starts: Vec<u32>,
-    /// Where those of a page's slots end that are writes: they come first.
+    /// For each page, the end of its slots that are writes. They are its first ones.
     write_ends: Vec<u32>,
-    /// What each slot touches: the page, and the highest bit for a write.
+    /// The page that each slot references. The highest bit marks a write.
     slots: Vec<u32>,
 }
 
 const WRITE: u32 = 1 << 31;
 
 impl Table {
-    /// A table of these weights, none of them negative and at least one positive. A page that has a weight has a slot.
-    /// `write_percent` of each page's touches are writes.
+    /// A table of these weights. None of them is negative and at least one is positive. A page with a positive weight
+    /// has a slot. `write_percent` percent of each page's references are writes.
     pub(super) fn new(weights: &[f64], write_percent: u32) -> Self {
         let pages = weights.len() as u32;
         let bits = (pages * SLOTS_MEAN).next_power_of_two().ilog2().clamp(*BITS.start(), *BITS.end());
@@ -53,7 +54,8 @@ impl Table {
         let mut table = Self { bits, starts: Vec::new(), write_ends: Vec::new(), slots: Vec::new() };
         for (page, count) in counts.into_iter().enumerate() {
             table.starts.push(table.slots.len() as u32);
-            // Which share of a write is rounded up differs from page to page, lest rounding favour reads.
+            // Whether a page's share of writes is rounded up differs from page to page, so that rounding does not
+            // favour reads.
             let phase = (page as u64 * 62) % 100;
             let writes = ((u64::from(count) * u64::from(write_percent) + phase) / 100) as u32;
             table.write_ends.push(table.slots.len() as u32 + writes);
@@ -72,7 +74,8 @@ impl Table {
     }
 }
 
-/// Whole numbers that sum up to `total` in proportion to the weights, at least 1 for each positive one: largest remainders.
+/// Whole numbers with the sum `total` in proportion to the weights, at least 1 for each positive one, by largest
+/// remainders.
 fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
     let sum: f64 = weights.iter().sum();
     let share = |weight: f64| weight / sum * f64::from(total);
@@ -90,7 +93,7 @@ fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
         counts[page] += 1;
         given += 1;
     }
-    // What the least shares were rounded up by comes from the largest.
+    // The slots that rounding added to the smallest shares are taken from the largest.
     order.sort_by_key(|&page| std::cmp::Reverse(counts[page]));
     for &page in order.iter().cycle().take(2 * total as usize) {
         if given <= u64::from(total) {
@@ -136,7 +139,7 @@ impl Bijection {
         x
     }
 
-    /// The clock of a slot. Shifting by half undoes itself.
+    /// The clock of a slot. A shift by half the bits is its own inverse.
     fn clock(&self, slot: u32, bits: u32) -> u32 {
         let (mask, half) = ((1u32 << bits) - 1, bits.div_ceil(2));
         let mut x = slot;
@@ -148,7 +151,8 @@ impl Bijection {
     }
 }
 
-/// The inverse of an odd number modulo 2^32 (Newton: each round doubles the bits that are right, of which 3 are at first).
+/// The inverse of an odd number modulo 2^32, by Newton's method. At first 3 bits are right, and each round doubles
+/// their number.
 fn inverse(odd: u32) -> u32 {
     let mut x = odd;
     for _ in 0..4 {
@@ -163,7 +167,7 @@ pub(super) struct References<'a> {
     table: &'a Table,
     seed: u64,
     thread: u64,
-    /// The block that was looked at last.
+    /// The last block used.
     last: Cell<(u64, Bijection)>,
 }
 
@@ -191,7 +195,7 @@ impl<'a> References<'a> {
         (clock >> self.table.bits, clock as u32 & self.table.mask())
     }
 
-    /// What the thread touches at its effective clock `clock`.
+    /// The reference at effective clock `clock`.
     pub(super) fn at(&self, clock: u64) -> Reference {
         let (block, offset) = self.split(clock);
         let table = self.table;
@@ -200,7 +204,7 @@ impl<'a> References<'a> {
         Reference { page: word & !WRITE, write: word & WRITE != 0 }
     }
 
-    /// The first clock from `from` on at which the thread touches this page; none if it never does.
+    /// The first clock from `from` on at which the thread references this page; `None` if it never does.
     pub(super) fn next(&self, page: u32, from: u64) -> Option<u64> {
         let (first, offset) = self.split(from);
         let table = self.table;
@@ -222,12 +226,12 @@ impl<'a> References<'a> {
         None
     }
 
-    /// The last clock in `range` at which the thread touches this page.
+    /// The last clock in `range` at which the thread references this page.
     pub(super) fn last(&self, page: u32, range: Range<u64>) -> Option<u64> {
         self.last_of(self.table.starts[page as usize]..self.table.starts[page as usize + 1], range)
     }
 
-    /// The last clock in `range` at which the thread writes to this page.
+    /// The last clock in `range` at which the thread writes this page.
     pub(super) fn last_write(&self, page: u32, range: Range<u64>) -> Option<u64> {
         self.last_of(self.table.starts[page as usize]..self.table.write_ends[page as usize], range)
     }
@@ -241,7 +245,7 @@ impl<'a> References<'a> {
         let mut most = offset;
         loop {
             let bijection = self.bijection(block);
-            // Clocks plus one, and 0 for none.
+            // Holds clocks plus one; 0 means none.
             let mut best = 0;
             for slot in slots.clone() {
                 let clock = bijection.clock(slot, table.bits);
@@ -296,7 +300,7 @@ mod tests {
             let sum: f64 = weights.iter().sum();
             for (&count, &weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(count > 0, weight > 0.0);
-                // Rounding to one slot for the least takes at most so many from the largest.
+                // Rounding the smallest up to one slot takes at most this number from the largest.
                 prop_assert!((f64::from(count) - weight / sum * 8192.0).abs() <= 301.0);
             }
         }
@@ -322,7 +326,7 @@ mod tests {
 
     #[test]
     fn gaps_between_touches_are_those_of_independent_draws() {
-        // One page in eight: gaps are geometric, so an eighth of them are 1 and (7/8)^8, 34 %, are longer than 8.
+        // One page in eight. Gaps are geometric: an eighth of them are 1, and (7/8)^8 = 34 % are longer than 8.
         let table = Table::new(&[1.0; 8], 0);
         let refs = References::new(&table, 11, 0);
         let (mut last, mut gaps) = (None, Vec::new());

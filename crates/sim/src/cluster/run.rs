@@ -1,4 +1,4 @@
-//! One cell: a machine, a scheduler and a replacement method, run until the first process ends.
+//! Runs one cell: a machine, a scheduler and a replacement method, until the first process ends.
 
 use super::clocked::Log;
 use super::engine::{Engine, FromStrings};
@@ -8,7 +8,7 @@ use super::references::Table;
 use super::schedule::Info;
 use super::world::{Counts, World};
 
-/// How to find what happens next.
+/// How to advance the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepping {
     /// From event to event.
@@ -17,31 +17,32 @@ pub enum Stepping {
     Clocks,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// Effective clocks of all threads in percent of the clocks of all processors (paper 5, 3.1 and 4).
+    /// Effective clocks of all threads, in percent of the clocks of all processors (paper 5, 3.1 and 4).
     pub effective_percent: f64,
-    /// Quanta until the first process had its effective quanta, or until there were as many as there may be.
+    /// Quanta until the first process had its effective quanta, or the largest number allowed.
     pub quanta: u32,
     /// Whether a process came to its end.
     pub finished: bool,
     /// Clocks for which processors had a thread, in percent of all.
     pub placed_percent: f64,
-    /// How evenly processor time was given: Jain's index of processor-clocks a process, 1 when all had as much as others.
+    /// How evenly processor time was shared: Jain's index of processor-clocks over the processes. It is 1 when all had
+    /// the same.
     pub fairness: f64,
-    /// What was counted.
+    /// The counters.
     pub counts: Counts,
     /// Effective clocks of each thread.
     pub effective_clk: Vec<u64>,
 }
 
-/// Why nothing came of a run.
+/// Why a run has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RunError {
     /// The policy cannot be built.
     Policy(String),
-    /// It was told to stop.
+    /// The caller stopped it.
     Stopped,
 }
 
@@ -56,7 +57,8 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// Runs one machine. `pulse` is told between quanta what part is done, from 0 to 1, and stops the run with false.
+/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. The answer false stops the
+/// run.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -66,7 +68,7 @@ pub fn run(
     replacement: &Replacement,
     seed: u64,
     stepping: Stepping,
-    pulse: &dyn Fn(f64) -> bool,
+    progress: &dyn Fn(f64) -> bool,
 ) -> Result<Outcome, RunError> {
     let tables: Vec<Table> = model.processes.iter().map(|group| model.table(group)).collect();
     let world = World::new(model, &tables, replacement, scheduler, seed);
@@ -91,14 +93,14 @@ pub fn run(
         quanta += 1;
         let part = furthest(model, &world);
         finished = part >= 1.0;
-        if !pulse(part.max(f64::from(quanta) / f64::from(model.quanta_max)).min(1.0)) {
+        if !progress(part.max(f64::from(quanta) / f64::from(model.quanta_max)).min(1.0)) {
             return Err(RunError::Stopped);
         }
     }
     Ok(outcome(model, &world, quanta, finished))
 }
 
-/// How much of its effective quanta the process that is furthest has had; from 1 on it has ended.
+/// The largest part of its effective quanta that any process has had. From 1 on, that process has ended.
 fn furthest(model: &Model, world: &World<'_>) -> f64 {
     let needed = u64::from(model.finish_quanta) * u64::from(model.quantum_clk);
     let parts = world.state.processes.iter().map(|process| {

@@ -1,4 +1,5 @@
-//! Who runs where: priorities, the paper's five ways to choose clusters (paper 5, section 3.2), and threads to clusters.
+//! Which process runs where: priorities, the paper's five ways to choose clusters (paper 5, section 3.2), and the
+//! assignment of threads to clusters.
 
 use std::cmp::Reverse;
 
@@ -7,21 +8,21 @@ use super::model::{Priority, Rules};
 use super::network::Network;
 use super::state::{NONE, Process, State};
 
-/// What a scheduler sees when it places one process.
+/// What a scheduler knows when it places one process.
 pub struct Landscape<'a> {
     /// The tree.
     pub network: &'a Network,
-    /// Which clusters nobody has yet.
+    /// For each cluster, whether it is still free.
     pub free: &'a [bool],
     /// The process's pages on a cluster.
     pub pages: &'a dyn Fn(u32) -> u64,
-    /// Pages that a cluster has to hold for the processes which ran there last: theirs, and those they share.
+    /// Pages that a cluster has to hold for the processes that ran there last: their own pages and those they share.
     pub load: &'a dyn Fn(u32) -> u64,
-    /// The clusters it had when it ran last; empty before.
+    /// The clusters of its last run; empty before the first.
     pub last: &'a [u32],
-    /// Clusters it asks for.
+    /// The number of clusters it asks for.
     pub want: u32,
-    /// What the paper leaves open.
+    /// The rules that the paper leaves open.
     pub rules: Rules,
 }
 
@@ -40,7 +41,7 @@ impl Landscape<'_> {
         0..self.network.clusters()
     }
 
-    /// As many of these free clusters as are wanted, those with (more of) the process's pages first, then from the left.
+    /// Takes `want` of these free clusters: first those with the process's pages (or most of them), then from the left.
     fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
         let free = clusters.filter(|&cluster| self.is_free(cluster));
         let most = if self.rules.prefer_most { u64::MAX } else { 1 };
@@ -51,8 +52,8 @@ impl Landscape<'_> {
         (chosen.len() == self.want as usize).then_some(chosen)
     }
 
-    /// The home: below the lowest node with enough clusters that stands for where the process ran last, which is the one
-    /// with most of those clusters. Before it ran, the first such node with enough free ones.
+    /// The home of a process, on the lowest level whose nodes have enough clusters: the node with most of the clusters
+    /// of its last run. Before its first run: the first node with enough free clusters.
     fn home(&self) -> Option<std::ops::Range<u32>> {
         let level = self.network.home_level(self.want);
         let mut nodes = (0..self.network.nodes(level)).map(|node| {
@@ -68,15 +69,15 @@ impl Landscape<'_> {
     }
 }
 
-/// A scheduler, as a user chooses it.
+/// A scheduler that a user can choose.
 #[derive(Clone, Copy)]
 pub struct Info {
     /// Its name.
     pub name: &'static str,
-    /// One line on what it does.
+    /// A one-line description.
     pub summary: &'static str,
     place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
-    /// Whether the pages that a process would find count for it beside its priority.
+    /// Whether the pages that a process would find raise its priority.
     weighs: bool,
 }
 
@@ -86,7 +87,7 @@ impl std::fmt::Debug for Info {
     }
 }
 
-/// All schedulers, in the order shown to users.
+/// All schedulers, in the order of the output.
 pub const SCHEDULERS: &[Info] = &[
     Info { name: "algo0", summary: "any free clusters, drawn at random", place: algo0, weighs: false },
     Info { name: "algo1", summary: "the leftmost free clusters", place: algo1, weighs: false },
@@ -125,8 +126,8 @@ fn algo3(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.home()?)
 }
 
-/// A process that has not run yet goes where algo2 would put it. What becomes of one that has pages on fewer clusters than
-/// it wants, since all of them were replaced on one, is a [rule](Rules::lost_waits).
+/// A process that has not run yet is placed as by algo2. If all its pages on a cluster were replaced, it has pages on
+/// fewer clusters than it wants; a [rule](Rules::lost_waits) decides what happens then.
 fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     let has_pages = |cluster: &u32| (land.pages)(*cluster) > 0;
     let is_lost = || !land.rules.lost_waits && land.all().filter(has_pages).count() < land.want as usize;
@@ -136,9 +137,10 @@ fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.all().filter(has_pages))
 }
 
-/// Where a process first runs is where it stays. It goes to the block that has least to hold for the processes that have
-/// settled there, and blocks are cut as in a buddy system, so that processes which do not meet fill the machine together.
-/// A process whose block is taken does not run: none is without its turn, since the most urgent finds all clusters free.
+/// A process always runs where it ran first. It first goes to the block whose clusters have the fewest pages to hold
+/// for the processes settled there. Blocks are divided as in a buddy system, so disjoint processes fill the machine
+/// together. A process whose block is taken does not run. None starves, because the most urgent one finds all clusters
+/// free.
 fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     if !land.last.is_empty() {
         return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
@@ -157,8 +159,9 @@ fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     choices.min().map(|(_, free)| free.into_iter().map(|(_, cluster)| cluster).collect())
 }
 
-/// The nodes that a job should take, as [algo4](SCHEDULERS) chooses clusters for a process: of those that hold pages, the
-/// ones with most; any, if fewer than `want` hold some. None if there are fewer than `want` nodes.
+/// The nodes that a job should take, chosen as [algo4](SCHEDULERS) chooses clusters for a process. Of the nodes that
+/// hold pages, takes those with most; if fewer than `want` hold some, takes any. Returns `None` if there are fewer than
+/// `want` nodes.
 #[must_use]
 pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
     if pages.is_empty() || (pages.len() as u64) < u64::from(want) {
@@ -171,7 +174,7 @@ pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
         free: &free,
         pages: &|node| pages[node as usize],
         load: &|_| 0,
-        // It has run before, or there were no pages to go by.
+        // The job counts as having run before, unless there are no pages to decide by.
         last: &[0],
         want,
         rules: Rules { prefer_most: true, lost_waits: false },
@@ -183,7 +186,7 @@ impl Info {
     /// The scheduler of this name.
     ///
     /// # Errors
-    /// There is none; the message lists all.
+    /// There is no such scheduler. The message lists all.
     pub fn find(name: &str) -> Result<&'static Self, String> {
         SCHEDULERS.iter().find(|info| info.name == name).ok_or_else(|| {
             let all: Vec<&str> = SCHEDULERS.iter().map(|info| info.name).collect();
@@ -191,17 +194,17 @@ impl Info {
         })
     }
 
-    /// The clusters for a process, or none if it does not run in this quantum.
+    /// The clusters for a process; `None` if it does not run in this quantum.
     pub(super) fn place(&self, land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
         (self.place)(land, draw)
     }
 }
 
-/// The processes, the most urgent first; each is given its rank.
+/// Sorts the processes by urgency, the most urgent first, and sets the rank of each.
 ///
-/// A scheduler that [weighs](Info::weighs) gives a process `priority.near` quanta more if all pages it needs are where it
-/// ran last, and less in proportion to how many are. So processes take turns less often, the one that would have to
-/// fetch least goes on or comes back first, and nobody is put off for longer than those quanta.
+/// A scheduler that [weighs](Info::weighs) pages adds up to `priority.near` quanta to a process: all of them if every
+/// page it needs is where it ran last, fewer in proportion otherwise. So processes alternate less often, the process
+/// with fewest pages to fetch goes on or returns first, and none is delayed by more than those quanta.
 pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
     let near = |process: u32| {
         let found = &state.processes[process as usize];
@@ -232,8 +235,8 @@ pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler:
     order
 }
 
-/// The cluster of each thread: where an old cluster is among the chosen, the thread that was there; the other threads in
-/// their order on the other clusters (paper 5, end of 3.2).
+/// The cluster of each thread. A chosen cluster that a thread ran on last gets that thread again. The other threads get
+/// the other clusters, in order (paper 5, end of 3.2).
 pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) -> Vec<u32> {
     let mut placed = vec![NONE; threads as usize];
     let mut others: Vec<u32> = chosen.to_vec();
@@ -254,13 +257,14 @@ mod tests {
     use crate::cluster::Config;
     use crate::cluster::state::State;
 
-    /// What a scheduler chooses on a network, given pages on each cluster, those that are taken, and where it ran last.
+    /// The choice of a scheduler on a network, given the pages on each cluster, the taken clusters, and the clusters of
+    /// the last run.
     fn choose(name: &str, network: &str, pages: &[u64], taken: &[u32], last: &[u32], want: u32) -> Option<Vec<u32>> {
         let network: Network = network.parse().unwrap();
         let free: Vec<bool> = (0..network.clusters()).map(|cluster| !taken.contains(&cluster)).collect();
         let on = |cluster: u32| pages.get(cluster as usize).copied().unwrap_or(0);
         let rules = Rules { prefer_most: true, lost_waits: true };
-        // Clusters further left have more to hold.
+        // Clusters further left have more pages to hold.
         let load = |cluster: u32| u64::from(100 - cluster);
         let land = Landscape { network: &network, free: &free, pages: &on, load: &load, last, want, rules };
         Info::find(name).unwrap().place(&land, &mut Draw::new(1, 1))
@@ -279,13 +283,13 @@ mod tests {
 
     #[test]
     fn algo2_leaves_its_home_where_algo3_waits() {
-        // Home is the second group of four, where it ran last; most of its pages are in the third.
+        // Home is the second group of four, where the process ran last. Most of its pages are in the third.
         let pages = [0, 0, 0, 0, 1, 5, 2, 0, 9, 9, 9, 9];
         assert_eq!(choose("algo2", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
         assert_eq!(choose("algo3", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
         assert_eq!(choose("algo2", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), Some(vec![8, 9, 10]));
         assert_eq!(choose("algo3", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), None);
-        // Before its first run: the first group with room.
+        // Before the first run, home is the first group with room.
         assert_eq!(choose("algo3", "4x4", &[], &[1, 2], &[], 3), Some(vec![4, 5, 6]));
         assert_eq!(choose("algo2", "4x4", &[], &[1, 5, 6, 8, 9, 12, 13], &[], 3), Some(vec![0, 2, 3]));
     }
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(choose("settle", "4x4", &[9; 16], &[13, 14], &[], 3), Some(vec![11, 10, 9]));
         assert_eq!(choose("settle", "4x4", &[], &[], &[1, 7, 4], 3), Some(vec![1, 7, 4]));
         assert_eq!(choose("settle", "4x4", &[], &[7], &[1, 7, 4], 3), None);
-        // Three of five do not fit into its last, odd block.
+        // Three of five do not fit into the last block, which has an odd size.
         assert_eq!(choose("settle", "5", &[], &[], &[], 3), Some(vec![3, 2, 1]));
     }
 
@@ -338,7 +342,8 @@ mod tests {
             ran_last: 0.75,
             near: 0.0,
         };
-        // Of four processors each; process 2 has used least, 3 as much as 0 and waited besides, 1 has run just now.
+        // All have four processors. Process 2 has used least. Process 3 has used as much as 0 and waited besides.
+        // Process 1 has run just now.
         for (process, quanta, effective, running) in
             [(0, 2, 2.0, false), (1, 3, 3.0, true), (2, 1, 1.0, false), (3, 4, 2.0, false)]
         {
@@ -349,7 +354,7 @@ mod tests {
         let algo4 = Info::find("algo4").unwrap();
         assert_eq!(by_priority(&mut state, &priority, algo4), [2, 1, 0, 3]);
         assert_eq!([0, 1, 2, 3].map(|process: usize| state.processes[process].rank), [1, 2, 3, 0]);
-        // Pages in memory count against a process, and where pages are weighed those at its place for it.
+        // Pages in memory count against a process. For a scheduler that weighs pages, those at its place count for it.
         state.processes[2].resident = 10_000;
         assert_eq!(by_priority(&mut state, &priority, algo4), [1, 0, 3, 2]);
     }

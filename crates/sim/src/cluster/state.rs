@@ -1,4 +1,4 @@
-//! What the simulated machine consists of at one moment: processes, threads and pages, and where they are.
+//! The state of the simulated machine: processes, threads and pages, and where they are.
 
 use std::collections::VecDeque;
 
@@ -6,45 +6,45 @@ use super::draw::Draw;
 use super::model::{FirstTouch, Model};
 use super::references::{References, Table};
 
-/// No cluster, thread or number.
+/// Stands for no cluster, no thread or no number.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A parallel process: as many threads as it asks for processors.
+/// A parallel process. It has one thread for each processor that it asks for.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Its threads are numbered from here.
+    /// The number of its first thread.
     pub(super) first_thread: u32,
     pub(super) processors: u32,
     pub(super) shared_pages: u32,
     pub(super) private_pages: u32,
-    /// Its pages are numbered from here: the shared ones, then those of each thread.
+    /// The number of its first page. The shared pages come first, then those of each thread.
     pub(super) first_page: u32,
-    /// The cluster of each of its threads when it ran last; empty before.
+    /// The cluster of each thread in the last run; empty before the first.
     pub(super) placed: Vec<u32>,
     /// Quanta in which it ran.
     pub(super) quanta: u32,
-    /// Effective clocks of a thread in the mean, in quanta.
+    /// Mean number of effective clocks of its threads, in quanta.
     pub(super) effective_quanta: f64,
-    /// Whether it runs in this quantum or, between two, ran in the last.
+    /// Whether it runs in this quantum. Between two quanta: whether it ran in the last.
     pub(super) running: bool,
-    /// Pages it has in memory, copies counted.
+    /// Its pages in memory, including copies.
     pub(super) resident: u32,
     /// Its place in the order of arrival.
     pub(super) arrival: u32,
-    /// How urgent it is among all: 0 is the least.
+    /// Its rank among all by urgency; 0 is the least urgent.
     pub(super) rank: u32,
-    /// Its threads that wait for the others of the whole process.
+    /// How many of its threads wait for the others of the whole process.
     pub(super) at_barrier: u32,
 }
 
-/// A stretch in which a thread executed a reference each clock.
+/// An interval in which a thread executed one reference in each clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
-    /// The first clock of it.
+pub(super) struct Interval {
+    /// Its first clock.
     pub(super) clock: u64,
-    /// The thread's effective clock then.
+    /// The thread's effective clock at its start.
     pub(super) effective: u64,
-    /// How many clocks it went on.
+    /// Its length in clocks.
     pub(super) length: u64,
 }
 
@@ -55,23 +55,23 @@ pub(super) struct Thread<'a> {
     pub(super) references: References<'a>,
     /// Effective clocks up to [`since`](Thread::since).
     pub(super) effective: u64,
-    /// The clock from which it executes, if it is on a processor and not at a barrier; in the future while it waits for
-    /// a page.
+    /// The clock from which it executes, if it is on a processor and not at a barrier. The clock is in the future while
+    /// the thread waits for a page.
     pub(super) since: u64,
-    /// The clock from which it can execute when it is on no processor.
+    /// The clock from which it can execute, while it is on no processor.
     pub(super) wake: u64,
-    /// Whether it waits for others at [`effective`](Thread::effective).
+    /// Whether it waits at a barrier that it reached at [`effective`](Thread::effective).
     pub(super) at_barrier: bool,
     /// Its cluster in this quantum, or [`NONE`].
     pub(super) cluster: u32,
-    /// The effective clock whose write it has waited for already, plus one.
+    /// The effective clock of the last write that it has waited for, plus one.
     pub(super) paid: u64,
-    /// The stretches of late, oldest first.
-    pub(super) recent: VecDeque<Stretch>,
+    /// Its recent intervals, oldest first.
+    pub(super) recent: VecDeque<Interval>,
 }
 
 impl Thread<'_> {
-    /// Effective clocks executed when it is this moment's turn: clusters take turns within a clock, from the left.
+    /// Effective clocks executed by this moment. Clusters take turns within a clock, from the left.
     pub(super) fn done(&self, now: Moment) -> u64 {
         if self.at_barrier || self.cluster == NONE {
             return self.effective;
@@ -80,7 +80,7 @@ impl Thread<'_> {
         self.effective + until.saturating_sub(self.since)
     }
 
-    /// Ends a stretch at an effective clock; what is older than `keep` clocks before its end is dropped.
+    /// Ends an interval at an effective clock. Drops intervals that ended more than `keep` clocks before.
     pub(super) fn close(&mut self, effective: u64, keep: u64) {
         let length = effective - self.effective;
         if length > 0 {
@@ -88,13 +88,13 @@ impl Thread<'_> {
             while self.recent.front().is_some_and(|old| old.clock + old.length + keep < end) {
                 self.recent.pop_front();
             }
-            self.recent.push_back(Stretch { clock: self.since, effective: self.effective, length });
+            self.recent.push_back(Interval { clock: self.since, effective: self.effective, length });
         }
         self.effective = effective;
     }
 }
 
-/// A clock and the cluster whose turn it is.
+/// A clock, and the cluster whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Moment {
     pub(super) clock: u64,
@@ -105,13 +105,13 @@ pub(super) struct Moment {
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) process: u32,
-    /// Whose it is, or [`NONE`] for a shared one.
+    /// Its thread, or [`NONE`] for a shared page.
     pub(super) thread: u32,
-    /// Its place in the tables of those who use it.
+    /// Its index in the tables of its threads.
     pub(super) index: u32,
-    /// Whether there are bytes of it: on disk, where no memory has it.
+    /// Whether the page has been referenced. Its bytes are then on disk if no memory has them.
     pub(super) exists: bool,
-    /// The memories that have it, and its number there. A private page is in one at most.
+    /// The memories that have it, and its number in each. At most one memory has a private page.
     pub(super) copies: Vec<(u32, u32)>,
 }
 
@@ -120,13 +120,13 @@ impl Page {
         self.thread == NONE
     }
 
-    /// Its number in a cluster's memory, or [`NONE`].
+    /// Its number in a cluster's memory; [`NONE`] if it is not there.
     pub(super) fn number_on(&self, cluster: u32) -> u32 {
         self.copies.iter().find(|copy| copy.0 == cluster).map_or(NONE, |copy| copy.1)
     }
 }
 
-/// All of it.
+/// The whole state.
 #[derive(Debug)]
 pub(super) struct State<'a> {
     pub(super) processes: Vec<Process>,
@@ -138,7 +138,7 @@ pub(super) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// Nothing has run and nothing is touched. `tables` has one table a group of processes.
+    /// The state before anything has run. `tables` has one table for each group of processes.
     pub(super) fn new(model: &Model, tables: &'a [Table], seed: u64) -> Self {
         let (mut processes, mut threads, mut pages) = (Vec::new(), Vec::new(), Vec::new());
         for (group, table) in model.processes.iter().zip(tables) {
@@ -187,7 +187,7 @@ impl<'a> State<'a> {
         self.on[(process * self.clusters + cluster) as usize]
     }
 
-    /// The page that a thread knows by this place in its table.
+    /// The page at this index of a thread's table.
     pub(super) fn page_of(&self, thread: u32, index: u32) -> u32 {
         let process = &self.processes[self.threads[thread as usize].process as usize];
         match index.checked_sub(process.shared_pages) {
@@ -199,7 +199,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// A memory has a page.
+    /// Notes that a memory has a page.
     pub(super) fn put(&mut self, page: u32, cluster: u32, id: u32) {
         let page = &mut self.pages[page as usize];
         page.exists = true;
@@ -208,7 +208,7 @@ impl<'a> State<'a> {
         self.processes[page.process as usize].resident += 1;
     }
 
-    /// A memory has a page no more.
+    /// Notes that a memory no longer has a page.
     pub(super) fn take(&mut self, page: u32, cluster: u32) {
         let page = &mut self.pages[page as usize];
         page.copies.retain(|copy| copy.0 != cluster);

@@ -1,7 +1,7 @@
-//! What happens to pages: faults, transfers, replacement; and who runs where from quantum to quantum.
+//! Faults, transfers and replacement, and which process runs where in each quantum.
 //!
-//! Both engines drive this code. They differ in how they find the next thing that happens, and in how they know what a
-//! thread has touched, which they tell by [`Watch`].
+//! Both engines drive this code. They differ in how they find the next event, and in how they know a thread's past
+//! references, which they provide by [`History`].
 
 use hanare_paging::kinds::{Kind, Urgency};
 use hanare_paging::policy::{Leave, SpecError};
@@ -11,26 +11,26 @@ use super::memory::{Memory, Replacement};
 use super::model::Model;
 use super::references::Table;
 use super::schedule::{self, Info, Landscape};
-use super::state::{Moment, NONE, State, Stretch};
+use super::state::{Interval, Moment, NONE, State};
 
-/// What an engine knows of the past of a thread.
-pub(super) trait Watch {
-    /// The last effective clock in `range` at which a thread touched the page at this place of its table.
+/// A thread's past, as an engine knows it.
+pub(super) trait History {
+    /// The last effective clock in `range` at which the thread referenced the page at `index` of its table.
     fn last(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> Option<u64>;
-    /// Whether there is one.
-    fn touched(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> bool;
-    /// Whether a thread wrote to a page less than so many clocks before `now`.
+    /// Whether there is such a clock.
+    fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> bool;
+    /// Whether a thread wrote a page less than this many clocks before `now`.
     fn wrote(&self, state: &State<'_>, thread: u32, index: u32, now: Moment, clocks: u64) -> bool;
 }
 
-/// How a fault goes on.
+/// The outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// The page is there.
+    /// The page is present.
     Ready,
-    /// It will be, at this clock.
+    /// The page will be present at this clock.
     Wait(u64),
-    /// No page may leave now; to be tried again at this clock.
+    /// No page may leave now. Try again at this clock.
     Retry(u64),
 }
 
@@ -38,16 +38,16 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) thread: u32,
-    /// The number that each page of its table has in this memory, or [`NONE`].
+    /// For each page of its table, the page's number in this memory, or [`NONE`].
     pub(super) ids: Vec<u32>,
-    /// Touches up to this effective clock are told to the policy.
-    told: u64,
+    /// The policy knows the references up to this effective clock.
+    reported: u64,
 }
 
-/// What was counted.
+/// The counters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// First touches.
+    /// First references to pages.
     pub first_touches: u64,
     /// Shared pages copied from another cluster.
     pub copies: u64,
@@ -63,20 +63,20 @@ pub struct Counts {
     pub placed_clk: u64,
 }
 
-/// The machine, its state and its policies.
+/// The machine with its state and policies.
 pub(super) struct World<'a> {
     pub(super) model: &'a Model,
     pub(super) state: State<'a>,
     pub(super) runners: Vec<Option<Runner>>,
-    /// Pages of the faulting thread's own table that left in its fault, for the engine to take.
+    /// Pages of the faulting thread's own table that its fault replaced. The engine takes them.
     pub(super) lost: Vec<u32>,
     pub(super) counts: Counts,
     memories: Vec<Memory>,
-    /// Pages that each cluster has to hold for the processes which ran there last.
+    /// Pages that each cluster has to hold for the processes that ran there last.
     load: Vec<u64>,
     links: Links,
     scheduler: &'static Info,
-    /// How long an update takes at most.
+    /// The longest time an update takes, in clocks.
     update_clk: u64,
 }
 
@@ -109,14 +109,14 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The thread on a cluster finds the page at `index` of its table absent.
-    pub(super) fn fault(&mut self, watch: &impl Watch, now: Moment, index: u32, write: bool) -> Fault {
+    /// Serves a fault of the thread on a cluster: the page at `index` of its table is absent.
+    pub(super) fn fault(&mut self, history: &impl History, now: Moment, index: u32, write: bool) -> Fault {
         let cluster = now.cluster;
         let Some(runner) = &self.runners[cluster as usize] else { return Fault::Ready };
         let thread = runner.thread;
         let page = self.state.page_of(thread, index);
         while self.memories[cluster as usize].is_full() {
-            if !self.evict(watch, now) {
+            if !self.evict(history, now) {
                 return Fault::Retry(now.clock + u64::from(self.model.communication_clk.max(1)));
             }
         }
@@ -124,14 +124,14 @@ impl<'a> World<'a> {
         let (process, kind) = (self.state.pages[page as usize].process, self.kind(page, 1));
         let id = self.memories[cluster as usize].insert(page, process, kind, write);
         self.state.put(page, cluster, id);
-        self.tell_of_copies(page, cluster);
+        self.report_kind(page, cluster);
         if let Some(runner) = &mut self.runners[cluster as usize] {
             runner.ids[index as usize] = id;
         }
         if wait == 0 { Fault::Ready } else { Fault::Wait(now.clock + wait) }
     }
 
-    /// Clocks until the bytes of a page are here. A private page leaves where it was.
+    /// Clocks until the bytes of a page are here. A private page leaves the memory it was in.
     fn fetch(&mut self, page: u32, now: Moment) -> u64 {
         let found = &self.state.pages[page as usize];
         let network = &self.model.network;
@@ -156,7 +156,7 @@ impl<'a> World<'a> {
         u64::from(self.model.remote_clk) * u64::from(levels) + busy
     }
 
-    /// What a page is once it has so many copies more.
+    /// The kind of a page once it has `more` further copies.
     fn kind(&self, page: u32, more: usize) -> Kind {
         let page = &self.state.pages[page as usize];
         match (page.is_shared(), page.copies.len() + more) {
@@ -166,8 +166,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The memory that has the only copy, or had it until `but` got another, is told what its page is now.
-    fn tell_of_copies(&mut self, page: u32, but: u32) {
+    /// Reports a page's new kind to the memory that has its only copy, or that had it until `but` got another one.
+    fn report_kind(&mut self, page: u32, but: u32) {
         let found = &self.state.pages[page as usize];
         if found.is_shared() && found.copies.len() <= 2 {
             let kind = self.kind(page, 0);
@@ -177,18 +177,18 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes room for one page; whether it could.
-    fn evict(&mut self, watch: &impl Watch, now: Moment) -> bool {
-        let victim = self.victim(watch, now, true).or_else(|| {
-            self.tell(watch, now);
-            self.victim(watch, now, false)
+    /// Makes room for one page. Returns whether it could.
+    fn evict(&mut self, history: &impl History, now: Moment) -> bool {
+        let victim = self.victim(history, now, true).or_else(|| {
+            self.report_references(history, now);
+            self.victim(history, now, false)
         });
         let Some(id) = victim else { return false };
         let memory = &mut self.memories[now.cluster as usize];
         let page = memory.page(id);
         memory.remove(id, Leave::Evicted);
         self.state.take(page, now.cluster);
-        self.tell_of_copies(page, now.cluster);
+        self.report_kind(page, now.cluster);
         self.counts.evictions += 1;
         let found = &self.state.pages[page as usize];
         if let Some(runner) = &mut self.runners[now.cluster as usize]
@@ -200,38 +200,39 @@ impl<'a> World<'a> {
         true
     }
 
-    /// What leaves next. A page under update may not; one that was touched since the policy was last told is passed over,
-    /// if `unseen`, since the policy's order is older than its touch.
-    fn victim(&mut self, watch: &impl Watch, now: Moment, unseen: bool) -> Option<u32> {
+    /// The page that leaves next. A page under update may not leave. With `unseen`, neither may a page referenced since
+    /// the policy last learned of references, because the policy's order is older than that reference.
+    fn victim(&mut self, history: &impl History, now: Moment, unseen: bool) -> Option<u32> {
         let (state, runner) = (&self.state, self.runners[now.cluster as usize].as_ref()?);
         let (model, update_clk) = (self.model, self.update_clk);
         let thread = &state.threads[runner.thread as usize];
-        let since = runner.told..thread.effective;
+        let since = runner.reported..thread.effective;
         let accept = |id: u32, page: u32| {
             let found = &state.pages[page as usize];
             let own = runner.ids.get(found.index as usize) == Some(&id);
-            if own && unseen && watch.touched(state, runner.thread, found.index, since.clone()) {
+            if own && unseen && history.referenced(state, runner.thread, found.index, since.clone()) {
                 return false;
             }
-            !(found.is_shared() && found.copies.len() > 1 && under_update(model, update_clk, state, watch, page, now))
+            !(found.is_shared() && found.copies.len() > 1 && under_update(model, update_clk, state, history, page, now))
         };
         let rank = |process: u32| state.processes[process as usize].rank;
         let urgency = Urgency { running: Some(thread.process), of: &rank, first: model.first };
         self.memories[now.cluster as usize].victim(&urgency, &accept)
     }
 
-    /// Tells a cluster's policy of what its thread touched since it was last told, in the order of the last touches.
-    fn tell(&mut self, watch: &impl Watch, now: Moment) {
+    /// Reports to a cluster's policy the pages that its thread referenced since the last report, ordered by their last
+    /// references.
+    fn report_references(&mut self, history: &impl History, now: Moment) {
         let Some(runner) = &mut self.runners[now.cluster as usize] else { return };
         let until = self.state.threads[runner.thread as usize].effective;
-        let since = std::mem::replace(&mut runner.told, until)..until;
+        let since = std::mem::replace(&mut runner.reported, until)..until;
         let present = runner.ids.iter().enumerate().filter(|(_, id)| **id != NONE);
-        let touched = present.filter_map(|(index, &id)| {
-            watch.last(&self.state, runner.thread, index as u32, since.clone()).map(|last| (last, id))
+        let referenced = present.filter_map(|(index, &id)| {
+            history.last(&self.state, runner.thread, index as u32, since.clone()).map(|last| (last, id))
         });
-        let mut touched: Vec<(u64, u32)> = touched.collect();
-        touched.sort_unstable();
-        for (_, id) in touched {
+        let mut referenced: Vec<(u64, u32)> = referenced.collect();
+        referenced.sort_unstable();
+        for (_, id) in referenced {
             self.memories[now.cluster as usize].referenced(id, false);
         }
     }
@@ -243,12 +244,12 @@ impl<'a> World<'a> {
         update_time(self.model, &self.state, page, cluster)
     }
 
-    /// Clocks for which stretches are kept: as long as an update may take.
+    /// Clocks for which intervals are kept: the longest time an update takes.
     pub(super) fn keep_clk(&self) -> u64 {
         self.update_clk
     }
 
-    /// Decides who runs where from `clock` on, and puts the threads there.
+    /// Decides which process runs where from `clock` on, and puts its threads there.
     pub(super) fn begin_quantum(&mut self, clock: u64, seed: u64) {
         let number = clock / u64::from(self.model.quantum_clk);
         let mut draw = super::draw::Draw::new(seed, (1 << 41) + number);
@@ -285,10 +286,10 @@ impl<'a> World<'a> {
             found.cluster = cluster;
             found.since = clock.max(found.wake);
             let pages = found.references.table().pages();
-            let told = found.effective;
+            let reported = found.effective;
             let number = |index| self.state.pages[self.state.page_of(thread, index) as usize].number_on(cluster);
             let ids = (0..pages).map(number).collect();
-            self.runners[cluster as usize] = Some(Runner { thread, ids, told });
+            self.runners[cluster as usize] = Some(Runner { thread, ids, reported });
         }
         let found = &mut self.state.processes[process as usize];
         let pages = u64::from(found.private_pages + found.shared_pages);
@@ -298,8 +299,8 @@ impl<'a> World<'a> {
         found.placed = placed;
     }
 
-    /// Takes all threads off their clusters, at the end of a quantum: `clock` is the first of the next.
-    pub(super) fn end_quantum(&mut self, watch: &impl Watch, clock: u64) {
+    /// Takes all threads off their clusters at the end of a quantum. `clock` is the first of the next quantum.
+    pub(super) fn end_quantum(&mut self, history: &impl History, clock: u64) {
         let keep = self.keep_clk();
         for cluster in 0..self.runners.len() as u32 {
             let Some(runner) = &self.runners[cluster as usize] else { continue };
@@ -309,7 +310,7 @@ impl<'a> World<'a> {
                 thread.close(effective, keep);
                 thread.wake = thread.since.max(clock);
             }
-            self.tell(watch, Moment { clock, cluster });
+            self.report_references(history, Moment { clock, cluster });
         }
         for process in &mut self.state.processes {
             let (first, count) = (process.first_thread as usize, process.processors as usize);
@@ -323,8 +324,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a thread that comes to a synchronisation at its effective clock is the last of its group; then the group,
-    /// and it is not at the barrier any more. `number` counts the synchronisations.
+    /// Handles a thread's arrival at a synchronisation. If it is the last of its group, returns the group, and the
+    /// thread does not wait. `number` counts the synchronisations.
     pub(super) fn arrive(&mut self, thread: u32, number: u64, seed: u64) -> Option<Vec<u32>> {
         let process = self.state.threads[thread as usize].process;
         let found = &mut self.state.processes[process as usize];
@@ -358,7 +359,7 @@ impl<'a> World<'a> {
         Some(group)
     }
 
-    /// Lets a group go on at this clock, each thread at the next quantum if it has no processor.
+    /// Lets a group go on at this clock. A thread without a processor goes on in its next quantum.
     pub(super) fn release(&mut self, group: &[u32], clock: u64) {
         for &thread in group {
             let thread = &mut self.state.threads[thread as usize];
@@ -367,16 +368,23 @@ impl<'a> World<'a> {
     }
 }
 
-/// Whether an update of a page is on its way: until all its copies have what was written last.
-fn under_update(model: &Model, most_clk: u64, state: &State<'_>, watch: &impl Watch, page: u32, now: Moment) -> bool {
+/// Whether an update of a page is under way: it lasts until all copies have the last write.
+fn under_update(
+    model: &Model,
+    most_clk: u64,
+    state: &State<'_>,
+    history: &impl History,
+    page: u32,
+    now: Moment,
+) -> bool {
     let found = &state.pages[page as usize];
     let process = &state.processes[found.process as usize];
     if !process.running || most_clk == 0 {
         return false;
     }
     (process.first_thread..).zip(&process.placed).any(|(thread, &cluster)| {
-        watch.wrote(state, thread, found.index, now, most_clk)
-            && watch.wrote(state, thread, found.index, now, update_time(model, state, page, cluster))
+        history.wrote(state, thread, found.index, now, most_clk)
+            && history.wrote(state, thread, found.index, now, update_time(model, state, page, cluster))
     })
 }
 
@@ -387,8 +395,8 @@ fn update_time(model: &Model, state: &State<'_>, page: u32, cluster: u32) -> u64
     u64::from(model.communication_clk) * u64::from(levels)
 }
 
-/// The clock at which a thread executed an effective clock in a stretch, if it did.
-pub(super) fn clock_of(stretch: &Stretch, effective: u64) -> Option<u64> {
-    let after = effective.checked_sub(stretch.effective).filter(|after| *after < stretch.length)?;
-    Some(stretch.clock + after)
+/// The clock at which a thread executed an effective clock, if it did so in this interval.
+pub(super) fn clock_of(interval: &Interval, effective: u64) -> Option<u64> {
+    let after = effective.checked_sub(interval.effective).filter(|after| *after < interval.length)?;
+    Some(interval.clock + after)
 }

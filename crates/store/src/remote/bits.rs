@@ -1,4 +1,4 @@
-//! A set of numbers below a bound, a bit for each.
+//! A set of numbers below a bound, with one bit for each.
 
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -9,7 +9,7 @@ impl Bits {
         Self { words: vec![0; count as usize / 64 + 1] }
     }
 
-    /// Whether any of a range is in the set.
+    /// Whether the set contains any number of a range.
     pub(super) fn any(&self, first: u32, count: u32) -> bool {
         masks(first, count).any(|(word, mask)| self.words[word] & mask != 0)
     }
@@ -23,7 +23,7 @@ impl Bits {
         masks(first, count).for_each(|(word, mask)| self.words[word] |= mask);
     }
 
-    /// Removes a range; whether any of it was in the set.
+    /// Removes a range. Returns whether the set contained any number of it.
     pub(super) fn clear(&mut self, first: u32, count: u32) -> bool {
         let had = self.any(first, count);
         if had {
@@ -33,7 +33,7 @@ impl Bits {
     }
 }
 
-/// The words that a range of bits touches, each with its bits of the range.
+/// The words with bits of a range, each with the mask of those bits.
 fn masks(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
     let words = if count == 0 { 0..0 } else { first as usize / 64..(end as usize).div_ceil(64) };

@@ -1,12 +1,12 @@
-//! Which server holds what, and what waits to be sent there.
+//! Which server holds which units, and what waits to be sent to each.
 //!
-//! Nothing here waits, allocates or grows: the pager calls it while it is locked, and a writer needs both locks to send
-//! what waits. A write-back waits in the place of its frame, and a frame has one write-back at most. A discard waits as a
-//! bit of its slot, and the stretches that have such bits are linked into a list of their server.
+//! Nothing here waits, allocates or grows: the pager calls it while locked, and a writer needs both locks to send. Each
+//! frame has an entry, in which its write-back waits; a frame has at most one. A discard waits as a bit of its slot.
+//! Extents with such bits are linked into a list of their server.
 //!
-//! A slot has a discard waiting only while nothing of it is held and no write-back of any of its units is queued or on its
-//! way. A write-back cancels its slot's discard: units that are not held are never read, so a discard only frees room.
-//! Hence discards and write-backs that wait at the same time concern different slots, and may go in any order.
+//! A slot's discard waits only while no unit of the slot is held and no write-back of its units is queued or in flight.
+//! A write-back cancels the discard of its slot: units that are not held are never read, so a discard only frees room.
+//! Hence waiting discards and write-backs concern different slots and may be sent in any order.
 
 use hanare_paging::{FrameId, PageId};
 use hanare_settings::SERVERS_MAX;
@@ -18,18 +18,18 @@ use crate::placement::Placement;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
-/// What the store is laid out by.
+/// The sizes of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Pages of the least size.
+    /// Number of units (base pages).
     pub units: u32,
     /// Bytes of one.
     pub unit_bytes: usize,
-    /// Bytes that servers discard at a time.
+    /// Bytes that servers discard as a whole: a slot.
     pub slot_bytes: usize,
-    /// Frames for small pages.
+    /// Number of frames for base pages.
     pub small_frames: u32,
-    /// Frames for wide pages.
+    /// Number of frames for huge pages.
     pub wide_frames: u32,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct WriteBack {
     pub(super) from: usize,
 }
 
-/// Bytes of far memory that a server need not keep.
+/// A range of far memory that a server may drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Discard {
     pub(super) offset: u64,
@@ -51,24 +51,24 @@ pub(super) struct Discard {
 }
 
 impl Discard {
-    /// Whether both fit into one frame as one range.
+    /// Whether both can be sent in one frame, as one range.
     fn is_followed_by(self, next: Self) -> bool {
         self.offset + u64::from(self.bytes) == next.offset && self.bytes <= DISCARD_MAX - next.bytes
     }
 }
 
-/// What came of a write-back that a server answered.
+/// The result of a write-back that a server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The server has the page.
     Held,
-    /// It waits for this server now.
+    /// It now waits for this server.
     GoesTo(usize),
     /// No server has room.
     Nowhere,
 }
 
-/// A write-back in its frame's place, with the link to the next.
+/// A frame's waiting write-back, with the link to the next.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     from: usize,
@@ -77,7 +77,7 @@ struct Waiting {
     next: u32,
 }
 
-/// A list linked through places that have a link each: numbers plus one; 0 is none.
+/// A list linked through entries that have one link each. Links are numbers plus one; 0 is none.
 #[derive(Clone, Copy, Default)]
 struct List {
     first: u32,
@@ -104,63 +104,66 @@ impl List {
 }
 
 pub(super) struct Places {
-    /// Which server each stretch lies on: its number plus one; 0 is none.
-    of_stretch: Vec<u16>,
+    /// The server of each extent: its number plus one; 0 is none.
+    of_extent: Vec<u16>,
     pub(super) placement: Placement,
     /// Units that their servers hold.
     held: Bits,
-    /// Units with a write-back queued or on its way.
+    /// Units whose write-back is queued or in flight.
     writing: Bits,
     /// Slots to be discarded.
     discards: Bits,
-    /// Stretches in the list of a server, their links, and the lists.
+    /// Extents that are in the list of a server.
     listed: Bits,
+    /// The next extent in such a list, by extent.
     next_listed: Vec<u32>,
+    /// The list of each server.
     discarding: Vec<List>,
-    /// Write-backs by frame, and their lists by server.
+    /// The entry of each frame.
     frames: Vec<Waiting>,
+    /// Waiting write-backs of each server.
     writes: Vec<List>,
-    /// Slots that hold something on each server, as far as it was told.
+    /// Slots that hold something on each server, as far as acknowledged.
     slots_of: Vec<u64>,
     small_frames: u32,
     unit_bytes: usize,
-    stretch_units: u32,
+    extent_units: u32,
     slot_units: u32,
 }
 
 impl Places {
     pub(super) fn new(shape: Shape, placement: Placement, servers: usize) -> Self {
-        let stretch_units = (STRETCH_BYTES / shape.unit_bytes) as u32;
+        let extent_units = (STRETCH_BYTES / shape.unit_bytes) as u32;
         let slot_units = (shape.slot_bytes / shape.unit_bytes) as u32;
-        let stretches = shape.units.div_ceil(stretch_units);
-        let units = stretches * stretch_units;
+        let extents = shape.units.div_ceil(extent_units);
+        let units = extents * extent_units;
         Self {
-            of_stretch: vec![0; stretches as usize],
+            of_extent: vec![0; extents as usize],
             placement,
             held: Bits::new(units),
             writing: Bits::new(units),
             discards: Bits::new(units / slot_units),
-            listed: Bits::new(stretches),
-            next_listed: vec![0; stretches as usize],
+            listed: Bits::new(extents),
+            next_listed: vec![0; extents as usize],
             discarding: vec![List::default(); servers],
             frames: vec![Waiting::default(); (shape.small_frames + shape.wide_frames) as usize],
             writes: vec![List::default(); servers],
             slots_of: vec![0; servers],
             small_frames: shape.small_frames,
             unit_bytes: shape.unit_bytes,
-            stretch_units,
+            extent_units,
             slot_units,
         }
     }
 
-    /// The server a held unit is on.
+    /// The server of a held unit.
     pub(super) fn server_of(&self, unit: u32) -> usize {
-        let place = self.of_stretch[(unit / self.stretch_units) as usize];
+        let place = self.of_extent[(unit / self.extent_units) as usize];
         debug_assert!(place > 0, "unit {unit} is on no server");
         usize::from(place.max(1)) - 1
     }
 
-    /// Bytes that a server holds for this process, as far as it was told.
+    /// Bytes that a server holds for this process, as far as acknowledged.
     pub(super) fn bytes_on(&self, server: usize) -> u64 {
         self.slots_of[server].saturating_mul(u64::from(self.slot_units) * self.unit_bytes as u64)
     }
@@ -177,7 +180,7 @@ impl Places {
 
     // ---- write-backs --------------------------------------------------------------------------------------------------
 
-    /// Queues a write-back that begins; says for which server, if any has room.
+    /// Queues a write-back. Returns its server, if any server has room.
     pub(super) fn write_back(&mut self, job: WriteBack) -> Option<usize> {
         let (unit, count) = (job.page.0, self.count_of(job.bytes));
         let server = self.place(unit)?;
@@ -199,7 +202,7 @@ impl Places {
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
     }
 
-    /// Takes write-backs to be sent to a server now, some `bytes_max` of them at most.
+    /// Takes write-backs for a server, about `bytes_max` at most.
     pub(super) fn take_writes(&mut self, server: usize, bytes_max: usize, into: &mut Vec<WriteBack>) {
         let mut bytes = 0;
         while bytes < bytes_max && into.len() < WRITES_AT_ONCE {
@@ -213,8 +216,8 @@ impl Places {
         }
     }
 
-    /// A server answered a write-back: it took it, or had no room. What that server keeps in vain is put into `vain`, to be
-    /// discarded there before anything else is sent to it.
+    /// Records a server's answer to a write-back: it took the page, or had no room. Ranges that the server now keeps
+    /// needlessly are added to `vain`. They must be discarded before anything else is sent to it.
     pub(super) fn ended(&mut self, job: WriteBack, server: usize, took: bool, vain: &mut Vec<Discard>) -> Ended {
         let unit = job.page.0;
         let here = self.server_of(unit);
@@ -223,7 +226,7 @@ impl Places {
                 self.mark_held(unit, self.count_of(job.bytes));
                 return Ended::Held;
             }
-            // The stretch moved on, for another part of it was refused: this part has to follow.
+            // The extent has moved, because another part of it was refused. This part must follow.
             (false, _) => Some(here),
             (true, false) => self.move_away(unit, server, vain),
         };
@@ -235,7 +238,7 @@ impl Places {
         Ended::GoesTo(to)
     }
 
-    /// These units' bytes are on their server from now on, and the write-back that brought them there has ended.
+    /// Marks these units as held by their server. The write-back that brought them there has ended.
     fn mark_held(&mut self, unit: u32, count: u32) {
         let server = self.server_of(unit);
         for slot in self.slots(unit, count) {
@@ -247,11 +250,11 @@ impl Places {
 
     // ---- discards -----------------------------------------------------------------------------------------------------
 
-    /// These units of one stretch are no longer needed. Says which server has something to discard that had nothing.
+    /// Releases units of one extent. Returns the server if it had no discards waiting and has some now.
     pub(super) fn release(&mut self, unit: u32, count: u32) -> Option<usize> {
-        let stretch = unit / self.stretch_units;
-        debug_assert_eq!(stretch, (unit + count - 1) / self.stretch_units);
-        let server = usize::from(self.of_stretch[stretch as usize].checked_sub(1)?);
+        let extent = unit / self.extent_units;
+        debug_assert_eq!(extent, (unit + count - 1) / self.extent_units);
+        let server = usize::from(self.of_extent[extent as usize].checked_sub(1)?);
         let mut any = false;
         for slot in self.slots(unit, count) {
             let (first, end) = (slot * self.slot_units, (slot + 1) * self.slot_units);
@@ -260,50 +263,50 @@ impl Places {
                 continue;
             }
             if self.writing.any(slot * self.slot_units, self.slot_units) {
-                // A unit of it is on its way there: the slot is discarded when that one is released.
+                // A unit of the slot is in flight. The slot is discarded when that unit is released.
                 self.slots_of[server] -= 1;
             } else {
                 self.discards.set(slot, 1);
                 any = true;
             }
         }
-        let is_new = any && !self.listed.has(stretch);
+        let is_new = any && !self.listed.has(extent);
         if is_new {
-            self.list(stretch, server);
+            self.list(extent, server);
         }
-        self.free_if_unused(stretch);
+        self.free_if_unused(extent);
         is_new.then_some(server)
     }
 
-    fn list(&mut self, stretch: u32, server: usize) {
-        self.listed.set(stretch, 1);
-        self.next_listed[stretch as usize] = 0;
+    fn list(&mut self, extent: u32, server: usize) {
+        self.listed.set(extent, 1);
+        self.next_listed[extent as usize] = 0;
         let links = &mut self.next_listed;
-        self.discarding[server].push(stretch, |last, next| links[last as usize] = next);
+        self.discarding[server].push(extent, |last, next| links[last as usize] = next);
     }
 
-    /// Takes what is to be discarded on a server, some `ranges_max` at least if there are so many; neighbours are joined.
-    /// The room is free from now on, for what is sent next comes behind it.
+    /// Takes the discards for a server, at least `ranges_max` if there are that many; adjacent ones are joined. Their
+    /// room counts as free from now on, because whatever is sent next follows them.
     pub(super) fn take_discards(&mut self, server: usize, ranges_max: usize, into: &mut Vec<Discard>) {
         while into.len() < ranges_max {
             let links = &self.next_listed;
-            let Some(stretch) = self.discarding[server].pop(|stretch| links[stretch as usize]) else { return };
-            self.listed.clear(stretch, 1);
-            let here = usize::from(self.of_stretch[stretch as usize]);
+            let Some(extent) = self.discarding[server].pop(|extent| links[extent as usize]) else { return };
+            self.listed.clear(extent, 1);
+            let here = usize::from(self.of_extent[extent as usize]);
             if here == server + 1 {
-                self.take_stretch(stretch, server, into);
-                self.free_if_unused(stretch);
-            } else if here > 0 && self.discards.any(stretch * self.slots_per_stretch(), self.slots_per_stretch()) {
-                // It moved on meanwhile. That server's writer finds it at its next look.
-                self.list(stretch, here - 1);
+                self.take_extent(extent, server, into);
+                self.free_if_unused(extent);
+            } else if here > 0 && self.discards.any(extent * self.slots_per_extent(), self.slots_per_extent()) {
+                // The extent has moved meanwhile. The writer of its new server finds it at its next check.
+                self.list(extent, here - 1);
             }
         }
     }
 
-    /// Takes the discards of a stretch.
-    fn take_stretch(&mut self, stretch: u32, server: usize, into: &mut Vec<Discard>) {
-        let first = stretch * self.slots_per_stretch();
-        for slot in first..first + self.slots_per_stretch() {
+    /// Takes the discards of an extent.
+    fn take_extent(&mut self, extent: u32, server: usize, into: &mut Vec<Discard>) {
+        let first = extent * self.slots_per_extent();
+        for slot in first..first + self.slots_per_extent() {
             if !self.discards.clear(slot, 1) {
                 continue;
             }
@@ -316,39 +319,40 @@ impl Places {
         }
     }
 
-    // ---- stretches ----------------------------------------------------------------------------------------------------
+    // ---- extents ----------------------------------------------------------------------------------------------------
 
-    /// The server for a unit to be written, chosen now if its stretch is on none.
+    /// The server for a unit to be written. Chooses one if the unit's extent has none.
     fn place(&mut self, unit: u32) -> Option<usize> {
-        let stretch = (unit / self.stretch_units) as usize;
-        if self.of_stretch[stretch] == 0 {
-            self.of_stretch[stretch] = self.placement.place()? as u16 + 1;
+        let extent = (unit / self.extent_units) as usize;
+        if self.of_extent[extent] == 0 {
+            self.of_extent[extent] = self.placement.place()? as u16 + 1;
         }
-        Some(usize::from(self.of_stretch[stretch]) - 1)
+        Some(usize::from(self.of_extent[extent]) - 1)
     }
 
-    /// A stretch of which nothing is held, on its way or to be discarded is on no server.
-    fn free_if_unused(&mut self, stretch: u32) {
-        let server = usize::from(self.of_stretch[stretch as usize]);
-        let slots = self.slots_per_stretch();
+    /// Removes an extent from its server if none of its units is held, in flight or to be discarded.
+    fn free_if_unused(&mut self, extent: u32) {
+        let server = usize::from(self.of_extent[extent as usize]);
+        let slots = self.slots_per_extent();
         if server > 0
-            && !self.is_used(stretch, &self.writing)
-            && !self.is_used(stretch, &self.held)
-            && !self.discards.any(stretch * slots, slots)
+            && !self.is_used(extent, &self.writing)
+            && !self.is_used(extent, &self.held)
+            && !self.discards.any(extent * slots, slots)
         {
-            self.of_stretch[stretch as usize] = 0;
+            self.of_extent[extent as usize] = 0;
             self.placement.free(server - 1);
         }
     }
 
-    /// Another server for a stretch that one refused. A stretch that is partly there already has nowhere to go.
+    /// Chooses another server for an extent that one server refused. An extent with pages already held there cannot
+    /// move.
     fn move_away(&mut self, unit: u32, from: usize, vain: &mut Vec<Discard>) -> Option<usize> {
-        let stretch = unit / self.stretch_units;
-        if self.is_used(stretch, &self.held) {
+        let extent = unit / self.extent_units;
+        if self.is_used(extent, &self.held) {
             return None;
         }
-        self.take_stretch(stretch, from, vain);
-        self.of_stretch[stretch as usize] = 0;
+        self.take_extent(extent, from, vain);
+        self.of_extent[extent as usize] = 0;
         self.placement.free(from);
         self.placement.close(from);
         self.place(unit)
@@ -360,7 +364,7 @@ impl Places {
         bytes / self.unit_bytes as u32
     }
 
-    /// The bytes of a slot.
+    /// The range of bytes of a slot.
     fn slot(&self, slot: u32) -> Discard {
         let bytes = self.slot_units * self.unit_bytes as u32;
         Discard { offset: u64::from(slot) * u64::from(bytes), bytes }
@@ -370,8 +374,8 @@ impl Places {
         unit / self.slot_units..=(unit + count - 1) / self.slot_units
     }
 
-    fn slots_per_stretch(&self) -> u32 {
-        self.stretch_units / self.slot_units
+    fn slots_per_extent(&self) -> u32 {
+        self.extent_units / self.slot_units
     }
 
     /// Whether any unit of a slot is held.
@@ -379,16 +383,16 @@ impl Places {
         self.held.any(slot * self.slot_units, self.slot_units)
     }
 
-    fn is_used(&self, stretch: u32, units: &Bits) -> bool {
-        units.any(stretch * self.stretch_units, self.stretch_units)
+    fn is_used(&self, extent: u32, units: &Bits) -> bool {
+        units.any(extent * self.extent_units, self.extent_units)
     }
 
-    /// The parts of a range of units that lie in one stretch each.
-    pub(super) fn by_stretch(unit: u32, count: u32, stretch_units: u32) -> impl Iterator<Item = (u32, u32)> {
+    /// The parts of a range of units, divided at extent boundaries.
+    pub(super) fn by_extent(unit: u32, count: u32, extent_units: u32) -> impl Iterator<Item = (u32, u32)> {
         let end = unit + count;
-        std::iter::successors(Some(unit), move |at| Some((at / stretch_units + 1) * stretch_units))
+        std::iter::successors(Some(unit), move |at| Some((at / extent_units + 1) * extent_units))
             .take_while(move |&at| at < end)
-            .map(move |at| (at, end.min((at / stretch_units + 1) * stretch_units) - at))
+            .map(move |at| (at, end.min((at / extent_units + 1) * extent_units) - at))
     }
 }
 

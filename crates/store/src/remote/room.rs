@@ -1,4 +1,4 @@
-//! How much the servers could still hold: hearing it from their answers, asking for it, and saying it.
+//! The room of the servers: learning it from their answers, asking for it, and reporting it.
 
 use std::fmt;
 use std::sync::atomic::Ordering::*;
@@ -11,34 +11,34 @@ use hanare_wire::payload::NO_QUOTA;
 use super::{Remote, STRETCH_BYTES};
 
 impl Remote {
-    /// The server says how much more it could hold. A stretch that is placed keeps its room until it is filled.
-    pub(super) fn heard(&self, index: usize, left_bytes: u64) {
+    /// Records the room that a server reports. An extent that is placed keeps its room until it is filled.
+    pub(super) fn note_room(&self, index: usize, left_bytes: u64) {
         self.servers[index].room_known_ns.store(now_ns(), Relaxed);
         let mut places = self.places.lock();
         let all = places.bytes_on(index).saturating_add(left_bytes);
         places.placement.set_capacity(index, all / STRETCH_BYTES as u64);
     }
 
-    /// What all servers can hold for this process, and the part of it that is placed, in bytes.
+    /// Bytes that all servers can hold for this process, and the part of them that is placed.
     pub(super) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
         let (capacity, used) = self.places.lock().placement.capacity_and_used();
         (capacity.saturating_mul(STRETCH_BYTES as u64), used.saturating_mul(STRETCH_BYTES as u64))
     }
 
-    /// When the server that has been quiet for longest told of its room.
+    /// The oldest time among the servers' last reports of their room.
     pub(super) fn room_known_ns(&self) -> u64 {
         self.servers.iter().map(|server| server.room_known_ns.load(Relaxed)).min().unwrap_or(0)
     }
 
-    /// Asks all servers for their room, and waits for the answers; for no longer than it takes to call a server silent.
+    /// Asks all servers for their room and waits for the answers, at most until a server would count as silent.
     pub(super) fn ask_for_room(&self) {
         let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
-        (0..self.servers.len()).for_each(|server| self.ring(server));
+        (0..self.servers.len()).for_each(|server| self.notify(server));
         let end = now_ns() + self.silent.as_nanos() as u64;
         for (server, number) in self.servers.iter().zip(numbers) {
             loop {
                 let answered = server.answered.load(Acquire);
-                // Later askings may have been answered already; the count may have wrapped.
+                // Later requests may have been answered already, and the count may have wrapped.
                 if number.wrapping_sub(answered) as i32 <= 0 || now_ns() > end {
                     break;
                 }
@@ -52,7 +52,7 @@ impl Remote {
         for (index, server) in self.servers.iter().enumerate() {
             let room = self.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
             let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
-            // A quota counts only where it is what binds.
+            // A quota is mentioned only if it is the limiting factor.
             if quota != NO_QUOTA && room.saturating_add(STRETCH_BYTES as u64) > quota {
                 write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;
             } else {

@@ -1,7 +1,7 @@
-//! The life of a writer thread: it sends writes and discards, and tells the end of each write.
+//! A writer thread: it sends writes and discards, and reports the end of each write.
 //!
-//! Discards go first: they make room for what is written. All of them go before the next write-back, and they are no more
-//! than there are slots, each of which was written back before, so that write-backs are not kept waiting without end.
+//! Discards are sent first, because they make room for writes. All of them are sent before the next write-back. There
+//! are no more of them than slots, and each slot was written back before, so write-backs never wait without end.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -18,12 +18,12 @@ use super::places::{Discard, Ended, WriteBack};
 use super::{Remote, STRETCH_BYTES};
 use crate::StoreError;
 
-/// Bytes a writer has sent and not seen acknowledged.
+/// Most bytes sent and not yet acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
-/// Frames it has sent and not seen acknowledged: their answers fit into the buffers between, so that the server never
-/// stands still with an answer that nobody takes.
+/// Most frames sent and not yet acknowledged. Their answers fit into the socket buffers, so the server never stops with
+/// an answer that nobody takes.
 const UNACKNOWLEDGED_MAX: usize = 1024;
-/// Discards sent at once.
+/// Discards sent in one call.
 const DISCARDS_AT_ONCE: usize = 256;
 
 /// A frame that the server has not acknowledged yet.
@@ -31,8 +31,8 @@ const DISCARDS_AT_ONCE: usize = 256;
 enum Sent {
     WriteBacks(Vec<WriteBack>),
     Discard,
-    /// A ping, whose answer has the server's room: the request for room with this number.
-    Asking(u32),
+    /// A ping, whose answer reports the server's room: the request for room with this number.
+    RoomRequest(u32),
 }
 
 /// Sends what waits for one server.
@@ -41,13 +41,14 @@ pub struct Sender {
     index: usize,
     writer: Writer,
     unacknowledged: VecDeque<Sent>,
-    /// Since when the server owes the next answer.
+    /// Time since which the server owes the next answer.
     last_ack_ns: u64,
     bytes_out: usize,
     /// The number of the next frame.
     tag: u64,
     asked: u32,
-    /// Pages that the server keeps although they moved to another: discarded before anything else is sent.
+    /// Ranges that the server keeps although their pages moved to another server. They are discarded before anything
+    /// else is sent.
     vain: Vec<Discard>,
 }
 
@@ -67,11 +68,12 @@ impl Sender {
 }
 
 impl Remote {
-    /// Sends what waits for a sender's server, takes the answers that have come, and tells the end of each write; sleeps
-    /// when there is neither. To be called again and again by a thread of its own. Returns how many frames it sent.
+    /// Sends what waits for a sender's server, takes the answers that have come, and reports the end of each write.
+    /// Sleeps if there is nothing to do. Call it again and again in a thread of its own. Returns the number of frames
+    /// sent.
     ///
     /// # Errors
-    /// The server is lost, silent, or lied; or no server has room.
+    /// The server is lost or silent, or sent invalid data; or no server has room.
     pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
         Sending { remote: self, sender, ended }.go_on()?;
@@ -79,7 +81,7 @@ impl Remote {
     }
 }
 
-/// A sender at work.
+/// One call of [`Remote::send`].
 struct Sending<'a, 'b> {
     remote: &'a Remote,
     sender: &'b mut Sender,
@@ -87,10 +89,10 @@ struct Sending<'a, 'b> {
 }
 
 impl<'a> Sending<'a, '_> {
-    /// Sends what waits and takes the answers that have come; sleeps when there is neither.
+    /// Sends what waits and takes the answers that have come. Sleeps if there is nothing to do.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
-        let bell = self.server().bell.load(Acquire);
-        // Before anything is taken from the queue: who finds that empty finds this set.
+        let wait_word = self.server().wait_word.load(Acquire);
+        // Set before anything is taken from the queue: a thread that finds the queue empty then finds this set.
         self.server().writes_in_flight.store(1, Release);
         // Read before the discards are taken: a thread that asks for room wants its own discards counted.
         let asked = self.server().asked.load(Acquire);
@@ -100,7 +102,7 @@ impl<'a> Sending<'a, '_> {
         }
         if self.sender.unacknowledged.is_empty() {
             self.server().writes_in_flight.store(0, Release);
-            futex::wait(&self.server().bell, bell, Some(Duration::from_millis(200)));
+            futex::wait(&self.server().wait_word, wait_word, Some(Duration::from_millis(200)));
             return Ok(());
         }
         let may_send =
@@ -109,7 +111,7 @@ impl<'a> Sending<'a, '_> {
             true => Wait::Now,
             false => Wait::Block { timeout: Duration::from_millis(20) },
         };
-        // Discards of pages that moved on go out before the next answer is taken.
+        // Discards of pages that moved are sent before the next answer is taken.
         while self.sender.vain.is_empty() && self.take_answer(wait)? {
             wait = Wait::Now;
         }
@@ -126,7 +128,7 @@ impl<'a> Sending<'a, '_> {
 
     // ---- sending ------------------------------------------------------------------------------------------------------
 
-    /// Sends the discards that wait; whether that were all.
+    /// Sends waiting discards. Returns whether these were all.
     fn send_discards(&mut self) -> Result<bool, StoreError<'a>> {
         let mut discards = std::mem::take(&mut self.sender.vain);
         let room = UNACKNOWLEDGED_MAX.saturating_sub(self.sender.unacknowledged.len()).min(DISCARDS_AT_ONCE);
@@ -152,7 +154,7 @@ impl<'a> Sending<'a, '_> {
         }
         let mut jobs = Vec::new();
         self.remote.places.lock().take_writes(self.sender.index, RANGE_MAX as usize, &mut jobs);
-        // They may change places among each other, for no page is twice among them.
+        // The order does not matter, because no page occurs twice.
         jobs.sort_by_key(|job| job.page.0);
         let mut rest = jobs.as_slice();
         while !rest.is_empty() {
@@ -168,7 +170,8 @@ impl<'a> Sending<'a, '_> {
         let parts: Vec<IoSlice<'_>> = group
             .iter()
             .map(|job| {
-                // SAFETY: the bytes of a write do not change until its end is told, as the caller of `write` promised.
+                // SAFETY: the bytes of a write do not change until its end is reported, as the caller of `write`
+                // promised.
                 IoSlice::new(unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) })
             })
             .collect();
@@ -179,11 +182,11 @@ impl<'a> Sending<'a, '_> {
         Ok(())
     }
 
-    /// Asks for the server's room, if that is wished for.
+    /// Asks for the server's room, if a request for it waits.
     fn ask(&mut self, number: u32) -> Result<(), StoreError<'a>> {
         if std::mem::replace(&mut self.sender.asked, number) != number {
             self.sender.writer.ping(self.sender.tag).map_err(|source| self.lost(source))?;
-            self.sent(Sent::Asking(number));
+            self.sent(Sent::RoomRequest(number));
         }
         Ok(())
     }
@@ -198,7 +201,7 @@ impl<'a> Sending<'a, '_> {
 
     // ---- answers ------------------------------------------------------------------------------------------------------
 
-    /// Takes one answer; false when none came within `wait`, or none is due.
+    /// Takes one answer. Returns false if none came within `wait`, or none is due.
     fn take_answer(&mut self, wait: Wait) -> Result<bool, StoreError<'a>> {
         let due = self.sender.tag - self.sender.unacknowledged.len() as u64;
         if due == self.sender.tag {
@@ -223,12 +226,12 @@ impl<'a> Sending<'a, '_> {
                 self.written(&group, &ack)?;
                 None
             }
-            Some(Sent::Asking(number)) => Some(number),
+            Some(Sent::RoomRequest(number)) => Some(number),
             Some(Sent::Discard) | None => None,
         };
-        // Only now, for what was just written counts as held.
+        // Only now, because this counts what was just written as held.
         if ack.status == AckStatus::Done {
-            self.remote.heard(self.sender.index, ack.capacity_bytes);
+            self.remote.note_room(self.sender.index, ack.capacity_bytes);
         }
         if let Some(number) = asking {
             self.server().answered.store(number, Release);
@@ -243,7 +246,7 @@ impl<'a> Sending<'a, '_> {
             let ended = self.remote.places.lock().ended(job, self.sender.index, took, &mut self.sender.vain);
             match ended {
                 Ended::Held => (self.ended)(job.page, job.frame),
-                Ended::GoesTo(other) => self.remote.ring(other),
+                Ended::GoesTo(other) => self.remote.notify(other),
                 Ended::Nowhere => return Err(self.remote.full()),
             }
         }
@@ -251,8 +254,7 @@ impl<'a> Sending<'a, '_> {
     }
 }
 
-/// How many of these write-backs, in the order of their pages, go in one frame: adjacent ones, within its bounds and one
-/// stretch.
+/// How many of these write-backs, sorted by page, are sent in one frame: adjacent ones, within its size and one extent.
 fn group_len(jobs: &[WriteBack], unit_bytes: usize) -> usize {
     let joined = jobs.windows(2).take_while(|pair| {
         let next = start(&pair[1], unit_bytes);

@@ -1,49 +1,50 @@
-//! Which slots of the same-host link are shared with a process that was forked, and are read only therefore; and those
-//! that this process has done with, which go back to the server.
+//! The slots of the same-host link that are shared with a forked process and are therefore only read, and the slots
+//! that this process no longer uses and must give back.
 
 use hanare_wire::{Grant, Place};
 
 pub(crate) struct Shared {
-    /// A bit for each stretch.
-    stretches: Vec<u64>,
+    /// One bit for each extent.
+    extents: Vec<u64>,
     /// Slots to give back.
     let_go: Vec<u32>,
 }
 
 impl Shared {
-    pub(crate) fn new(stretches: usize) -> Self {
-        Self { stretches: vec![0; stretches / 64 + 1], let_go: Vec::with_capacity(2 * stretches) }
+    pub(crate) fn new(extents: usize) -> Self {
+        Self { extents: vec![0; extents / 64 + 1], let_go: Vec::with_capacity(2 * extents) }
     }
 
-    /// Whether a stretch's slot is shared.
-    pub(crate) fn has(&self, stretch: u32) -> bool {
-        self.stretches[stretch as usize / 64] & (1 << (stretch % 64)) != 0
+    /// Whether an extent's slot is shared.
+    pub(crate) fn has(&self, extent: u32) -> bool {
+        self.extents[extent as usize / 64] & (1 << (extent % 64)) != 0
     }
 
-    /// The stretch's slot is shared no more; whether it was.
-    pub(crate) fn take(&mut self, stretch: u32) -> bool {
-        let was = self.has(stretch);
-        self.stretches[stretch as usize / 64] &= !(1 << (stretch % 64));
+    /// Marks an extent's slot as no longer shared. Returns whether it was.
+    pub(crate) fn take(&mut self, extent: u32) -> bool {
+        let was = self.has(extent);
+        self.extents[extent as usize / 64] &= !(1 << (extent % 64));
         was
     }
 
-    /// Every stretch that has a slot shares it.
+    /// Marks the slot of every extent that has one as shared.
     pub(crate) fn add_all(&mut self, slot_of: &[u32]) {
-        for (word, slots) in self.stretches.iter_mut().zip(slot_of.chunks(64)) {
+        for (word, slots) in self.extents.iter_mut().zip(slot_of.chunks(64)) {
             let bits = slots.iter().rev().fold(0, |bits, &slot| bits << 1 | u64::from(slot != 0));
-            // Words of stretches that were never used are not written to, so that they take no memory.
+            // Words of extents that were never used are not written, so they take no memory.
             if bits != 0 {
                 *word = bits;
             }
         }
     }
 
-    /// A slot to give back.
+    /// Adds a slot to give back.
     pub(crate) fn let_go(&mut self, slot: u32) {
         self.let_go.push(slot);
     }
 
-    /// Fills `runs` with slots to give back; how many runs there are. `spilled` is the bit of slots in the spill file.
+    /// Fills `runs` with slots to give back. Returns the number of runs. `spilled` is the bit of slots in the spill
+    /// file.
     pub(crate) fn take_runs(&mut self, runs: &mut [Grant], spilled: u32) -> usize {
         let mut count = 0;
         while let Some(&slot) = self.let_go.last() {
@@ -76,12 +77,12 @@ mod tests {
     fn what_has_a_slot_is_shared_until_it_is_taken() {
         let mut shared = Shared::new(200);
         let mut slot_of = vec![0; 200];
-        for stretch in [0, 63, 64, 130, 199] {
-            slot_of[stretch] = 7;
+        for extent in [0, 63, 64, 130, 199] {
+            slot_of[extent] = 7;
         }
         shared.add_all(&slot_of);
-        for stretch in 0..200 {
-            assert_eq!(shared.has(stretch), slot_of[stretch as usize] != 0, "stretch {stretch}");
+        for extent in 0..200 {
+            assert_eq!(shared.has(extent), slot_of[extent as usize] != 0, "extent {extent}");
         }
         assert!(shared.take(64) && !shared.take(64) && !shared.take(65) && shared.has(63));
     }

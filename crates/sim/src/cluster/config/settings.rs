@@ -1,4 +1,4 @@
-//! The table of all settings: what each is called, what it takes, and where it goes.
+//! The table of all settings: each one's name, its valid values, and where they are stored.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,14 +13,15 @@ use crate::cluster::network::NetworkError;
 use crate::cluster::references::PAGES_MAX;
 use crate::cluster::schedule::Info;
 
-/// One setting: how it is called, what it takes, and how it is set. `Err` says more than that the value is none of those.
+/// One setting: its name, its valid values, and how to set it. `Err` gives a reason beyond the value not being among
+/// the valid ones.
 pub(super) struct Setting {
     pub(super) key: &'static str,
     pub(super) takes: &'static str,
     pub(super) set: fn(&mut Config, &Given<'_>, Loader<'_>) -> Result<(), Option<String>>,
 }
 
-/// A value, as it was given.
+/// A value as the user gave it.
 pub(super) enum Given<'a> {
     Integer(i64),
     Float(f64),
@@ -44,7 +45,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// What a list holds; of anything else nothing.
+    /// The items of a list; none for anything else.
     pub(super) fn items(&self) -> &[Self] {
         if let Self::List(items) = self { items } else { &[] }
     }
@@ -69,7 +70,7 @@ impl<'a> Given<'a> {
         if let Self::Text(text) = self { Ok(text) } else { Err(None) }
     }
 
-    /// One of two words.
+    /// Which of two words was given.
     fn either(&self, no: &str, yes: &str) -> Result<bool, Option<String>> {
         match self.text()? {
             text if text == no => Ok(false),
@@ -100,7 +101,7 @@ impl fmt::Display for Given<'_> {
     }
 }
 
-/// Most clocks of anything.
+/// The largest number of clocks in any setting.
 const CLOCKS_MAX: u32 = 1_000_000_000;
 
 macro_rules! number {
@@ -138,7 +139,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         takes: "branches of each level from the root, such as \"16\", \"4x4\", \"2x2x2x2\"",
         set: |config, given, _| {
             config.networks = given.list(|item| {
-                // A flat one may be written as the number that it is.
+                // The number of processors of a flat network may be written without quotes.
                 let parsed = match item {
                     Given::Integer(number) => number.to_string().parse(),
                     item => item.text()?.parse(),
@@ -301,7 +302,7 @@ fn frequencies(text: &str, load: Loader<'_>) -> Result<Frequencies, Option<Strin
     }
 }
 
-/// The weights of a file, one a line; the error begins behind the file's name.
+/// Reads the weights of a file, one on each line. The error text continues after the file's name.
 fn weights(text: &str) -> Result<Vec<f64>, String> {
     let mut weights = Vec::new();
     for (index, line) in text.lines().enumerate().take(PAGES_MAX as usize) {
@@ -313,7 +314,7 @@ fn weights(text: &str) -> Result<Vec<f64>, String> {
     Ok(weights)
 }
 
-/// What to say of a setting that there is not: those of its section, or all sections.
+/// The message about an unknown setting: it lists the settings of its section, or all sections.
 pub(super) fn unknown(key: &str) -> String {
     let split = |setting: &Setting| setting.key.split_once('.').unwrap_or(("", setting.key));
     let section = key.split('.').next().unwrap_or_default();

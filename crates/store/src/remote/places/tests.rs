@@ -1,7 +1,8 @@
-//! The books of the store against fake servers, in any order of write-backs, discards, answers and refusals.
+//! The tables of the store against fake servers, with write-backs, discards, answers and refusals in any order.
 //!
-//! The story behind them: a slot of 2 MiB was discarded when no unit of it was held, while the write-back of another unit of
-//! it was still on its way; that unit's bytes were written first and then discarded with the slot.
+//! The bug that this guards against: a slot of 2 MiB was discarded when none of its units was held, while the
+//! write-back of another of its units was still in flight. That unit's bytes were written first and then discarded with
+//! the slot.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,14 +14,14 @@ const UNIT_BYTES: usize = 512 << 10;
 const STRETCH_UNITS: u32 = (STRETCH_BYTES / UNIT_BYTES) as u32;
 const UNITS: u32 = 6 * STRETCH_UNITS;
 
-/// What travels to a server.
+/// A message to a server.
 #[derive(Clone, Copy, Debug)]
 enum Sent {
     Write(WriteBack, u32),
     Discard(Discard),
 }
 
-/// A server that keeps slots, as many as it has room for.
+/// A server that stores as many slots as it has room for.
 #[derive(Default)]
 struct FakeServer {
     wire: VecDeque<Sent>,
@@ -53,7 +54,7 @@ impl FakeServer {
     }
 }
 
-/// What the pager knows of a unit.
+/// The pager's knowledge of a unit.
 #[derive(Clone, Copy, Default)]
 struct Unit {
     version: u32,
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// A writer sends, at most so many discards.
+    /// Sends as a writer does, at most `discards_max` discards.
     fn send(&mut self, index: usize, discards_max: usize) {
         let server = &mut self.servers[index];
         let mut discards = std::mem::take(&mut server.vain);
@@ -135,7 +136,7 @@ impl World {
 
     fn answer(&mut self, index: usize) {
         let server = &mut self.servers[index];
-        // What it keeps in vain goes out before the next answer is looked at.
+        // Ranges kept needlessly are discarded before the next answer is handled.
         server.wire.extend(std::mem::take(&mut server.vain).into_iter().map(Sent::Discard));
         let Some((job, took)) = server.answers.pop_front() else { return };
         if !took {
@@ -156,7 +157,7 @@ impl World {
         }
     }
 
-    /// Every page that could be fetched now is where it is asked for.
+    /// Checks that every page that could be fetched now is on the server that would be asked.
     fn check(&self) {
         for (number, unit) in (0..).zip(&self.units).filter(|(_, unit)| unit.held && !unit.writing) {
             let server = &self.servers[self.places.server_of(number)];
@@ -206,7 +207,8 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u32)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// Slots of one, two and four units; servers that have room for all, and such that have not what they said.
+    /// With slots of one, two and four units; with servers that have room for all, and with servers that have less than
+    /// they said.
     #[test]
     fn what_is_held_is_where_it_is_asked_for_and_what_is_released_is_given_back(
         steps in steps(), slot_shift in 0u32..3, tight in any::<bool>(),
@@ -239,7 +241,7 @@ proptest! {
     }
 }
 
-/// The smallest case: a unit's write-back is on its way when the only held unit of its slot is released.
+/// The smallest case: a unit's write-back is in flight when the only held unit of its slot is released.
 #[test]
 fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
     let mut world = World::new(4, &[6]);
@@ -289,7 +291,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     };
     (0..2048).for_each(|page| hold(&mut places, page));
     (2049..4096).step_by(2).for_each(|page| hold(&mut places, page));
-    for (first, count) in Places::by_stretch(0, 4096, 512) {
+    for (first, count) in Places::by_extent(0, 4096, 512) {
         assert!(places.release(first, count).is_some(), "its writer is told");
         assert_eq!(places.release(first, count), None, "once");
     }
@@ -300,7 +302,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     assert_eq!(places.placement.capacity_and_used().1, 0);
 }
 
-/// The number of a server has to fit where it is kept.
+/// Every server's number must fit into its field.
 #[test]
 fn every_server_that_may_be_named_has_a_number() {
     let shape = Shape {

@@ -1,16 +1,18 @@
-//! The gate before every prefetcher: a useless one costs no transfer.
+//! The accuracy filter before every prefetcher: a useless prefetcher causes no transfer.
 //!
-//! A prefetcher is always asked, but while it is right too seldom (or not yet known to be right) nothing it proposes is
-//! fetched. How often it is right is seen in one of four ways:
+//! A prefetcher is always asked. While its proposals are right too seldom, or not yet known to be right, none is
+//! fetched. The filter measures how often they are right, in one of four ways:
 //!
-//! - *Shut*: nothing is fetched, so every touch of an absent page is told. All that is proposed and away becomes a ghost.
-//! - *Open, first uses told* (pages wait in frames): the same, since the first use of a fetched page is told as well.
-//! - *Open, first uses not told* (pages come straight into view): a page that was fetched rightly is never heard of
-//!   again, and neither is one that was fetched in vain. So one proposal in so many is not fetched but kept as a probe:
-//!   a ghost whose touch is told, and which stands for all.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows where it is to be seen next): its own word.
+//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All remote units proposed become ghosts.
+//! - *Open, first uses visible* (pages wait in frames): the same, because the first use of a fetched page is seen as
+//!   well.
+//! - *Open, first uses not visible* (pages come straight into view): nothing is seen of a fetched page, whether it was
+//!   used or not. So one proposal in [`PROBE_EVERY`] is not fetched but kept as a probe: a ghost whose access is seen,
+//!   and which stands for all.
+//! - *Open, and the prefetcher accounts for itself* (a stream knows where it is to be seen next): the filter uses the
+//!   prefetcher's own count.
 //!
-//! Only proposals that would cost a transfer count: what is in memory is proposed for nothing, rightly or wrongly.
+//! Only proposals that would cost a transfer count. A proposal of a unit in memory costs nothing, right or wrong.
 
 use core::fmt::Write;
 
@@ -18,38 +20,46 @@ use super::ghosts::{Ghosts, Verdict};
 use super::{Param, Prefetcher, Proposals, Touch, Values};
 use crate::limits;
 
-/// Right proposals, as a share of [`ONE`], at which the gate opens and under which it shuts.
+/// Share of right proposals, in parts of [`ONE`], at which the filter opens.
 const OPENS: u32 = ONE / 100 * 60;
-const SHUTS: u32 = ONE / 100 * 40;
+/// Share below which the filter closes.
+const CLOSES: u32 = ONE / 100 * 40;
+/// A share of 100 %.
 const ONE: u32 = 1 << 16;
-/// One proposal in so many is kept as a probe.
+/// One proposal in this many is kept as a probe.
 const PROBE_EVERY: u32 = 32;
-/// A verdict moves the estimate by 1 / 2^this of the way; a probe stands for many, and a page of those that are accounted
-/// for comes with its whole window.
+/// A verdict moves the estimate by 1 / 2^this of the difference.
 const VERDICT_SHIFT: u32 = 5;
+/// The same shift for a probe, which stands for many units.
 const PROBE_SHIFT: u32 = 3;
+/// The same shift for a page of a self-accounting prefetcher, which comes with its whole window.
 const ACCOUNT_SHIFT: u32 = 7;
 
-/// The parameter of every prefetcher behind a gate.
-pub(super) const GATE: Param =
-    Param { name: "gate", help: "1: fetch only while mostly right; 0: always", default: 1, min: 0, max: 1 };
+/// The parameter of every filtered prefetcher that turns the filter off.
+pub(super) const FILTER: Param = Param {
+    name: "gate",
+    help: "accuracy filter. 1: fetch only while mostly right; 0: always",
+    default: 1,
+    min: 0,
+    max: 1,
+};
 
-/// Puts a gate before a prefetcher, unless its parameters say otherwise.
-pub(super) fn gated(inner: Box<dyn Prefetcher>, values: &Values) -> Box<dyn Prefetcher> {
-    if values.get(GATE.name) == 0 {
+/// Puts the filter before a prefetcher, unless its parameters turn it off.
+pub(super) fn filtered(inner: Box<dyn Prefetcher>, values: &Values) -> Box<dyn Prefetcher> {
+    if values.get(FILTER.name) == 0 {
         return inner;
     }
-    Box::new(Gated { inner, judge: Judge::new(), offered: Proposals::default() })
+    Box::new(Filtered { inner, judge: Judge::new(), offered: Proposals::default() })
 }
 
-/// State: 24 KiB of ghosts.
-struct Gated {
+/// Memory use: 24 KiB of ghosts.
+struct Filtered {
     inner: Box<dyn Prefetcher>,
     judge: Judge,
     offered: Proposals,
 }
 
-impl Prefetcher for Gated {
+impl Prefetcher for Filtered {
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
         let pushing = self.judge.is_open();
         self.judge.watch(touch, pushing, self.inner.accounts());
@@ -63,16 +73,16 @@ impl Prefetcher for Gated {
     }
 }
 
-/// How proposals are judged at the moment.
+/// How proposals are judged at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// Nothing is fetched.
     Shadow,
-    /// All is fetched; ghosts of all.
+    /// All are fetched, and all become ghosts.
     Told,
-    /// All but the probes is fetched.
+    /// All are fetched except the probes.
     Probing,
-    /// All is fetched; the prefetcher says what became of it.
+    /// All are fetched, and the prefetcher reports its own results.
     Accounted,
 }
 
@@ -104,14 +114,14 @@ impl Judge {
         self.open
     }
 
-    /// Units seen to be right since this was asked last; half of them is kept in mind.
+    /// Units seen to be right since the last call. Half of them stay counted.
     pub(super) fn take_rights(&mut self) -> u32 {
         let rights = self.rights;
         self.rights /= 2;
         rights
     }
 
-    /// Takes note of a touch before the prefetcher is asked. `pushing`: what it proposes now is to be fetched.
+    /// Records an access before the prefetcher is asked. `pushing`: its present proposals are to be fetched.
     pub(super) fn watch(&mut self, touch: Touch, pushing: bool, accounts: bool) {
         let mode = match (pushing, accounts, touch.told) {
             (false, ..) => Mode::Shadow,
@@ -121,7 +131,7 @@ impl Judge {
         };
         self.touches = self.touches.wrapping_add(1);
         if mode != self.mode {
-            // What waits was fetched or was not, unlike what is to come: no verdict about it is fair any more.
+            // The waiting ghosts were fetched or not, unlike future ones. A verdict on them would not be fair any more.
             self.ghosts.clear();
             self.mode = mode;
         }
@@ -133,7 +143,7 @@ impl Judge {
         }
     }
 
-    /// Lets through what was offered, as far as it goes, and remembers what will tell whether it was right.
+    /// Lets the proposals through as the mode allows, and remembers what is needed to judge them.
     pub(super) fn pass(&mut self, touch: Touch, offered: &Proposals, away: &dyn Fn(u32) -> bool, to: &mut Proposals) {
         if self.mode != Mode::Shadow {
             to.confirm(offered.confirmed());
@@ -161,7 +171,7 @@ impl Judge {
         }
     }
 
-    /// Passes a range on but for the probes in it.
+    /// Passes a range on, except for the probes in it.
     fn probe(
         &mut self,
         touch: Touch,
@@ -196,7 +206,7 @@ impl Judge {
         }
     }
 
-    /// Counts pages whose fate was told.
+    /// Counts pages whose result is known.
     fn count(&mut self, pages: u32, right: bool) {
         self.rights = self.rights.saturating_add(if right { pages } else { 0 });
         for _ in 0..pages.min(limits::PREFETCH_UNITS_MAX) {
@@ -213,13 +223,13 @@ impl Judge {
             true => self.accuracy += (ONE - self.accuracy) >> shift,
             false => self.accuracy -= self.accuracy >> shift,
         }
-        self.open = if self.open { self.accuracy >= SHUTS } else { self.accuracy >= OPENS };
+        self.open = if self.open { self.accuracy >= CLOSES } else { self.accuracy >= OPENS };
     }
 
     pub(super) fn describe(&self, out: &mut dyn Write) -> core::fmt::Result {
         let percent = (u64::from(self.accuracy) * 100 + u64::from(ONE) / 2) / u64::from(ONE);
-        let gate = if self.open { "open" } else { "shut" };
-        write!(out, "{percent} % right, gate {gate}")
+        let state = if self.open { "open" } else { "closed" };
+        write!(out, "{percent} % right, filter {state}")
     }
 }
 
@@ -235,7 +245,7 @@ fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterat
 mod tests {
     use super::*;
 
-    /// Proposes the next unit, or one far off.
+    /// Proposes the next unit, or one far away.
     struct Next {
         right: bool,
     }
@@ -246,59 +256,59 @@ mod tests {
         }
     }
 
-    fn touch(gate: &mut dyn Prefetcher, unit: u32, told: bool, away: bool) -> Vec<(u32, u32)> {
+    fn touch(filter: &mut dyn Prefetcher, unit: u32, told: bool, away: bool) -> Vec<(u32, u32)> {
         let mut proposals = Proposals::default();
-        gate.touched(Touch { unit, span: 1, window_max: 64, staged: false, told }, &|_| away, &mut proposals);
+        filter.touched(Touch { unit, span: 1, window_max: 64, staged: false, told }, &|_| away, &mut proposals);
         proposals.as_slice().to_vec()
     }
 
-    fn gate(right: bool) -> Gated {
-        Gated { inner: Box::new(Next { right }), judge: Judge::new(), offered: Proposals::default() }
+    fn filter(right: bool) -> Filtered {
+        Filtered { inner: Box::new(Next { right }), judge: Judge::new(), offered: Proposals::default() }
     }
 
-    fn opens_after(gate: &mut Gated, units: core::ops::Range<u32>, away: bool) -> Option<usize> {
-        units.into_iter().position(|unit| !touch(gate, unit, true, away).is_empty())
+    fn opens_after(filter: &mut Filtered, units: core::ops::Range<u32>, away: bool) -> Option<usize> {
+        units.into_iter().position(|unit| !touch(filter, unit, true, away).is_empty())
     }
 
     #[test]
     fn it_opens_for_what_is_right_and_stays_shut_for_what_is_wrong() {
-        let after = opens_after(&mut gate(true), 0..1000, true);
+        let after = opens_after(&mut filter(true), 0..1000, true);
         assert!(after.is_some_and(|after| (20..40).contains(&after)), "{after:?}");
-        assert_eq!(opens_after(&mut gate(false), 0..10_000, true), None);
+        assert_eq!(opens_after(&mut filter(false), 0..10_000, true), None);
     }
 
     #[test]
     fn what_is_in_memory_proves_nothing() {
-        assert_eq!(opens_after(&mut gate(true), 0..10_000, false), None);
+        assert_eq!(opens_after(&mut filter(true), 0..10_000, false), None);
     }
 
     #[test]
     fn it_shuts_again_and_says_so() {
         for told in [true, false] {
-            let mut gate = gate(true);
+            let mut filter = filter(true);
             for unit in 0..200 {
-                touch(&mut gate, unit, told, true);
+                touch(&mut filter, unit, told, true);
             }
             let mut text = String::new();
-            gate.describe(&mut text).expect("a string takes all");
-            assert!(text.ends_with("gate open"), "{text}");
-            gate.inner = Box::new(Next { right: false });
-            let pushed = (1000..11_000).filter(|&unit| !touch(&mut gate, unit, told, true).is_empty()).count();
+            filter.describe(&mut text).expect("a string takes all");
+            assert!(text.ends_with("filter open"), "{text}");
+            filter.inner = Box::new(Next { right: false });
+            let pushed = (1000..11_000).filter(|&unit| !touch(&mut filter, unit, told, true).is_empty()).count();
             assert!(pushed < 600, "{pushed} useless transfers");
             text.clear();
-            gate.describe(&mut text).expect("a string takes all");
-            assert!(text.ends_with("gate shut"), "{text}");
+            filter.describe(&mut text).expect("a string takes all");
+            assert!(text.ends_with("filter closed"), "{text}");
         }
     }
 
     #[test]
-    fn probes_are_held_back_where_first_uses_are_not_told_and_keep_the_gate_open() {
-        let mut gate = gate(true);
+    fn probes_are_held_back_where_first_uses_are_not_told_and_keep_the_filter_open() {
+        let mut filter = filter(true);
         let mut unit = 0;
         let (mut pushed, mut held) = (0, 0);
         for _ in 0..10_000 {
-            // The program passes unseen over what was fetched.
-            match touch(&mut gate, unit, false, true)[..] {
+            // The program passes unseen over the fetched pages.
+            match touch(&mut filter, unit, false, true)[..] {
                 [] => (unit, held) = (unit + 1, held + 1),
                 _ => (unit, pushed) = (unit + 2, pushed + 1),
             }

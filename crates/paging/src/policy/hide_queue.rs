@@ -1,0 +1,87 @@
+//! The pages that a policy asks to unmap, in the order of its requests.
+
+use crate::units::PageId;
+
+const QUEUED: u32 = 1 << 31;
+const REQUESTED: u32 = 1 << 30;
+const LINK: u32 = REQUESTED - 1;
+
+const _: () = assert!(crate::limits::UNITS_MAX < LINK);
+
+/// A chain of pages, in which each is at most once. A cancelled request stays in the chain without effect until its
+/// turn comes, or becomes valid again in its place.
+///
+/// Memory use: a link a unit.
+#[derive(Debug)]
+pub(super) struct HideQueue {
+    /// For each page: the number plus one of the next in the chain, and whether the page is in the chain and its
+    /// request valid.
+    chain: Vec<u32>,
+    first: u32,
+    last: u32,
+}
+
+impl HideQueue {
+    pub(super) fn new(units: u32) -> Self {
+        Self { chain: vec![0; units as usize], first: 0, last: 0 }
+    }
+
+    pub(super) fn push(&mut self, page: PageId) {
+        let word = &mut self.chain[page.0 as usize];
+        let queued = *word & QUEUED != 0;
+        *word |= QUEUED | REQUESTED;
+        if queued {
+            return;
+        }
+        match self.last {
+            0 => self.first = page.0 + 1,
+            last => self.chain[last as usize - 1] |= page.0 + 1,
+        }
+        self.last = page.0 + 1;
+    }
+
+    pub(super) fn cancel(&mut self, page: PageId) {
+        self.chain[page.0 as usize] &= !REQUESTED;
+    }
+
+    /// Takes the first request. It skips requests that were pushed and cancelled before, so this is O(1), amortised.
+    pub(super) fn pop(&mut self) -> Option<PageId> {
+        while self.first != 0 {
+            let page = PageId(self.first - 1);
+            let word = core::mem::take(&mut self.chain[page.0 as usize]);
+            self.first = word & LINK;
+            if self.first == 0 {
+                self.last = 0;
+            }
+            if word & REQUESTED != 0 {
+                return Some(page);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_once_each_in_order_and_not_when_taken_back() {
+        let mut queue = HideQueue::new(8);
+        for page in [7, 0, 3, 0, 5] {
+            queue.push(PageId(page));
+        }
+        queue.cancel(PageId(0));
+        queue.cancel(PageId(5));
+        queue.push(PageId(5));
+        assert_eq!(queue.pop(), Some(PageId(7)));
+        queue.push(PageId(7));
+        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|page| page.0).collect();
+        assert_eq!(rest, [3, 5, 7]);
+        queue.cancel(PageId(2));
+        assert_eq!(queue.pop(), None);
+        queue.push(PageId(2));
+        assert_eq!(queue.pop(), Some(PageId(2)));
+        assert_eq!(queue.pop(), None);
+    }
+}
