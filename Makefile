@@ -6,6 +6,7 @@
 #   make test-programs  real programs in every trap mode, compared with themselves; installs them  (tests/programs; hours)
 #   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
 #   make worlds        the engine over a view and a store that fail, by ten thousand seeds
+#   make fuzz          MINUTES (10) of coverage-guided fuzzing for each decoder of outside bytes  (scripts/fuzz; wants c++)
 #   make sanitize      tests under the address sanitizer, and those of locks under the thread sanitizer
 #   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
 #   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
@@ -81,6 +82,12 @@ worlds:
 	@scripts/need cargo cc
 	$(CARGO) test --profile $(TEST_PROFILE) -p hanare --lib -- --ignored engine::world
 
+# New inputs and failures stay in $(TARGET)/fuzz; FUZZ_FLAGS="ranks diffs" leaves the other targets out.
+fuzz: MINUTES = 10
+fuzz:
+	@scripts/need cargo cc c++
+	@scripts/fuzz $(MINUTES) $(TARGET)/fuzz $(FUZZ_FLAGS)
+
 # The toolchain's own sanitizers. The standard library comes without them: the thread sanitizer sees no races within it, and
 # would name some that its channels rule out (scripts/tsan.supp). Left out is a test of mlock, which sanitizers make
 # nothing of.
@@ -109,8 +116,10 @@ sanitize-threads:
 check:
 	@scripts/need cargo cargo-fmt cargo-clippy cargo-deny
 	$(CARGO) fmt --all --check
+	cd fuzz/coverage && $(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) deny --log-level warn check licenses bans sources
+	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml check --config deny.toml licenses bans sources
 
 bench: build
 	benches/run.sh
@@ -182,5 +191,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test test-programs torture worlds check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture worlds fuzz check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-shared bench-cluster workloads shared-workloads python install clean

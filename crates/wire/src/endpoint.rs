@@ -44,6 +44,10 @@ impl FromStr for Endpoint {
             Ok(parts) => parts,
             Err(why) => return refuse(why),
         };
+        if host == "unix" {
+            // With a port it would be shown as a path, and go there.
+            return refuse("'unix:' begins the path of a socket");
+        }
         match port.map(u16::from_str) {
             _ if host.is_empty() || host == "[]" => refuse("the host is empty"),
             None => Ok(Endpoint::Tcp(format!("{host}:{DEFAULT_PORT}"))),
@@ -122,7 +126,9 @@ mod tests {
 
     #[test]
     fn bad_addresses_are_refused_with_the_reason() {
-        for text in ["", " ", "a b", ":80", "host:", "host:99999", "host:x", "::1", "[::1", "[::1]x", "unix:", "[]:1"] {
+        for text in
+            ["", " ", "a b", ":80", "host:", "host:99999", "host:x", "::1", "[::1", "[::1]x", "unix:", "unix", "[]:1"]
+        {
             let error = text.parse::<Endpoint>().expect_err(text).to_string();
             assert!(error.contains("HOST:PORT"), "{error}");
         }

@@ -23,7 +23,7 @@ impl Text {
         Text { length: length as u8, bytes }
     }
 
-    /// A text from a peer: its longest valid beginning, with control characters replaced by `?`.
+    /// A text from a peer: its longest valid beginning, with each byte of a control character replaced by `?`.
     pub fn from_peer(raw: &[u8]) -> Text {
         let raw = &raw[..raw.len().min(TEXT_MAX)];
         let valid = match std::str::from_utf8(raw) {
@@ -31,10 +31,9 @@ impl Text {
             Err(e) => std::str::from_utf8(&raw[..e.valid_up_to()]).unwrap_or(""),
         };
         let mut text = Text::new(valid);
-        for byte in &mut text.bytes[..usize::from(text.length)] {
-            if byte.is_ascii_control() {
-                *byte = b'?';
-            }
+        // Those beyond ASCII too: terminals obey some of them.
+        for (at, control) in valid.char_indices().filter(|(_, c)| c.is_control()) {
+            text.bytes[at..at + control.len_utf8()].fill(b'?');
         }
         text
     }

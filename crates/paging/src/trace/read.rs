@@ -171,6 +171,11 @@ impl<'a> Reader<'a> {
             number |= u64::from(byte & 0x7f) << shift;
             shift += 7;
             if byte < 0x80 {
+                // A number has one form: without zeroes in front, and within 64 bits.
+                let len = self.at - start;
+                if len > 1 && byte == 0 || len == RECORD_MAX && byte > 1 {
+                    return Err(TraceError::Damaged(start, "a number is not in its shortest form"));
+                }
                 break;
             }
         }

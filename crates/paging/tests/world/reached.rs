@@ -1,0 +1,53 @@
+//! The most of everything that a world brought about in one step, against the bounds of the pager.
+
+use hanare_paging::{Action, Event, Progress, limits};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reached {
+    victims: usize,
+    hides: usize,
+    frees: usize,
+    fetched: u32,
+    /// A discard went on in another step.
+    has_continued: bool,
+    /// A fault was asked to come again, because as many wait for room as can.
+    has_turned_away: bool,
+}
+
+impl Reached {
+    pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action]) {
+        let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
+        self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));
+        self.hides = self.hides.max(count(|action| matches!(action, Action::Hide { .. })));
+        self.frees = self.frees.max(count(|action| matches!(action, Action::FreeFrame { .. })));
+        let fetched = actions.iter().map(|action| if let Action::Fetch { count, .. } = action { *count } else { 0 });
+        self.fetched = self.fetched.max(fetched.sum());
+        self.has_continued |= matches!((event, progress), (Event::Discard { .. }, Progress::Continue(_)));
+        let is_wake = |action: &Action| matches!(action, Action::Wake { .. });
+        self.has_turned_away |= matches!(event, Event::Fault { .. }) && actions.iter().any(is_wake);
+    }
+
+    pub(super) fn with(self, other: Self) -> Self {
+        Self {
+            victims: self.victims.max(other.victims),
+            hides: self.hides.max(other.hides),
+            frees: self.frees.max(other.frees),
+            fetched: self.fetched.max(other.fetched),
+            has_continued: self.has_continued || other.has_continued,
+            has_turned_away: self.has_turned_away || other.has_turned_away,
+        }
+    }
+
+    /// The bounds that were not reached.
+    pub(super) fn missed(&self) -> Vec<&'static str> {
+        let bounds = [
+            ("victims", self.victims >= limits::VICTIMS_MAX),
+            ("hides", self.hides >= limits::HIDES_MAX),
+            ("frees", self.frees >= limits::FREES_MAX as usize),
+            ("fetched ahead", self.fetched >= limits::PREFETCH_UNITS_MAX),
+            ("units of a discard", self.has_continued),
+            ("faults that wait for room", self.has_turned_away),
+        ];
+        bounds.iter().filter(|(_, is_reached)| !is_reached).map(|(name, _)| *name).collect()
+    }
+}

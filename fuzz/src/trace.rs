@@ -1,0 +1,148 @@
+//! Traces: the reader, and what is done with what it read.
+
+use hanare_paging::policy;
+use hanare_paging::trace::{self, Framer, Header, Reader, Record, TraceError};
+use hanare_sim::replay::replay_with;
+
+use crate::first;
+use crate::memory::within;
+
+/// Bytes in front of the header's text.
+const TEXT_AT: usize = 14;
+/// Units up to which a trace is replayed: a policy has room for all of them.
+const REPLAYED_UNITS_MAX: u32 = 1 << 12;
+/// Questions for a page to hide up to which a trace is replayed: one record may stand for billions.
+const REPLAYED_QUESTIONS_MAX: u64 = 1 << 12;
+
+pub(crate) fn run(data: &[u8]) {
+    let Some((how, rest)) = first(data) else { return };
+    let bytes = match how % 3 {
+        0 => rest.to_vec(),
+        1 => sealed(rest),
+        _ => framed(how, rest),
+    };
+    let read = within(bytes.len(), 48, 4096, || read(&bytes));
+    if let Ok((header, records)) = read {
+        check_again(&header, &records, how % 3 == 2, &bytes);
+        replay(&header, &records, &bytes);
+    }
+}
+
+/// A trace with its checksums made right, as far as its lengths make sense.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let Some(length) = bytes.get(10..TEXT_AT).and_then(|raw| raw.try_into().ok()).map(u32::from_le_bytes) else {
+        return bytes;
+    };
+    let mut at = TEXT_AT.saturating_add(length as usize);
+    if let Some(head) = bytes.get(..at) {
+        let crc = crc32fast::hash(head);
+        put(&mut bytes, at, crc);
+    }
+    at += 4;
+    while let Some(raw) = bytes.get(at..at + 4) {
+        let length = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
+        let end = at + 8 + (length & !(1 << 31)) as usize;
+        let Some(payload) = bytes.get(at + 8..end) else { break };
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&length.to_le_bytes());
+        hasher.update(payload);
+        put(&mut bytes, at + 4, hasher.finalize());
+        at = end;
+    }
+    bytes
+}
+
+fn put(bytes: &mut [u8], at: usize, number: u32) {
+    if let Some(place) = bytes.get_mut(at..at + 4) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// A whole trace around any bytes as its records, up to the last that ends.
+fn framed(how: u8, stream: &[u8]) -> Vec<u8> {
+    let end = stream.iter().rposition(|&byte| byte < 0x80).map_or(0, |last| last + 1);
+    let mut stream = &stream[..end];
+    let names: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
+    let header = Header {
+        unit_bytes: 4096,
+        units: 64,
+        block_units: 1 << (how % 4),
+        budget_units: 8,
+        seed: how.into(),
+        hides: true,
+        policy: names[usize::from(how) % names.len()].to_owned(),
+        ..Header::default()
+    };
+    let (mut framer, mut bytes) = Framer::start(&header, u64::MAX);
+    loop {
+        let (head, length) = framer.chunk(stream);
+        if length == 0 {
+            break;
+        }
+        bytes.extend(head);
+        bytes.extend(&stream[..length]);
+        stream = &stream[length..];
+    }
+    bytes.extend(framer.end(false));
+    bytes
+}
+
+/// A whole trace's header and records.
+fn read(bytes: &[u8]) -> Result<(Header, Vec<Record>), TraceError> {
+    let result = Reader::new(bytes).and_then(|mut reader| {
+        let mut records = Vec::new();
+        for record in reader.by_ref() {
+            records.push(record?);
+        }
+        let end = reader.end().expect("a trace that was read without an error has an end");
+        assert_eq!(end.counts.total(), records.len() as u64);
+        assert_eq!((reader.offset(), reader.next()), (bytes.len(), None));
+        let units = reader.header().units;
+        assert!(records.iter().filter_map(page_of).all(|page| page < units), "a page beyond the far space");
+        Ok((reader.header().clone(), records))
+    });
+    if let Err(error) = &result {
+        assert!(!error.to_string().contains('\n'));
+        if let TraceError::Truncated(at) | TraceError::Damaged(at, _) = error {
+            assert!(*at <= bytes.len(), "{error:?} of {} bytes", bytes.len());
+        }
+    }
+    result
+}
+
+fn page_of(record: &Record) -> Option<u32> {
+    match record {
+        Record::Inserted(page, _)
+        | Record::Referenced(page, _)
+        | Record::Removed(page, _)
+        | Record::Forgotten(page)
+        | Record::Refused(page)
+        | Record::Victim(page)
+        | Record::Hide(page)
+        | Record::Coming(page) => Some(page.0),
+        Record::NoVictim | Record::NoHide(_) | Record::Tick(_) => None,
+    }
+}
+
+/// What was read is written and read again. A trace of the recorder's framing is written byte for byte.
+fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u8]) {
+    let again = trace::write(header, records.iter().copied());
+    if same_bytes {
+        assert!(again == bytes, "a trace decodes and encodes to other bytes");
+    }
+    let (second, same) = read(&again).expect("what was written is a trace");
+    assert!(same == records, "records change when they are written again");
+    // A value's control characters become blanks once, and stay so.
+    assert_eq!(second.fields(), header.fields());
+}
+
+fn replay(header: &Header, records: &[Record], bytes: &[u8]) {
+    let asked = |record: &Record| if let Record::NoHide(times) = record { u64::from(*times) } else { 0 };
+    let small = header.units <= REPLAYED_UNITS_MAX && records.iter().map(asked).sum::<u64>() <= REPLAYED_QUESTIONS_MAX;
+    let (Ok(reader), true) = (Reader::new(bytes), small) else { return };
+    let Ok(mut policy) = policy::build(&header.policy, header.space()) else { return };
+    if let Err(error) = replay_with(reader, &mut *policy) {
+        assert!(!error.to_string().contains('\n'));
+    }
+}
