@@ -12,6 +12,7 @@
 mod error;
 mod held;
 mod kind;
+mod open;
 mod placement;
 pub mod private;
 mod remote;
@@ -24,6 +25,7 @@ use hanare_wire::Wait;
 
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use kind::{Kind, Links};
+pub use open::{OpenError, Target};
 pub use remote::{Opened, Remote, STRETCH_BYTES, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
+use hanare_paging::PageId;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
@@ -37,7 +38,7 @@ const READS_MAX: usize = 1024;
 const WRITES_AT_ONCE: usize = 256;
 /// Longest time between two looks after the links of a process that runs.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Stretch of far memory that lies on one server as a whole.
+/// Stretch of far memory that lies on one server as a whole, and the longest that one frame of write-backs covers.
 pub const STRETCH_BYTES: usize = 2 << 20;
 
 /// What came of an attempt to receive.
@@ -83,6 +84,7 @@ pub struct Remote {
     servers: Vec<Server>,
     places: LockCell<Places>,
     unit_bytes: usize,
+    stretch_bytes: usize,
     silent: Duration,
     /// When the links were looked after last, and when that was first done again after a long pause: this process was stopped
     /// then, or the whole machine slept, and servers may have been, too.
@@ -139,11 +141,24 @@ impl Remote {
         bounce_bytes: usize,
         silent: Duration,
     ) -> Result<(Self, Vec<Sender>), MapError> {
-        let capacities: Vec<u64> = opened.iter().map(|o| (o.capacity_bytes / STRETCH_BYTES as u64).max(1)).collect();
+        Self::with_stretches(opened, shape, STRETCH_BYTES, bounce_bytes, silent)
+    }
+
+    /// The same with placement extents of `stretch_bytes`, [`STRETCH_BYTES`] at most: short ones for a process that has only
+    /// some pages of each, since an extent takes room as a whole.
+    pub(crate) fn with_stretches(
+        opened: Vec<Opened>,
+        shape: Shape,
+        stretch_bytes: usize,
+        bounce_bytes: usize,
+        silent: Duration,
+    ) -> Result<(Self, Vec<Sender>), MapError> {
+        let stretches = |bytes: u64| (bytes / stretch_bytes as u64).max(1);
+        let capacities: Vec<u64> = opened.iter().map(|opened| stretches(opened.capacity_bytes)).collect();
         let mut placement = Placement::new(&capacities);
         for (index, opened) in opened.iter().enumerate() {
             if let Some(bytes) = opened.limit_bytes {
-                placement.limit(index, (bytes / STRETCH_BYTES as u64).max(1));
+                placement.limit(index, stretches(bytes));
             }
         }
         let mut senders = Vec::new();
@@ -154,10 +169,10 @@ impl Remote {
             Ok(server)
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
-        let places = Places::new(shape, placement, servers.len());
-        let places = LockCell::new(places);
+        let places = LockCell::new(Places::new(shape, stretch_bytes, placement, servers.len()));
         let (watched_ns, woke_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
-        Ok((Self { servers, places, unit_bytes: shape.unit_bytes, silent, watched_ns, woke_ns }, senders))
+        let unit_bytes = shape.unit_bytes;
+        Ok((Self { servers, places, unit_bytes, stretch_bytes, silent, watched_ns, woke_ns }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -230,6 +245,11 @@ impl Remote {
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
             }
         }
+    }
+
+    /// How many of these held pages, from the first on, one read reaches: those on one server.
+    pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
+        self.places.lock().reach(first.0, count)
     }
 
     /// Whether any read is under way.
@@ -389,7 +409,7 @@ impl Store for Remote {
     }
 
     fn release(&self, unit: u32, count: u32) {
-        let stretch_units = (STRETCH_BYTES / self.unit_bytes) as u32;
+        let stretch_units = (self.stretch_bytes / self.unit_bytes) as u32;
         for (unit, count) in Places::by_stretch(unit, count, stretch_units) {
             let server = self.places.lock().release(unit, count);
             if let Some(server) = server {

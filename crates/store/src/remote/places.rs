@@ -16,6 +16,10 @@ use super::bits::Bits;
 use super::{STRETCH_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
+/// Room of a server, in bytes, below which new extents go where there is most room: what other processes take is known
+/// late.
+const MARGIN_BYTES: usize = 4 << 20;
+
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
 /// What the store is laid out by.
@@ -106,6 +110,10 @@ impl List {
 pub(super) struct Places {
     /// Which server each stretch lies on: its number plus one; 0 is none.
     of_stretch: Vec<u16>,
+    /// The same of the newest one within each [`STRETCH_BYTES`]; empty where all are of that length.
+    near: Vec<u16>,
+    near_stretches: u32,
+    margin: u64,
     pub(super) placement: Placement,
     /// Units that their servers hold.
     held: Bits,
@@ -129,13 +137,18 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(shape: Shape, placement: Placement, servers: usize) -> Self {
-        let stretch_units = (STRETCH_BYTES / shape.unit_bytes) as u32;
+    /// Stretches of this length lie on one server each, as a whole.
+    pub(super) fn new(shape: Shape, stretch_bytes: usize, placement: Placement, servers: usize) -> Self {
+        let stretch_units = (stretch_bytes / shape.unit_bytes) as u32;
+        let near_stretches = (STRETCH_BYTES / stretch_bytes) as u32;
         let slot_units = (shape.slot_bytes / shape.unit_bytes) as u32;
         let stretches = shape.units.div_ceil(stretch_units);
         let units = stretches * stretch_units;
         Self {
             of_stretch: vec![0; stretches as usize],
+            near: if near_stretches > 1 { vec![0; stretches.div_ceil(near_stretches) as usize] } else { Vec::new() },
+            near_stretches,
+            margin: (MARGIN_BYTES / stretch_bytes) as u64,
             placement,
             held: Bits::new(units),
             writing: Bits::new(units),
@@ -158,6 +171,12 @@ impl Places {
         let place = self.of_stretch[(unit / self.stretch_units) as usize];
         debug_assert!(place > 0, "unit {unit} is on no server");
         usize::from(place.max(1)) - 1
+    }
+
+    /// How many of these held units, from the first on, are on the server of the first.
+    pub(super) fn reach(&self, unit: u32, count: u32) -> u32 {
+        let server = self.server_of(unit);
+        (unit..unit + count).take_while(|&unit| self.server_of(unit) == server).count() as u32
     }
 
     /// Bytes that a server holds for this process, as far as it was told.
@@ -320,11 +339,24 @@ impl Places {
 
     /// The server for a unit to be written, chosen now if its stretch is on none.
     fn place(&mut self, unit: u32) -> Option<usize> {
-        let stretch = (unit / self.stretch_units) as usize;
-        if self.of_stretch[stretch] == 0 {
-            self.of_stretch[stretch] = self.placement.place()? as u16 + 1;
+        let stretch = unit / self.stretch_units;
+        if self.of_stretch[stretch as usize] == 0 {
+            self.of_stretch[stretch as usize] = self.place_stretch(stretch)? as u16 + 1;
         }
-        Some(usize::from(self.of_stretch[stretch]) - 1)
+        Some(usize::from(self.of_stretch[stretch as usize]) - 1)
+    }
+
+    /// A server for a placement extent. Short ones follow their neighbours, so that one request reaches several.
+    fn place_stretch(&mut self, stretch: u32) -> Option<usize> {
+        let Some(near) = self.near.get_mut((stretch / self.near_stretches) as usize) else {
+            return self.placement.place();
+        };
+        let server = match usize::from(*near).checked_sub(1) {
+            Some(server) if self.placement.follow(server, self.margin) => server,
+            _ => self.placement.place()?,
+        };
+        *near = server as u16 + 1;
+        Some(server)
     }
 
     /// A stretch of which nothing is held, on its way or to be discarded is on no server.
