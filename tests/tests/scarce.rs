@@ -250,7 +250,7 @@ fn full_servers_end_every_rank_and_say_what_to_give() {
     let place = Place::new();
     let served = Served::tcp(&place, "2M");
     for (flags, part) in [
-        (&["--server", &served.address][..], "the memory servers are full"),
+        (&["--server", &served.address][..], "all memory servers are full: memory server "),
         (&["--memory", "2M", "--spill", "none"], "give more --memory or a --spill directory"),
     ] {
         let mut command = place.command(built().hanare());

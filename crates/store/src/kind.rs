@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use hanare_paging::PageId;
 use hanare_wire::{Attachment, LinkError, Session};
 
 use crate::remote::{Remote, Sender};
@@ -70,6 +71,15 @@ impl Kind {
         match self {
             Kind::Slots(_) => false,
             Kind::Remote(remote) => remote.is_reading(),
+        }
+    }
+
+    /// How many of these held pages of one unit each, from the first on, one read reaches.
+    #[must_use]
+    pub fn reach(&self, first: PageId, count: u32) -> u32 {
+        match self {
+            Kind::Slots(_) => count,
+            Kind::Remote(remote) => remote.reach(first, count),
         }
     }
 

@@ -14,6 +14,7 @@ mod error;
 pub mod faulty;
 mod held;
 mod kind;
+mod open;
 mod placement;
 pub mod private;
 mod remote;
@@ -26,6 +27,7 @@ use hanare_wire::Wait;
 
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use kind::{Kind, Links};
+pub use open::{OpenError, Target};
 pub use remote::{Opened, Remote, STRETCH_BYTES, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 

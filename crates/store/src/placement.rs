@@ -44,6 +44,14 @@ impl Placement {
         Some(index)
     }
 
+    /// Places a new block on this server if more than `margin` blocks are free there; whether it did.
+    pub(crate) fn follow(&mut self, server: usize, margin: u64) -> bool {
+        let server = &mut self.servers[server];
+        let follows = server.capacity - server.used > margin;
+        server.used += u64::from(follows);
+        follows
+    }
+
     /// Frees a block of this server.
     pub(crate) fn free(&mut self, server: usize) {
         let server = &mut self.servers[server];

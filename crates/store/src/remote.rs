@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
+use hanare_paging::PageId;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
@@ -37,7 +38,7 @@ const READS_MAX: usize = 1024;
 const WRITES_AT_ONCE: usize = 256;
 /// Longest time between two checks of the links in a running process, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Bytes of a placement extent: far memory that is on one server as a whole.
+/// Longest placement extent, in bytes: far memory that is on one server as a whole. One frame of write-backs covers no more.
 pub const STRETCH_BYTES: usize = 2 << 20;
 
 /// The result of an attempt to receive.
@@ -85,6 +86,7 @@ pub struct Remote {
     servers: Vec<Server>,
     places: LockCell<Places>,
     unit_bytes: usize,
+    extent_bytes: usize,
     silent: Duration,
     /// When the links were last checked.
     watched_ns: AtomicU64,
@@ -142,11 +144,24 @@ impl Remote {
         bounce_bytes: usize,
         silent: Duration,
     ) -> Result<(Self, Vec<Sender>), MapError> {
-        let capacities: Vec<u64> = opened.iter().map(|o| (o.capacity_bytes / STRETCH_BYTES as u64).max(1)).collect();
+        Self::with_extents(opened, shape, STRETCH_BYTES, bounce_bytes, silent)
+    }
+
+    /// The same with placement extents of `extent_bytes`, [`STRETCH_BYTES`] at most: short ones for a process that has only
+    /// some pages of each, since an extent takes room as a whole.
+    pub(crate) fn with_extents(
+        opened: Vec<Opened>,
+        shape: Shape,
+        extent_bytes: usize,
+        bounce_bytes: usize,
+        silent: Duration,
+    ) -> Result<(Self, Vec<Sender>), MapError> {
+        let extents = |bytes: u64| (bytes / extent_bytes as u64).max(1);
+        let capacities: Vec<u64> = opened.iter().map(|opened| extents(opened.capacity_bytes)).collect();
         let mut placement = Placement::new(&capacities);
         for (index, opened) in opened.iter().enumerate() {
             if let Some(bytes) = opened.limit_bytes {
-                placement.limit(index, (bytes / STRETCH_BYTES as u64).max(1));
+                placement.limit(index, extents(bytes));
             }
         }
         let mut senders = Vec::new();
@@ -157,10 +172,10 @@ impl Remote {
             Ok(server)
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
-        let places = Places::new(shape, placement, servers.len());
-        let places = LockCell::new(places);
+        let places = LockCell::new(Places::new(shape, extent_bytes, placement, servers.len()));
         let (watched_ns, woke_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
-        Ok((Self { servers, places, unit_bytes: shape.unit_bytes, silent, watched_ns, woke_ns }, senders))
+        let unit_bytes = shape.unit_bytes;
+        Ok((Self { servers, places, unit_bytes, extent_bytes, silent, watched_ns, woke_ns }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -233,6 +248,11 @@ impl Remote {
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
             }
         }
+    }
+
+    /// How many of these held pages, from the first on, one read reaches: those on one server.
+    pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
+        self.places.lock().reach(first.0, count)
     }
 
     /// Whether any read is in progress.
@@ -392,7 +412,7 @@ impl Store for Remote {
     }
 
     fn release(&self, unit: u32, count: u32) {
-        let extent_units = (STRETCH_BYTES / self.unit_bytes) as u32;
+        let extent_units = (self.extent_bytes / self.unit_bytes) as u32;
         for (unit, count) in Places::by_extent(unit, count, extent_units) {
             let server = self.places.lock().release(unit, count);
             if let Some(server) = server {

@@ -1,173 +1,315 @@
-//! Where pages of a home are that are not in its memory: in slots of a private memory server that this rank copies itself
-//! (`slots`), or on memory servers behind a link (`servers`).
+//! The store of a rank, for an engine that waits: a page is away when its write returns, and here when its read does.
 //!
-//! This room moves bytes and knows what is held where; which pages leave it does not know. A page that comes back keeps its
-//! place, so that one that is not written meanwhile need not go again.
+//! This room moves bytes and knows which pages are held; which pages leave it does not know. A page on its way to a memory
+//! server waits in a frame, whose end a sender tells; it is read again from there. A page that comes back stays held, so that
+//! one that is not written meanwhile need not go again.
+#![allow(unsafe_code, reason = "memory that is only borrowed from the program")]
 
-mod servers;
-mod slots;
-
-use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use hanare_store::private::{self, PrivateError};
-use hanare_store::{SlotsError, StoreError};
-use hanare_sys::map::MapError;
-use hanare_wire::{Key, KeyError, LinkError};
+use hanare_paging::{FrameId, PageId};
+use hanare_store::{Begun, Kind, OpenError, Read, Saved, Sender, Shape, Store, StoreError, Take, Target, Turn, Write};
+use hanare_sys::clock::now_ns;
+use hanare_sys::copy;
+use hanare_sys::futex::{self, LockCell};
+use hanare_sys::map::{MapError, Mapping};
+use hanare_sys::signal::SignalMask;
+use hanare_wire::Wait;
+use hanare_wire::limits::RANGE_MAX;
 
-use super::elsewhere::Elsewhere;
-use crate::coherence::Run;
-use servers::Servers;
-use slots::InSlots;
+use super::fatal::die;
+use super::region::PAGE;
+use super::room::PageSet;
+use crate::coherence::{Rank, Run};
 
-/// Bytes of a page.
-const PAGE: usize = super::region::PAGE;
+/// Frames for pages on their way to servers.
+const FRAMES: usize = 512;
+/// Time between two looks after the servers, in nanoseconds.
+const UPKEEP_NS: u64 = 100_000_000;
+/// Attempts to receive a page before sleeping for it.
+const ATTEMPTS: u32 = 50;
+/// One sleep while something is waited for.
+const NAP: Duration = Duration::from_millis(20);
+/// Pages read by one request.
+const RUN_MAX: u32 = RANGE_MAX / PAGE as u32;
 
-/// Why a page cannot be had, or put away.
+/// Rung when few free slots are left; the next write asks for more by itself.
+static NOBODY_WAITS: AtomicU32 = AtomicU32::new(0);
+
+/// Why a rank has no store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AwayError {
-    /// A server is lost.
-    #[error("{server}: {source}")]
-    Lost {
-        /// Which.
-        server: String,
-        /// What went wrong.
-        source: LinkError,
-    },
-    /// There is no room left.
-    #[error("the memory servers are full; give more room: 'hanare serve --memory', --spill, or another --server")]
-    Full,
-    /// The private server.
-    #[error("{what}")]
-    Private {
-        /// The reason.
-        what: String,
-        /// The exit code for it.
-        code: i32,
-    },
-    /// It cannot be used.
+    /// It cannot be opened.
     #[error(transparent)]
-    Slots(#[from] SlotsError),
+    Open(#[from] OpenError),
     /// There is no memory.
-    #[error("cannot have room for a page: {0}; raise the limit on address space")]
+    #[error("cannot have room for pages on their way: {0}; raise the limit on address space")]
     Map(#[from] MapError),
-    /// There is no private server.
-    #[error("{0}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
-    Start(#[from] PrivateError),
-    /// The key is no use.
-    #[error(transparent)]
-    Key(#[from] KeyError),
+    /// There is no thread.
+    #[error("cannot start a thread that writes to a memory server: {0}; raise 'ulimit -u'")]
+    Thread(#[from] std::io::Error),
 }
 
-impl AwayError {
-    /// The exit code for it: those of `hanare run`.
-    pub(super) fn exit_code(&self) -> i32 {
-        match self {
-            AwayError::Full => super::fatal::EXIT_FULL,
-            AwayError::Private { code, .. } => *code,
-            _ => super::fatal::EXIT_SERVER,
-        }
-    }
-}
-
-impl From<StoreError<'_>> for AwayError {
-    fn from(error: StoreError<'_>) -> Self {
-        AwayError::Private { what: error.to_string(), code: error.exit_code() }
-    }
+/// Ends of writes, from the senders to the engine.
+struct Ended {
+    writes: LockCell<Vec<(PageId, FrameId)>>,
+    bell: AtomicU32,
+    is_over: AtomicBool,
 }
 
 /// The store of one rank.
-pub(super) enum Away {
-    Slots(Box<InSlots>),
-    Servers(Servers),
+pub(super) struct Away {
+    store: &'static Kind,
+    ended: &'static Ended,
+    held: PageSet,
+    frames: Mapping,
+    free: Vec<u32>,
+    /// The frame of each page that is on its way out.
+    leaving: HashMap<u32, u32>,
+    looked_ns: u64,
+}
+
+/// Takes pages at the addresses that this gives for them.
+struct Arriving<F> {
+    place: F,
+    pages_left: u32,
+}
+
+impl<F: Fn(u32) -> *mut u8> Take for Arriving<F> {
+    fn place(&mut self, read: &Read) -> Option<*mut u8> {
+        Some((self.place)(read.page.0))
+    }
+
+    fn placed(&mut self, _: &Read) {}
+
+    unsafe fn part(&mut self, _: &Read, _: usize, _: *const u8, _: usize) {}
+
+    fn arrived(&mut self, read: &Read) {
+        self.pages_left = self.pages_left.saturating_sub(read.count);
+    }
+
+    fn spare(&mut self) -> *mut u8 {
+        (self.place)(0)
+    }
+}
+
+/// For who reads nothing.
+fn nothing() -> Arriving<impl Fn(u32) -> *mut u8> {
+    Arriving { place: |_| std::ptr::null_mut(), pages_left: 0 }
 }
 
 impl Away {
-    /// Connects a rank whose region has so many pages.
-    pub(super) fn open(elsewhere: &Elsewhere, pages: u32, ranks: u16) -> Result<Self, AwayError> {
-        let slots = |socket: &Path| InSlots::open(socket, pages).map(|slots| Away::Slots(Box::new(slots)));
-        match elsewhere {
-            Elsewhere::Own => slots(&private::for_this_process(u64::from(ranks), None)?),
-            Elsewhere::Private(socket) => slots(socket),
-            Elsewhere::Servers { servers, key, timeout_s } => {
-                let key = key.as_deref().map(Key::from_file).transpose()?;
-                let silent = Duration::from_secs(u64::from(*timeout_s));
-                Servers::open(servers, key, silent, pages, ranks).map(Away::Servers)
-            }
+    /// Connects a rank to its servers and starts the threads that send. Its region has `pages` pages.
+    pub(super) fn open(target: &Target, pages: u32, rank: Rank, ranks: u16) -> Result<Self, AwayError> {
+        let shape =
+            Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: FRAMES as u32, wide_frames: 0 };
+        let (store, senders) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
+        let store: &'static Kind = Box::leak(store.into());
+        let writes = LockCell::new(Vec::with_capacity(FRAMES));
+        let ended = Ended { writes, bell: AtomicU32::new(0), is_over: AtomicBool::new(false) };
+        let ended: &'static Ended = Box::leak(ended.into());
+        // No handler of the program's ever runs in them: it could wait for the engine, which waits for them.
+        let _mask = SignalMask::block_all();
+        for sender in senders {
+            std::thread::Builder::new()
+                .name("hanare-writer".to_owned())
+                .spawn(move || send(store, sender, ended, rank))?;
         }
+        Ok(Self {
+            store,
+            ended,
+            held: PageSet::default(),
+            frames: Mapping::anonymous(FRAMES * PAGE)?,
+            free: (0..FRAMES as u32).rev().collect(),
+            leaving: HashMap::with_capacity(FRAMES),
+            looked_ns: now_ns(),
+        })
     }
 
     /// Whether this page's bytes are held.
     pub(super) fn holds(&self, page: u32) -> bool {
-        match self {
-            Away::Slots(slots) => slots.holds(page),
-            Away::Servers(servers) => servers.holds(page),
-        }
+        self.held.contains(page)
+    }
+
+    fn frame(&self, index: u32) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.frames.addr() + index as usize * PAGE)
     }
 
     /// Puts a run of pages away, whose bytes lie at an address one behind the other. They may change from then on.
     ///
     /// # Safety
     /// So many bytes are mapped there, and nobody writes to them meanwhile.
-    #[allow(unsafe_code, reason = "memory that is only borrowed from the program")]
-    pub(super) unsafe fn write(&mut self, run: Run, from: *const u8) -> Result<(), AwayError> {
-        match self {
-            // SAFETY: the caller's promise.
-            Away::Slots(slots) => unsafe { slots.write(run, from) },
-            // SAFETY: the caller's promise.
-            Away::Servers(servers) => unsafe { servers.write(run, from) },
+    pub(super) unsafe fn write(&mut self, run: Run, from: *const u8) -> Result<(), StoreError<'static>> {
+        for (index, page) in run.pages().enumerate() {
+            let mut at = from.wrapping_add(index * PAGE);
+            let mut frame = None;
+            if self.store.writes_later() {
+                self.wait_until(|away| !away.free.is_empty() && !away.leaving.contains_key(&page))?;
+                frame = self.free.pop();
+            }
+            if let Some(index) = frame {
+                // SAFETY: the run's bytes lie there and nobody writes to them, as the caller promises; the frame is free.
+                unsafe { copy::copy(at, self.frame(index), PAGE) };
+                at = self.frame(index).cast_const();
+            }
+            let write = Write {
+                page: PageId(page),
+                bytes: PAGE as u32,
+                frame: frame.map(|index| FrameId { wide: false, index }),
+                at: Some(at),
+                may_be_same: false,
+                spare: self.frame(0),
+            };
+            // SAFETY: as above. A frame stays as it is until its write has ended, and `to` has room for a page. Where no page
+            // waits in a frame, the first one is spare.
+            let saved = unsafe { self.store.write(&write, &mut |to| copy::copy(at, to, PAGE)) }?;
+            if let (Saved::Later, Some(frame)) = (saved, frame) {
+                self.leaving.insert(page, frame);
+            }
+            self.held.insert(page);
         }
+        Ok(())
     }
 
     /// Brings held pages, ascending, each to the address that `place` gives for it. Neighbours have neighbouring addresses.
     ///
     /// # Safety
     /// A page fits at each address, and nobody else touches it meanwhile.
-    #[allow(unsafe_code, reason = "memory that is only borrowed from the program")]
-    pub(super) unsafe fn read(&mut self, pages: &[u32], place: impl Fn(u32) -> *mut u8) -> Result<(), AwayError> {
-        match self {
-            // SAFETY: the caller's promise.
-            Away::Slots(slots) => unsafe { slots.read(pages, place) },
-            // SAFETY: the caller's promise.
-            Away::Servers(servers) => unsafe { servers.read(pages, place) },
+    pub(super) unsafe fn read(
+        &mut self,
+        pages: &[u32],
+        place: impl Fn(u32) -> *mut u8,
+    ) -> Result<(), StoreError<'static>> {
+        self.collect();
+        let mut arriving = Arriving { place, pages_left: 0 };
+        let mut left = pages;
+        while let Some(&first) = left.first() {
+            if let Some(&frame) = self.leaving.get(&first) {
+                // SAFETY: the frame has a page's bytes, and there is room for them as the caller promises.
+                unsafe { copy::copy(self.frame(frame), (arriving.place)(first), PAGE) };
+                left = &left[1..];
+                continue;
+            }
+            let count = self.reach(left);
+            let read = Read { page: PageId(first), count, bytes: count * PAGE as u32, frame: None, writable: 0 };
+            match self.store.read(&read, &mut arriving)? {
+                Begun::Done => left = &left[count as usize..],
+                Begun::Later => {
+                    arriving.pages_left += count;
+                    left = &left[count as usize..];
+                }
+                Begun::Full => self.receive(&mut arriving)?,
+            }
         }
+        while arriving.pages_left > 0 {
+            self.receive(&mut arriving)?;
+        }
+        Ok(())
+    }
+
+    /// How many of these pages one read reaches: neighbours that are on one server and in no frame.
+    fn reach(&self, pages: &[u32]) -> u32 {
+        let is_next = |pair: &&[u32]| pair[0] + 1 == pair[1] && !self.leaving.contains_key(&pair[1]);
+        let neighbours = 1 + pages.windows(2).take_while(is_next).count() as u32;
+        self.store.reach(PageId(pages[0]), neighbours.min(RUN_MAX))
+    }
+
+    /// Receives some of what was asked for, or waits for it a while.
+    fn receive(&mut self, take: &mut dyn Take) -> Result<(), StoreError<'static>> {
+        for wait in [Wait::Spin { iterations: ATTEMPTS }, Wait::Block { timeout: NAP }] {
+            self.store.poll(Turn::Receive(wait), take)?;
+            if !self.store.is_reading() {
+                return Ok(());
+            }
+        }
+        self.look_in_time(take)
     }
 
     /// What is held of these pages is not needed any more.
-    pub(super) fn forget(&mut self, run: Run) -> Result<(), AwayError> {
-        match self {
-            Away::Slots(slots) => slots.forget(run),
-            Away::Servers(servers) => servers.forget(run),
+    pub(super) fn forget(&mut self, run: Run) -> Result<(), StoreError<'static>> {
+        // A discard would overtake a write.
+        self.wait_until(|away| away.leaving.is_empty() || run.pages().all(|page| !away.leaving.contains_key(&page)))?;
+        let mut pages = run.pages();
+        while let Some(first) = pages.find(|&page| self.held.remove(page)) {
+            let count = 1 + pages.by_ref().take_while(|&page| self.held.remove(page)).count() as u32;
+            self.store.release(first, count);
+        }
+        Ok(())
+    }
+
+    /// Takes in which writes have ended.
+    fn collect(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        for (page, frame) in self.ended.writes.lock().drain(..) {
+            self.leaving.remove(&page.0);
+            self.free.push(frame.index);
         }
     }
 
-    /// The links, to be watched for what comes by itself: acknowledgements, and ends.
-    pub(super) fn links(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Away::Slots(slots) => vec![slots.link()],
-            Away::Servers(servers) => servers.links(),
+    fn wait_until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), StoreError<'static>> {
+        loop {
+            let bell = self.ended.bell.load(Ordering::Acquire);
+            self.collect();
+            if enough(self) {
+                return Ok(());
+            }
+            futex::wait(&self.ended.bell, bell, Some(NAP));
+            self.look_in_time(&mut nothing())?;
         }
     }
 
-    /// Takes in what came by itself.
-    pub(super) fn look(&mut self) -> Result<(), AwayError> {
-        match self {
-            Away::Slots(slots) => slots.look(),
-            Away::Servers(servers) => servers.look(),
+    /// Looks after the servers now and then: to find that one has ended or is silent, and to let other ranks have room that is
+    /// not needed here.
+    pub(super) fn look(&mut self) -> Result<(), StoreError<'static>> {
+        self.look_in_time(&mut nothing())
+    }
+
+    fn look_in_time(&mut self, take: &mut dyn Take) -> Result<(), StoreError<'static>> {
+        let now = now_ns();
+        if now.saturating_sub(self.looked_ns) > UPKEEP_NS {
+            self.looked_ns = now;
+            self.store.poll(Turn::Upkeep, take)?;
+        }
+        Ok(())
+    }
+
+    /// The rank needs its pages no more, and no server.
+    pub(super) fn close(&self) {
+        self.ended.is_over.store(true, Ordering::Release);
+    }
+}
+
+/// The life of a thread that sends to one server.
+fn send(store: &'static Kind, mut sender: Sender, ended: &'static Ended, rank: Rank) {
+    let Kind::Remote(remote) = store else { return };
+    while !ended.is_over.load(Ordering::Acquire) {
+        let sent = remote.send(&mut sender, &mut |page, frame| {
+            ended.writes.lock().push((page, frame));
+            ended.bell.fetch_add(1, Ordering::Release);
+            futex::wake_one(&ended.bell);
+        });
+        if let Err(error) = sent
+            && !ended.is_over.load(Ordering::Acquire)
+        {
+            die(error.exit_code(), &format!("rank {rank}: {error}"));
         }
     }
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "pages of the tests' own")]
 mod tests {
+    use std::path::Path;
+
     use hanare_server::{Server, ServerConfig};
-    use hanare_sys::map::Mapping;
+    use hanare_settings::ServerSpec;
+    use hanare_store::{EXIT_FULL, EXIT_LOST};
     use hanare_wire::Endpoint;
 
     use super::*;
-    use hanare_settings::ServerSpec;
 
     const PAGES: u32 = 1500;
 
@@ -178,8 +320,7 @@ mod tests {
         let mut specs = Vec::new();
         for (index, &bytes) in memory.iter().enumerate() {
             let unix = Endpoint::Unix(dir.path().join(index.to_string()));
-            let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix], bytes);
-            config.spill = (memory.len() == 1).then(|| dir.path().to_owned());
+            let config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix], bytes);
             let server = Server::bind(config).expect("a server");
             specs.push(ServerSpec { endpoint: server.local_addrs()[0].clone(), capacity: None });
             running.push((server.stop_handle(), std::thread::spawn(move || server.run())));
@@ -191,9 +332,17 @@ mod tests {
         }
     }
 
+    fn named(servers: Vec<ServerSpec>) -> Target {
+        Target::Servers { servers, key: None, timeout_s: 5 }
+    }
+
     struct Pages(Mapping);
 
     impl Pages {
+        fn new() -> Self {
+            Self(Mapping::anonymous(PAGES as usize * PAGE).expect("memory"))
+        }
+
         fn at(&self, page: u32) -> *mut u8 {
             std::ptr::with_exposed_provenance_mut(self.0.addr() + page as usize * PAGE)
         }
@@ -211,7 +360,7 @@ mod tests {
 
     /// Random runs are written, read after their bytes were destroyed, and forgotten, against a model.
     fn check_against_a_model(away: &mut Away, seed: u64) {
-        let pages = Pages(Mapping::anonymous(PAGES as usize * PAGE).expect("memory"));
+        let pages = Pages::new();
         let mut model: Vec<Option<u8>> = vec![None; PAGES as usize];
         let mut random = seed;
         let mut below = |n: u32| {
@@ -249,25 +398,25 @@ mod tests {
             assert!(run.pages().all(agree), "what is held, at turn {turn}");
             away.look().expect("the servers are there");
         }
+        assert!(away.leaving.len() + away.free.len() == FRAMES, "each frame is free or used");
     }
 
     #[test]
-    fn slots_give_back_what_was_put_there_also_when_spilled() {
-        with_servers(&[2 << 20], |dir, _| {
-            let private = Elsewhere::Private(dir.join("0"));
-            let mut away = Away::open(&private, PAGES, 1).expect("a link");
+    fn slots_give_back_what_was_put_there() {
+        with_servers(&[16 << 20], |dir, _| {
+            let private = Target::Private(dir.join("0"));
+            let mut away = Away::open(&private, PAGES, Rank(0), 1).expect("a link");
             check_against_a_model(&mut away, 1);
+            away.close();
         });
     }
 
     #[test]
-    fn servers_give_back_what_was_put_there_and_share_the_load() {
+    fn servers_give_back_what_was_put_there() {
         with_servers(&[16 << 20, 16 << 20], |_, specs| {
-            let elsewhere = Elsewhere::Servers { servers: specs.to_vec(), key: None, timeout_s: 5 };
-            let mut away = Away::open(&elsewhere, PAGES, 1).expect("links");
+            let mut away = Away::open(&named(specs.to_vec()), PAGES, Rank(0), 1).expect("links");
             check_against_a_model(&mut away, 2);
-            let Away::Servers(servers) = &away else { panic!("servers were named") };
-            assert!(servers.used().iter().all(|&pages| pages > 0), "{:?}", servers.used());
+            away.close();
         });
     }
 
@@ -275,15 +424,15 @@ mod tests {
     fn a_bound_is_for_all_ranks_and_full_servers_say_so() {
         with_servers(&[64 << 20], |_, specs| {
             let bound = ServerSpec { capacity: Some(64 * PAGE as u64), ..specs[0].clone() };
-            let elsewhere = Elsewhere::Servers { servers: vec![bound], key: None, timeout_s: 5 };
-            let mut away = Away::open(&elsewhere, PAGES, 2).expect("links");
-            let pages = Pages(Mapping::anonymous(PAGES as usize * PAGE).expect("memory"));
+            let mut away = Away::open(&named(vec![bound]), PAGES, Rank(0), 2).expect("links");
+            let pages = Pages::new();
             // SAFETY: pages of the test's own.
             let mut write = |first, count| unsafe { away.write(Run { first, count }, pages.at(first)) };
             write(0, 32).expect("half of the bound for one of two ranks");
             write(0, 32).expect("the same pages again");
             let error = write(40, 1).expect_err("one more");
-            assert_eq!(error.exit_code(), super::super::fatal::EXIT_FULL);
+            assert_eq!(error.exit_code(), EXIT_FULL);
+            away.close();
         });
     }
 
@@ -291,18 +440,16 @@ mod tests {
     fn a_server_that_is_gone_is_named() {
         let mut kept = None;
         with_servers(&[16 << 20, 16 << 20], |dir, specs| {
-            let elsewhere = Elsewhere::Servers { servers: specs[..1].to_vec(), key: None, timeout_s: 1 };
-            let servers = Away::open(&elsewhere, PAGES, 1).expect("a link");
-            let slots = Away::open(&Elsewhere::Private(dir.join("1")), PAGES, 1).expect("a link");
+            let servers = Away::open(&named(specs[..1].to_vec()), PAGES, Rank(0), 1).expect("a link");
+            let slots = Away::open(&Target::Private(dir.join("1")), PAGES, Rank(0), 1).expect("a link");
             kept = Some((servers, slots, specs[0].endpoint.to_string()));
         });
         let (mut servers, mut slots, name) = kept.expect("the test ran");
+        std::thread::sleep(Duration::from_nanos(2 * UPKEEP_NS));
         let error = servers.look().expect_err("it has ended");
-        assert!(error.to_string().contains(&name) && error.exit_code() == super::super::fatal::EXIT_SERVER, "{error}");
+        assert!(error.to_string().contains(&name) && error.exit_code() == EXIT_LOST, "{error}");
         let error = slots.look().expect_err("it has ended");
-        assert!(
-            matches!(error, AwayError::Private { .. }) && error.exit_code() == super::super::fatal::EXIT_SERVER,
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::Gone) && error.exit_code() == EXIT_LOST, "{error}");
+        servers.close();
     }
 }

@@ -2,7 +2,6 @@
 
 mod act;
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 
 use super::behind::{Pages, Shelf};
 use super::engine::Counts;
-use super::events::{Events, SERVERS, TRAPS};
+use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die, must};
 use super::gates::Gates;
 use super::limit::{Limit, Moved, Trouble};
@@ -261,6 +260,7 @@ impl Engine {
             return true;
         }
         self.takes = 0;
+        self.look_after_servers();
         let (ready, count) = match timeout_us {
             0 => events.look(),
             _ if any || !self.lie_down(Rest::Sleeps) => events.look(),
@@ -273,7 +273,6 @@ impl Engine {
         for &number in &ready[..count] {
             match number {
                 TRAPS => self.take_traps(),
-                SERVERS => self.hear_servers(),
                 rank => self.take_messages(Rank(rank as u16), true, events),
             }
         }
@@ -420,9 +419,9 @@ impl Engine {
         Ok(limit.hide(&mut self.region)?)
     }
 
-    fn hear_servers(&mut self) {
-        let heard = self.limit.as_mut().map_or(Ok(()), Limit::look);
-        self.must(heard.map_err(Trouble::from));
+    fn look_after_servers(&mut self) {
+        let looked = self.limit.as_mut().map_or(Ok(()), Limit::look);
+        self.must(looked.map_err(Trouble::from));
     }
 
     /// Ends this rank when something it relies on cannot be done.
@@ -430,11 +429,6 @@ impl Engine {
         if let Err(trouble) = done {
             die(trouble.exit_code(), &format!("rank {}: {trouble}", self.rank))
         }
-    }
-
-    /// The links to memory servers.
-    pub(super) fn server_links(&self) -> Vec<BorrowedFd<'_>> {
-        self.limit.as_ref().map(|limit| limit.away().links()).unwrap_or_default()
     }
 
     /// Takes what a rank has sent; `told` says that its socket has something.
@@ -548,6 +542,7 @@ impl Engine {
     pub(super) fn take_away_everything(&mut self) {
         let closed = self.region.close();
         self.must(closed.map_err(Trouble::from));
+        self.limit.iter().for_each(Limit::close);
         self.peers.clear();
     }
 }

@@ -2,69 +2,50 @@
 
 use std::path::PathBuf;
 
-use hanare_settings::{DEFAULT_TIMEOUT_S, ServerSpec, parse_servers};
+use hanare_settings::{DEFAULT_TIMEOUT_S, parse_servers};
+use hanare_store::Target;
 
 use super::job::{JobError, number};
 
 /// Most memory servers of one rank.
 const SERVERS_MAX: usize = 254;
 
-/// Where pages go that there is no room for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Elsewhere {
-    /// Nothing is named: a private server of the rank's own.
-    Own,
-    /// A private server of this host, by its socket.
-    Private(PathBuf),
-    /// Memory servers.
-    Servers {
-        /// Which.
-        servers: Vec<ServerSpec>,
-        /// File with the key that they share with this rank.
-        key: Option<PathBuf>,
-        /// How long a silent one is waited for, in seconds.
-        timeout_s: u32,
-    },
-}
-
-impl Elsewhere {
-    /// Reads `HANARE_SERVERS` (`HOST:PORT[=SIZE],…`), `HANARE_KEY_FILE`, `HANARE_TIMEOUT` and `HANARE_PRIVATE`.
-    pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
-        let get = |name: &str| get(name).filter(|value| !value.is_empty());
-        let Some(list) = get("HANARE_SERVERS") else {
-            return Ok(get("HANARE_PRIVATE").map_or(Elsewhere::Own, |path| Elsewhere::Private(path.into())));
-        };
-        let refused = || JobError::Value {
-            name: "HANARE_SERVERS",
-            value: list.clone(),
-            wanted: "a list of 1 to 254 memory servers, HOST:PORT or HOST:PORT=SIZE",
-        };
-        let servers = parse_servers(&list).ok().filter(|servers| servers.len() <= SERVERS_MAX).ok_or_else(refused)?;
-        let key = get("HANARE_KEY_FILE").map(PathBuf::from);
-        let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
-        Ok(Elsewhere::Servers { servers, key, timeout_s })
-    }
+/// Reads `HANARE_SERVERS` (`HOST:PORT[=SIZE],…`), `HANARE_KEY_FILE`, `HANARE_TIMEOUT` and `HANARE_PRIVATE`.
+pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Target, JobError> {
+    let get = |name: &str| get(name).filter(|value| !value.is_empty());
+    let Some(list) = get("HANARE_SERVERS") else {
+        return Ok(get("HANARE_PRIVATE").map_or(Target::Own, |path| Target::Private(path.into())));
+    };
+    let refused = || JobError::Value {
+        name: "HANARE_SERVERS",
+        value: list.clone(),
+        wanted: "a list of 1 to 254 memory servers, HOST:PORT or HOST:PORT=SIZE",
+    };
+    let servers = parse_servers(&list).ok().filter(|servers| servers.len() <= SERVERS_MAX).ok_or_else(refused)?;
+    let key = get("HANARE_KEY_FILE").map(PathBuf::from);
+    let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
+    Ok(Target::Servers { servers, key, timeout_s })
 }
 
 #[cfg(test)]
 mod tests {
+    use hanare_settings::ServerSpec;
+
     use super::*;
 
-    fn of(vars: &[(&str, &str)]) -> Result<Elsewhere, JobError> {
-        Elsewhere::from_env(&|name: &str| {
-            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        })
+    fn of(vars: &[(&str, &str)]) -> Result<Target, JobError> {
+        from_env(&|name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
     fn named_servers_come_before_a_private_one() {
-        assert_eq!(of(&[]), Ok(Elsewhere::Own));
-        assert_eq!(of(&[("HANARE_PRIVATE", "/p")]), Ok(Elsewhere::Private("/p".into())));
+        assert_eq!(of(&[]), Ok(Target::Own));
+        assert_eq!(of(&[("HANARE_PRIVATE", "/p")]), Ok(Target::Private("/p".into())));
         let vars = [("HANARE_SERVERS", "a:1=3M,b:2"), ("HANARE_PRIVATE", "/p"), ("HANARE_TIMEOUT", "7")];
         let server =
             |endpoint: &str, capacity| ServerSpec { endpoint: endpoint.parse().expect("an address"), capacity };
         let servers = vec![server("a:1", Some(3 << 20)), server("b:2", None)];
-        assert_eq!(of(&vars), Ok(Elsewhere::Servers { servers, key: None, timeout_s: 7 }));
+        assert_eq!(of(&vars), Ok(Target::Servers { servers, key: None, timeout_s: 7 }));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use hanare_sys::thread;
 use super::away::Away;
 use super::behind::{Behind, pages_of, peer_memory};
 use super::carry::{Engine, Peer};
-use super::events::{Events, SERVERS, TRAPS};
+use super::events::{Events, TRAPS};
 use super::fatal::{EXIT_LOST, EXIT_OWN, die};
 use super::gates::Gates;
 use super::job::{Job, Meet};
@@ -69,7 +69,7 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);
     let gates = Gates::map(region.memory(), gates_at, pages).map_err(|error| error.to_string())?;
-    let away = Away::open(&job.elsewhere, pages, job.ranks);
+    let away = Away::open(&job.elsewhere, pages, job.rank, job.ranks);
     let away = away.map_err(|error| format!("rank {}: {error}", job.rank))?;
     let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1, hides: true };
     let policy = policy::build(&job.policy, space).map_err(|error| error.to_string())?;
@@ -173,9 +173,6 @@ impl Live {
             spin: if has_cpu { SPIN } else { Duration::ZERO },
             spin_in_call: if has_cpu { SPIN_IN_CALL } else { Duration::ZERO },
         }));
-        for link in live.engine.lock().server_links() {
-            live.events.add(link, SERVERS).map_err(|errno| failed(&errno))?;
-        }
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
         {
             // Inherited: no handler of the program's ever runs in the engine's thread, where nobody would answer its traps.

@@ -17,8 +17,6 @@ use super::fatal::must;
 
 /// Number of the trap descriptor among what is ready; links have their rank's.
 pub(super) const TRAPS: u64 = u64::MAX;
-/// Number of the links to memory servers.
-pub(super) const SERVERS: u64 = u64::MAX - 1;
 /// How many are told of at once.
 const READY_MAX: usize = 64;
 

@@ -2,10 +2,6 @@
 
 use std::io::Write;
 
-/// A memory server was lost, as under `hanare run`.
-pub(super) const EXIT_SERVER: i32 = 120;
-/// The memory servers are full, likewise.
-pub(super) const EXIT_FULL: i32 = 121;
 /// Shared memory could not be started, or was called wrongly.
 pub const EXIT_OWN: i32 = 125;
 /// Another rank was lost, or the ranks cannot go on together.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use hanare_paging::policy::Space;
 use hanare_settings::parse_size;
+use hanare_store::Target;
 
-use super::elsewhere::Elsewhere;
+use super::elsewhere;
 use crate::coherence::{Protocol, Rank};
 use crate::limits::RANKS_MAX;
 
@@ -65,7 +66,7 @@ pub struct Job {
     /// Bytes of shared pages beyond which a rank drops copies and puts pages of which it is home away. None keeps them all.
     pub local_bytes: Option<u64>,
     /// Where it puts them.
-    pub elsewhere: Elsewhere,
+    pub elsewhere: Target,
     /// Which of them go first: a replacement policy as `hanare run --policy` names it.
     pub policy: String,
     /// Directory for this rank's counters at shutdown.
@@ -146,7 +147,7 @@ impl Job {
             region_bytes: size(&get, "HANARE_SHARED_BYTES")?
                 .map_or(REGION_BYTES, |bytes| bytes.max(4096).next_multiple_of(4096)),
             local_bytes: size(&get, "HANARE_SHARED_LOCAL_BYTES")?,
-            elsewhere: Elsewhere::from_env(&get)?,
+            elsewhere: elsewhere::from_env(&get)?,
             policy: policy(&get)?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })

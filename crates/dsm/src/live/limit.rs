@@ -14,9 +14,10 @@
 use hanare_paging::PageId;
 use hanare_paging::limits::HIDES_MAX;
 use hanare_paging::policy::{Cause, Leave, Policy};
+use hanare_store::StoreError;
 use hanare_sys::Errno;
 
-use super::away::{Away, AwayError};
+use super::away::Away;
 use super::gates::Gates;
 use super::region::Region;
 use super::room::Room;
@@ -41,7 +42,7 @@ pub(super) enum Trouble {
     View(Errno),
     /// Memory servers.
     #[error(transparent)]
-    Away(#[from] AwayError),
+    Away(#[from] StoreError<'static>),
 }
 
 impl From<Errno> for Trouble {
@@ -127,13 +128,14 @@ impl Limit {
         }
     }
 
-    pub(super) fn away(&self) -> &Away {
-        &self.away
+    /// Looks after the memory servers.
+    pub(super) fn look(&mut self) -> Result<(), StoreError<'static>> {
+        self.away.look()
     }
 
-    /// Hears what memory servers say by themselves.
-    pub(super) fn look(&mut self) -> Result<(), AwayError> {
-        self.away.look()
+    /// Nothing of the region is needed any more.
+    pub(super) fn close(&self) {
+        self.away.close();
     }
 
     /// Whether more is in than there should be, and nothing can be done about it.
@@ -368,11 +370,12 @@ impl Limit {
 mod tests {
     use hanare_paging::policy::{self, Space};
     use hanare_server::{Server, ServerConfig};
+    use hanare_store::Target;
     use hanare_wire::Endpoint;
 
-    use super::super::elsewhere::Elsewhere;
     use super::super::region::PAGE;
     use super::*;
+    use crate::coherence::Rank;
 
     const PAGES: u32 = 600;
     const ROOM: usize = 64;
@@ -395,7 +398,7 @@ mod tests {
         let mut region = Region::new(bytes, Gates::len_for(PAGES), None, 0).expect("a region");
         let gates = Gates::map(region.memory(), bytes, PAGES).expect("gates");
         let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
-        let away = Away::open(&Elsewhere::Private(socket), PAGES, 1).expect("a link");
+        let away = Away::open(&Target::Private(socket), PAGES, Rank(0), 1).expect("a link");
         let space = Space { units: PAGES, block_units: 1, seed: 1, hides: true };
         let policy = policy::build("lirs", space).expect("a policy");
         let mut limit = Limit::new((ROOM * PAGE) as u64, gates, away, policy);

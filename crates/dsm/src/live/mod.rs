@@ -24,7 +24,6 @@ mod region;
 mod room;
 mod tcp;
 
-pub use elsewhere::Elsewhere;
 pub use engine::{Counts, Live, StartError};
 pub use fatal::{EXIT_LOST, EXIT_OWN, die, say};
 pub use job::{Job, JobError, Meet, Transfer};

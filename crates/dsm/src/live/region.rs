@@ -6,12 +6,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use hanare_store::StoreError;
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
 
-use super::away::{Away, AwayError};
+use super::away::Away;
 use super::room::PageSet;
 use crate::coherence::Run;
 use crate::diff;
@@ -319,13 +320,13 @@ impl Region {
     }
 
     /// Puts pages away that are out of view, and that no peer has pinned.
-    pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), AwayError> {
+    pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), StoreError<'static>> {
         // SAFETY: the run lies in the mapping, and nobody else sees it.
         unsafe { away.write(run, self.bytes(run.first)) }
     }
 
     /// Brings pages back that are out of view and have no memory.
-    pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), AwayError> {
+    pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), StoreError<'static>> {
         // SAFETY: the pages lie in the mapping one behind the other, and nobody else sees them.
         unsafe { away.read(pages, |page| self.bytes(page)) }
     }

@@ -16,6 +16,10 @@ use super::bits::Bits;
 use super::{STRETCH_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
+/// Room of a server, in bytes, below which new extents go where there is most room: what other processes take is known
+/// late.
+const MARGIN_BYTES: usize = 4 << 20;
+
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
 /// The sizes of the store.
@@ -104,8 +108,12 @@ impl List {
 }
 
 pub(super) struct Places {
-    /// The server of each extent: its number plus one; 0 is none.
+    /// Which server each extent lies on: its number plus one; 0 is none.
     of_extent: Vec<u16>,
+    /// The same of the newest one within each [`STRETCH_BYTES`]; empty where all are of that length.
+    near: Vec<u16>,
+    near_extents: u32,
+    margin: u64,
     pub(super) placement: Placement,
     /// Units that their servers hold.
     held: Bits,
@@ -132,13 +140,18 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(shape: Shape, placement: Placement, servers: usize) -> Self {
-        let extent_units = (STRETCH_BYTES / shape.unit_bytes) as u32;
+    /// Stretches of this length lie on one server each, as a whole.
+    pub(super) fn new(shape: Shape, extent_bytes: usize, placement: Placement, servers: usize) -> Self {
+        let extent_units = (extent_bytes / shape.unit_bytes) as u32;
+        let near_extents = (STRETCH_BYTES / extent_bytes) as u32;
         let slot_units = (shape.slot_bytes / shape.unit_bytes) as u32;
         let extents = shape.units.div_ceil(extent_units);
         let units = extents * extent_units;
         Self {
             of_extent: vec![0; extents as usize],
+            near: if near_extents > 1 { vec![0; extents.div_ceil(near_extents) as usize] } else { Vec::new() },
+            near_extents,
+            margin: (MARGIN_BYTES / extent_bytes) as u64,
             placement,
             held: Bits::new(units),
             writing: Bits::new(units),
@@ -161,6 +174,12 @@ impl Places {
         let place = self.of_extent[(unit / self.extent_units) as usize];
         debug_assert!(place > 0, "unit {unit} is on no server");
         usize::from(place.max(1)) - 1
+    }
+
+    /// How many of these held units, from the first on, are on the server of the first.
+    pub(super) fn reach(&self, unit: u32, count: u32) -> u32 {
+        let server = self.server_of(unit);
+        (unit..unit + count).take_while(|&unit| self.server_of(unit) == server).count() as u32
     }
 
     /// Bytes that a server holds for this process, as far as acknowledged.
@@ -323,11 +342,24 @@ impl Places {
 
     /// The server for a unit to be written. Chooses one if the unit's extent has none.
     fn place(&mut self, unit: u32) -> Option<usize> {
-        let extent = (unit / self.extent_units) as usize;
-        if self.of_extent[extent] == 0 {
-            self.of_extent[extent] = self.placement.place()? as u16 + 1;
+        let extent = unit / self.extent_units;
+        if self.of_extent[extent as usize] == 0 {
+            self.of_extent[extent as usize] = self.place_extent(extent)? as u16 + 1;
         }
-        Some(usize::from(self.of_extent[extent]) - 1)
+        Some(usize::from(self.of_extent[extent as usize]) - 1)
+    }
+
+    /// A server for a placement extent. Short ones follow their neighbours, so that one request reaches several.
+    fn place_extent(&mut self, extent: u32) -> Option<usize> {
+        let Some(near) = self.near.get_mut((extent / self.near_extents) as usize) else {
+            return self.placement.place();
+        };
+        let server = match usize::from(*near).checked_sub(1) {
+            Some(server) if self.placement.follow(server, self.margin) => server,
+            _ => self.placement.place()?,
+        };
+        *near = server as u16 + 1;
+        Some(server)
     }
 
     /// Removes an extent from its server if none of its units is held, in flight or to be discarded.

@@ -8,7 +8,7 @@ use hanare_sys::clock::now_ns;
 use hanare_sys::futex;
 use hanare_wire::payload::NO_QUOTA;
 
-use super::{Remote, STRETCH_BYTES};
+use super::Remote;
 
 impl Remote {
     /// Records the room that a server reports. An extent that is placed keeps its room until it is filled.
@@ -16,13 +16,13 @@ impl Remote {
         self.servers[index].room_known_ns.store(now_ns(), Relaxed);
         let mut places = self.places.lock();
         let all = places.bytes_on(index).saturating_add(left_bytes);
-        places.placement.set_capacity(index, all / STRETCH_BYTES as u64);
+        places.placement.set_capacity(index, all / self.extent_bytes as u64);
     }
 
     /// Bytes that all servers can hold for this process, and the part of them that is placed.
     pub(super) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
         let (capacity, used) = self.places.lock().placement.capacity_and_used();
-        (capacity.saturating_mul(STRETCH_BYTES as u64), used.saturating_mul(STRETCH_BYTES as u64))
+        (capacity.saturating_mul(self.extent_bytes as u64), used.saturating_mul(self.extent_bytes as u64))
     }
 
     /// The oldest time among the servers' last reports of their room.
@@ -50,10 +50,10 @@ impl Remote {
     /// Writes each server's room, and how to get more.
     pub(super) fn tell_no_room(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         for (index, server) in self.servers.iter().enumerate() {
-            let room = self.places.lock().placement.capacity_of(index).saturating_mul(STRETCH_BYTES as u64);
+            let room = self.places.lock().placement.capacity_of(index).saturating_mul(self.extent_bytes as u64);
             let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
             // A quota is mentioned only if it is the limiting factor.
-            if quota != NO_QUOTA && room.saturating_add(STRETCH_BYTES as u64) > quota {
+            if quota != NO_QUOTA && room.saturating_add(self.extent_bytes as u64) > quota {
                 write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;
             } else {
                 write!(out, "{comma}{name} has no room beyond {room} bytes")?;

@@ -84,7 +84,7 @@ impl World {
         // They were asked before others took some of their room.
         let placement = Placement::new(&vec![u64::from(UNITS / STRETCH_UNITS); slots_max.len()]);
         World {
-            places: Places::new(shape, placement, slots_max.len()),
+            places: Places::new(shape, STRETCH_BYTES, placement, slots_max.len()),
             servers: slots_max.iter().map(|&slots_max| FakeServer { slots_max, ..FakeServer::default() }).collect(),
             units: vec![Unit::default(); UNITS as usize],
             frames: (0..5).collect(),
@@ -260,7 +260,7 @@ fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
 fn every_frame_can_wait_at_once_and_they_leave_in_order() {
     const FRAMES: u32 = 1000;
     let shape = Shape { units: 2 * FRAMES, unit_bytes: 4096, slot_bytes: 4096, small_frames: FRAMES, wide_frames: 2 };
-    let mut places = Places::new(shape, Placement::new(&[100]), 1);
+    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[100]), 1);
     let jobs = (0..FRAMES).map(|index| WriteBack {
         page: PageId(index * 7 % FRAMES),
         frame: FrameId { wide: false, index: index * 3 % FRAMES },
@@ -282,7 +282,7 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
 #[test]
 fn neighbours_are_discarded_together_and_every_second_page_apart() {
     let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, small_frames: 1, wide_frames: 0 };
-    let mut places = Places::new(shape, Placement::new(&[100]), 1);
+    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some());
@@ -312,11 +312,37 @@ fn every_server_that_may_be_named_has_a_number() {
         small_frames: SERVERS_MAX as u32,
         wide_frames: 0,
     };
-    let mut places = Places::new(shape, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
+    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
         let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096, from: 0 };
         let server = places.write_back(job).expect("room for one each");
         places.mark_held(index * 512, 1);
         assert_eq!((server, places.server_of(index * 512)), (index as usize, index as usize));
     }
+}
+
+/// Processes that have the pages of a space among them place each page by itself, and neighbours together.
+#[test]
+fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
+    const PAGES: u32 = 2048;
+    let shape = Shape { units: PAGES, unit_bytes: 4096, slot_bytes: 4096, small_frames: PAGES, wide_frames: 0 };
+    let placement = Placement::new(&[1500, 1500]);
+    let mut places = Places::new(shape, 4096, placement, 2);
+    // Every fourth page, as one of four processes has them.
+    for page in (0..PAGES).step_by(4) {
+        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        assert!(places.write_back(job).is_some(), "room for page {page}");
+    }
+    assert_eq!(places.placement.capacity_and_used(), (3000, u64::from(PAGES / 4)));
+    let changes = (4..PAGES).step_by(4).filter(|&page| places.server_of(page - 4) != places.server_of(page));
+    assert!((1..=3).contains(&changes.count()), "neighbours are together, and both servers are used");
+    // One after the other they can be had by one request, and no further than their server goes.
+    let mut places = Places::new(shape, 4096, Placement::new(&[1026, 1]), 2);
+    for page in 0..1027 {
+        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        assert!(places.write_back(job).is_some(), "room for page {page}");
+    }
+    let first = places.reach(0, 1027);
+    assert!((1..1027).contains(&first) && places.server_of(first - 1) != places.server_of(first));
+    assert_eq!(places.reach(first - 1, 2), 1);
 }
