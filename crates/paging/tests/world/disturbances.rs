@@ -11,6 +11,7 @@ impl World {
             5..15 => self.tick(),
             15..35 if self.shape.pins => self.pin(),
             35..60 => self.unpin(),
+            60..65 => self.will_need(),
             _ => {}
         }
     }
@@ -18,6 +19,12 @@ impl World {
     fn change_budget(&mut self) {
         let units = 2 + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
         self.step(Event::Budget { units });
+    }
+
+    fn will_need(&mut self) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end = (first + 1 + self.random.below(300) as u32).min(self.shape.units);
+        self.step(Event::WillNeed { first, end });
     }
 
     /// Whether the passing of time brings something under way.

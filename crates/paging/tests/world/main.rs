@@ -2,8 +2,8 @@
 //!
 //! The world below carries out the pager's actions one at a time in a random order, as slow and as out of step as a
 //! machine may, over memory that is a plain map. A program of several threads reads and writes through it; each read
-//! is compared with a model that knows nothing of pages. A failing case prints its seed and shape; `HANARE_SEED=n` runs
-//! that seed alone. The programs and shapes are drawn in `cases.rs`.
+//! is compared with a model that knows nothing of pages. A seed draws the shape, the program and the order; a failure prints
+//! the seed, and `HANARE_SEED=n` runs it alone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,10 +18,13 @@ mod disturbances;
 mod hider;
 mod program;
 mod random;
+mod reached;
+mod seeds;
 
 use hider::Hider;
 use program::{Op, Thread, unit_of};
 use random::Random;
+use reached::Reached;
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
@@ -40,6 +43,8 @@ struct Shape {
     sequential: bool,
     /// Whether transfers hold pages.
     pins: bool,
+    /// Rounds of a thousand in which something under way ends, if anything is.
+    completes_per_mille: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -66,6 +71,8 @@ struct World {
     pins: HashSet<u32>,
     /// Most units of local memory there may be: the budget, or less and less while there are more.
     most: usize,
+    reached: Reached,
+    steps: u64,
     now_ms: u64,
     fresh: u64,
     cursor: u32,
@@ -113,6 +120,8 @@ impl World {
             discarding: HashSet::new(),
             pins: HashSet::new(),
             most: shape.budget as usize,
+            reached: Reached::default(),
+            steps: 0,
             now_ms: 0,
             fresh: 0,
             cursor: 0,
@@ -122,11 +131,17 @@ impl World {
     fn step(&mut self, event: Event) -> Progress {
         self.actions.clear();
         let progress = self.pager.step(event, &mut self.actions);
+        let is_open = !matches!(event, Event::Fault { unit, write } if !self.pager.is_accessible(unit, write));
+        self.reached.note(event, progress, self.actions.as_slice(), is_open);
         for action in self.actions.as_slice().to_vec() {
             self.start(action);
         }
         self.check_budget();
-        self.check_touched();
+        self.steps += 1;
+        // It looks at every unit.
+        if self.shape.units < 1000 || self.steps.is_multiple_of(512) {
+            self.check_touched();
+        }
         progress
     }
 
@@ -224,7 +239,7 @@ impl World {
     fn go_on(&mut self, rounds: u64) {
         for _ in 0..rounds {
             self.disturb();
-            if !self.pending.is_empty() && self.random.chance(500) {
+            if !self.pending.is_empty() && self.random.chance(self.shape.completes_per_mille) {
                 self.complete();
             } else {
                 self.run_thread();

@@ -55,9 +55,10 @@ impl World {
 
     /// Picks a range nobody uses at the moment; a real program that does otherwise has a race of its own.
     fn choose_discard(&mut self, index: usize) {
+        // In large worlds some are longer than a step handles.
+        let longest = if self.random.chance(100) { self.shape.units / 4 } else { 2 * self.shape.block_units + 2 };
         let first = self.random.below(u64::from(self.shape.units)) as u32;
-        let end =
-            (first + 1 + self.random.below(u64::from(2 * self.shape.block_units + 2)) as u32).min(self.shape.units);
+        let end = (first + 1 + self.random.below(u64::from(longest)) as u32).min(self.shape.units);
         let busy = |unit: u32| {
             self.discarding.contains(&unit)
                 || self.threads.iter().any(|thread| match *thread {

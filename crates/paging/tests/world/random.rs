@@ -13,6 +13,10 @@ impl Random {
         self.next() % n
     }
 
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+
     pub(super) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

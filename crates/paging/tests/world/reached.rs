@@ -15,7 +15,8 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action]) {
+    /// `is_open` tells whether the page of a fault can be accessed now.
+    pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action], is_open: bool) {
         let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
         self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));
         self.hides = self.hides.max(count(|action| matches!(action, Action::Hide { .. })));
@@ -24,7 +25,7 @@ impl Reached {
         self.fetched = self.fetched.max(fetched.sum());
         self.has_continued |= matches!((event, progress), (Event::Discard { .. }, Progress::Continue(_)));
         let is_wake = |action: &Action| matches!(action, Action::Wake { .. });
-        self.has_turned_away |= matches!(event, Event::Fault { .. }) && actions.iter().any(is_wake);
+        self.has_turned_away |= !is_open && actions.iter().any(is_wake);
     }
 
     pub(super) fn with(self, other: Self) -> Self {
