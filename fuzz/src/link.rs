@@ -28,7 +28,7 @@ struct Liar {
 
 #[derive(Default)]
 struct Speech {
-    /// What further connections are told, the next one last.
+    /// Bytes for each further connection, the next one last.
     next: Vec<Vec<u8>>,
     /// Kept open: a client that writes to a closed connection would see less of the lie.
     open: Vec<UnixStream>,

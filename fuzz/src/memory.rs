@@ -23,8 +23,8 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: every call goes to the system's allocator as it is; the counters are plain cells without destructors, and touching
-// them allocates nothing.
+// SAFETY: every call goes to the system's allocator as it is; the counters are plain cells without destructors, and counting
+// in them allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
