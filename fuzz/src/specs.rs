@@ -86,7 +86,7 @@ fn single(text: &str) {
 
 fn string(bytes: &[u8]) {
     let Ok(string) = RefString::from_text(bytes) else { return };
-    assert!(u64::from(string.distinct()) <= string.touches() && string.touches() == string.len() as u64);
+    assert!(u64::from(string.distinct()) <= string.references() && string.references() == string.len() as u64);
     assert!(string.distinct() <= string.pages());
     let shown: String = string
         .steps()
