@@ -1,4 +1,4 @@
-//! Where a rank puts pages that it has no room for, as its environment says: the variables of `hanare run`.
+//! The backing store of a rank without room for all its pages, as its environment says: the variables of `hanare run`.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,20 @@ use super::job::{JobError, number};
 /// Most memory servers of one rank.
 const SERVERS_MAX: usize = 254;
 
-/// Where pages go that there is no room for.
+/// The backing store of evicted pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Elsewhere {
-    /// Nothing is named: a private server of the rank's own.
+    /// No server is named: the rank starts a private server of its own.
     Own,
-    /// A private server of this host, by its socket.
+    /// A private server of this host, at this socket.
     Private(PathBuf),
     /// Memory servers.
     Servers {
-        /// Which.
+        /// The servers.
         servers: Vec<ServerSpec>,
-        /// File with the key that they share with this rank.
+        /// File with the key that they share with this rank, if any.
         key: Option<PathBuf>,
-        /// How long a silent one is waited for, in seconds.
+        /// Longest silence of a server, in seconds.
         timeout_s: u32,
     },
 }
