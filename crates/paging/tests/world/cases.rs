@@ -1,4 +1,4 @@
-//! The programs that run in the world: most are drawn, with their shapes, and a few are written down.
+//! The programs that run in the world. Most are drawn, with their shapes, and a few are fixed.
 
 use hanare_paging::{Action, Event, Progress, State, limits, policy};
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn only_seed() -> Option<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// No byte is lost or torn, no fetch is doubled, no thread is left waiting and the budget holds at every instant.
+    /// No byte is lost or torn, no fetch is doubled, no thread waits for ever, and the budget holds at every instant.
     #[test]
     fn any_order_of_completions_keeps_every_byte(seed in any::<u64>(), shape in shapes()) {
         let seed = only_seed().unwrap_or(seed);
@@ -73,7 +73,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// At a fork every byte is where a child finds it, and the parent goes on as if nothing had been.
+    /// At a fork every byte is where a child finds it, and the parent continues undisturbed.
     #[test]
     fn a_fork_finds_every_byte_at_rest(seed in any::<u64>(), shape in shapes(), leaves in any::<[bool; 3]>()) {
         let mut world = World::new(only_seed().unwrap_or(seed), shape);
@@ -84,7 +84,7 @@ proptest! {
         world.run(600);
     }
 
-    /// What came into view while nobody watched is taken over as written, and is evicted and kept like all else.
+    /// Pages that came into view without a trap are taken over as written, and are evicted and kept like all others.
     #[test]
     fn what_is_adopted_is_not_lost(seed in any::<u64>(), adopted in proptest::collection::btree_set(0_u32..32, 1..12)) {
         let mut world = quiet(seed, 12, 32);
@@ -163,7 +163,7 @@ fn a_fault_does_not_wait_for_a_write_back_while_a_clean_page_could_make_room() {
             world.complete();
         }
     }
-    // Eight dirty pages are in view; four reads bring in clean ones, and from now on no write-back ever ends.
+    // Eight dirty pages are in view. Four reads bring in clean ones, and from now on no write-back completes.
     for unit in 0..4 {
         touch(&mut world, unit, false);
         while !world.pending.is_empty() {
@@ -217,8 +217,8 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     world.finish();
 }
 
-/// Guards against a discard that waited for ever: a large page that was fetched ahead and not touched is at rest, so
-/// nothing that it could wait for would ever happen to it.
+/// Guards against a discard that waited for ever: a huge page that was prefetched and not accessed is at rest, so no
+/// completion for it would ever come.
 #[test]
 fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     const BLOCK: u32 = 64;
@@ -252,8 +252,8 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     panic!("the discard waits for a page at rest");
 }
 
-/// Guards against a panic when a program with a share of its memory as budget freed most of it: all frames that were free by
-/// then were given back in one step, more than its list of actions holds.
+/// Guards against a panic when a program whose budget is a share of its memory freed most of the memory. All free
+/// frames were returned in one step, more than its list of actions holds.
 #[test]
 fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
     const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;
