@@ -2,9 +2,9 @@
  *
  *     hanare launch -n 4 -- litmus [ROUNDS]
  *
- * In a round every rank adds to counters under two locks, adds to its own sums in pages that all ranks write, and
- * passes a message to the next rank by a barrier and by a lock. Exit code 1 at the first outcome that release
- * consistency forbids. */
+ * In a round every rank adds to counters under two locks, and to its own sums in pages that all ranks write. It passes
+ * a message to the next rank by a barrier and by a lock. Exit code 1 at the first outcome that release consistency
+ * forbids. */
 #include <dsm.h>
 #include <stdio.h>
 #include <stdlib.h>

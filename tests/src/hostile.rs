@@ -76,7 +76,7 @@ impl Hostile {
     }
 }
 
-/// What all connections share: pages by unit, and the reads answered.
+/// The state that all connections share: pages by unit, and the number of reads answered.
 #[derive(Default)]
 struct Held {
     units: Mutex<HashMap<u64, Vec<u8>>>,

@@ -60,7 +60,8 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
     place.assert_nothing_left();
 }
 
-/// With the default page size, and with base pages, each of which has its own entry in every table of the pager and the
+/// Runs with the default page size, and with base pages. Each base page has its own entry in every table of the pager
+/// and the policy.
 /// policy.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {

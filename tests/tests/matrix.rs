@@ -1,6 +1,7 @@
 //! Guards against lost, torn and stale words. Eight threads read and write one array at random with a budget of a
-//! quarter of its size, in every trap mode, at every page size, with each kernel feature switched off in turn. Every
-//! word that a thread reads is compared with the last write there. `HANARE_TEST_ROUNDS` multiplies the runs.
+//! quarter of its size. They do so in every trap mode, at every page size, with each kernel feature switched off in
+//! turn. Every word that a thread reads is compared with the last write there. `HANARE_TEST_ROUNDS` multiplies the
+//! runs.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
 

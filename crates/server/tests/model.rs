@@ -19,7 +19,7 @@ struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// What each page of a held slot contains. Slots that hold nothing have no entry.
+    /// The contents of each page of a held slot. Empty slots have no entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,

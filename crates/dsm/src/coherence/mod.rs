@@ -140,7 +140,7 @@ pub enum State {
 
 /// A write waits for the page.
 const WANTS_WRITE: u8 = 1;
-/// The home knows that there is no copy here, because it was told or never heard of one.
+/// No copy is here, and the home knows that: it received a message, or this rank never had a copy.
 const LEFT: u8 = 2;
 /// The page being fetched may lack words that a lock brought: fetch it again.
 const FETCH_AGAIN: u8 = 4;

@@ -70,7 +70,7 @@ impl Link {
     }
 
     /// Sends a frame now, or as soon as there is room. Returns its buffer if it was sent at once. Its urgency decides
-    /// which waiting peer it wakes.
+    /// whether a waiting peer is woken.
     pub(super) fn send(&mut self, frame: Vec<u8>, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
         if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }

@@ -43,7 +43,7 @@ pub(super) struct Blocks {
     pages: Box<[AtomicU16]>,
     /// A bit for every chunk that belongs to the heap.
     chunks: Box<[AtomicU64]>,
-    /// Indexed by the low bits of a grain's number: the high bits, plus one, of the last freed grain.
+    /// The number of the last freed grain, without its low bits and plus one. Its low bits are the index.
     freed: Box<[AtomicU32]>,
 }
 
