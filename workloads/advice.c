@@ -1,7 +1,7 @@
 /* advice
  *
- * Every advice of madvise, and mseal, on a large mapping that was long unused: each either does what it says, which is
- * looked at, or is refused. A refusal changes nothing. A child forked afterwards has the parent's words. */
+ * Every advice of madvise, and mseal, on a large mapping that was not used for long. Each either has its effect, which
+ * is checked, or is refused. A refusal changes nothing. A child forked afterwards has the parent's words. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* allocator LIBRARY [SIZE]
  *
- * Blocks of all sizes from an allocator that is a library of its own and takes its memory by mmap (or the break): SIZE
- * (64M) live at a time, replaced at random, every word checked. 3 when the library cannot be loaded. */
+ * Blocks of all sizes from an allocator in a separate library that takes its memory by mmap (or the break): SIZE (64M)
+ * live at a time, replaced at random, every word checked. Exit code 3 when the library cannot be loaded. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>

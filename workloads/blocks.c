@@ -1,11 +1,11 @@
 /* blocks [well|many SIZE|forked|MISTAKE] [options of dlm_startup]
  *
- * The blocks of dlm_alloc and its kin. `well` allocates, resizes and frees blocks of every size without touching most of
- * them, checks what it may know of them, and that neither allocating nor freeing was a fault: all metadata is near, and no
- * far page is touched. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it. `forked` forks
- * before there is a block, and while threads allocate: children have blocks of their own, and nobody waits for a lock of a
- * thread that is gone. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside, inside-large, gone,
- * realloc) is made once, and ends the program unless it goes unnoticed. */
+ * The blocks of dlm_alloc and its relatives. `well` allocates, resizes and frees blocks of every size, mostly without
+ * accessing them. It checks their properties, and that neither allocating nor freeing caused a fault: all metadata is
+ * near, and no far page is accessed. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it.
+ * `forked` forks before there is a block, and while threads allocate: children have blocks of their own, and none waits
+ * for a lock of a thread that is gone. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside,
+ * inside-large, gone, realloc) is made once, and ends the program unless it goes unnoticed. */
 #define _GNU_SOURCE
 #include "../include/dlmm.h"
 #include "check.h"

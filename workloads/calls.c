@@ -1,7 +1,7 @@
 /* calls
  *
- * Each argument of each call in memory that is not there: fresh pages for what the kernel writes, pages long unused for
- * what it reads. Structures and strings lie across the border of two pages. */
+ * Passes each pointer argument of each call in absent memory: fresh pages for data that the kernel writes, pages unused
+ * for long for data that it reads. Structures and strings lie across the border of two pages. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <arpa/inet.h>

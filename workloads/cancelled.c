@@ -2,9 +2,9 @@
  *
  *     cancelled
  *
- * Every thread ends as cancelled, its cleanups have run once each, and calls go on to work afterwards. What the threads wait
- * with lies in far memory, half of which leaves meanwhile. Compiled with exceptions, as C++ is, so that cleanups are frames
- * that are unwound. */
+ * Every thread ends as cancelled, its cleanups have run once each, and calls still work afterwards. The objects on
+ * which the threads wait lie in far memory, half of which is evicted meanwhile. Compiled with exceptions, as C++ is, so
+ * that cleanups are frames that are unwound. */
 #include "check.h"
 
 #include <fcntl.h>

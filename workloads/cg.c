@@ -1,10 +1,11 @@
 /* cg [SIZE_MB] [SEED]
  *
- * Conjugate gradients on a sparse symmetric matrix with 24 elements a row at random places, as in NPB CG: the
- * matrix is read from front to back once an iteration, a vector at random.
+ * Conjugate gradients on a sparse symmetric matrix with 24 elements per row at random places, as in NPB CG. Each
+ * iteration reads the matrix from front to back, and a vector at random.
  *
- * The right hand side is made for a random vector as solution, with which the result is compared element by element. The
- * matrix is diagonally dominant and its condition known, hence also how many iterations are enough. */
+ * The right-hand side is made from a random vector as the solution, with which the result is compared element by
+ * element. The matrix is diagonally dominant and its condition is known, and so is the number of iterations that is
+ * enough. */
 #include "kernel.h"
 #include <math.h>
 

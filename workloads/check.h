@@ -1,5 +1,5 @@
-/* What the checking workloads share: sizes, a value for every word, and how a failure is told. They know nothing of
- * Hanare: natively and under `hanare run` they are the same programs and must say the same. */
+/* Common parts of the checking workloads: sizes, a value for every word, and the report of a failure. They know nothing
+ * of Hanare: natively and under `hanare run` they are the same programs and must print the same. */
 #ifndef HANARE_WORKLOADS_CHECK_H
 #define HANARE_WORKLOADS_CHECK_H
 

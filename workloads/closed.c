@@ -1,7 +1,7 @@
 /* closed [SIZE] [THREADS] [ROUNDS]
  *
- * Each thread closes single pages of an array of its own (SIZE, 16M) to writes, as garbage collectors and debuggers do, and
- * reads others. All keep their words, however often they leave. */
+ * Each thread closes single pages of its own array (SIZE, 16M) to writes, as garbage collectors and debuggers do, and
+ * reads others. All pages keep their words, however often they are evicted. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* clustering [SIZE_MB] [SEED]
  *
- * Hierarchical clustering by single linkage, as the Cluster 3.0 library does it: for every merge the whole triangular
- * distance matrix is scanned for the closest pair, then a row and a column of it change.
+ * Hierarchical clustering by single linkage, as in the Cluster 3.0 library. Every merge scans the whole triangular
+ * distance matrix for the closest pair, then changes a row and a column.
  *
  * The heights of the merges must be the shortest edges of a minimum spanning tree, which is grown from the points
- * themselves; at the end every distance left is compared with one computed from the points. */
+ * themselves. At the end every remaining distance is compared with one computed from the points. */
 #include "kernel.h"
 #include <math.h>
 

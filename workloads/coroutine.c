@@ -1,4 +1,4 @@
-/* coroutine: coroutines whose stacks lie in plain mappings of the program's own, and hold words that are checked at each
+/* coroutine: coroutines whose stacks lie in plain mappings of the program, and hold words that are checked at each
  * turn. */
 #define _GNU_SOURCE
 #include <sys/mman.h>

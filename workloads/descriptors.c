@@ -1,8 +1,8 @@
 /* descriptors SIZE HOW
  *
- * Fills an array, closes every descriptor but the standard streams in the way HOW says, as daemons and programs that start
- * others do, and then checks and changes every word of the array twice. What it opens itself must have the lowest numbers
- * that are free, and work. HOW is
+ * Fills an array and closes every descriptor but the standard streams in the way HOW, as daemons and programs that
+ * start others do. Then checks and changes every word of the array twice. The descriptors that it opens must have the
+ * lowest free numbers, and work. HOW is
  *   range, from, loop, dup2, dup3, number, proc: the call that closes, or puts another in the place of, each descriptor;
  *   child, daemon: a forked child closes them, and goes on with the array beside its parent;
  *   exec: forked children close them and execute /bin/true;

@@ -1,5 +1,5 @@
-/* The example of the DLM paper (figure 2), with a check: compiled with `cc dlm_example.c $(pkg-config --cflags --libs
- * hanare)`, run with `-f hostfile -n 2`, whose options dlm_startup takes out of argv. A size in words may follow. */
+/* The example of the DLM paper (figure 2), with a check. Compile with `cc dlm_example.c $(pkg-config --cflags --libs
+ * hanare)`, run with `-f hostfile -n 2`. dlm_startup takes these options out of argv. A size in words may follow. */
 #include "check.h"
 #include <dlmm.h>
 

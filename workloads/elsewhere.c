@@ -1,9 +1,9 @@
 /* elsewhere WAY [SIZE]
  *
- * A process leaves the place where it began and then forks (WAY chroot, mounts, noproc), or is forked and then leaves
- * (chroot-child, mounts-child, noproc-child): it takes another root, mounts over /tmp and /dev in a mount namespace of its
- * own, or unmounts /proc there. The child has the parent's SIZE (16M) of words, writes its own and allocates more, and
- * neither sees what the other wrote. Says `skip` where this user may not do that. */
+ * A process leaves its original environment and then forks (WAY chroot, mounts, noproc), or is forked and then leaves
+ * it (chroot-child, mounts-child, noproc-child). It changes its root, mounts over /tmp and /dev in a mount namespace of
+ * its own, or unmounts /proc there. The child has the parent's SIZE (16M) of words, writes its own and allocates more,
+ * and neither sees the other's writes. Prints `skip` where this user may not do that. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <sched.h>

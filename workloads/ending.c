@@ -6,7 +6,7 @@
  *     ending raw       the last thread ends by a system call of its own, with 7; nothing runs at the end then
  *     ending behind    the first thread ends so, with 7, and another one later, too
  *
- * At the end handlers still find every word of far memory, most of which is away, and streams are written out. */
+ * At the end handlers still find every word of far memory, most of which is evicted, and streams are written out. */
 #include "check.h"
 
 #include <pthread.h>

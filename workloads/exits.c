@@ -1,7 +1,7 @@
 /* exits [COUNT]
  *
- * Registers COUNT (1000) functions for its exit before it allocates anything: the C library makes room for them with a lock
- * held that whoever registers one more waits for. */
+ * Registers COUNT (1000) exit functions before it allocates anything. The C library allocates room for them while it
+ * holds a lock that every further registration waits for. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <unistd.h>

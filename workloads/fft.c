@@ -1,11 +1,11 @@
 /* fft [SIZE_MB] [SEED]
  *
- * Three-dimensional Fourier transforms, as NPB FT makes them: a random field is transformed once, and in every round its
- * transform is multiplied by phases and transformed back. Lines along the second and third dimension lie apart by a
- * power of two and are gathered in blocks.
+ * Three-dimensional Fourier transforms, as in NPB FT. A random field is transformed once. In every round its transform
+ * is multiplied by phases and transformed back. Lines along the second and third dimension have a stride of a power of
+ * two and are gathered in blocks.
  *
- * The phases are those of a shift, so that what comes back must be the random field, shifted by one more step in
- * every round: every element is compared. */
+ * The phases are those of a shift, so the result must be the random field, shifted by one more step in every round.
+ * Every element is compared. */
 #include "kernel.h"
 #include <complex.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* fill BLOCK [--mmap] [--at-once N] [--most N]
  *
- * Allocates blocks and fills each, N at a time before any of them is filled (1), until there is no more memory (or N
- * blocks are there), frees one and takes it again; then checks every word of all blocks, twice over. */
+ * Allocates blocks and fills each, N at a time before any of them is filled (1), until there is no more memory (or
+ * there are N blocks). Frees one and allocates it again. Then checks every word of all blocks, twice. */
 #define _GNU_SOURCE
 #include "check.h"
 

@@ -1,13 +1,13 @@
 /* forks [SIZE] [CHILDREN | --killed | --outlive GO SAID]
  *
- * A child has its parent's large arrays (SIZE, 64M) as they were when it was forked: it reads them, writes its own words
- * into them and frees them, while the parent writes others, and neither sees what the other wrote. So do children of
- * children, CHILDREN (4) of them at a time, a child that outlives its parent, and one forked while other threads write.
- * Natively and under Hanare all of that holds. A child made by a bare system call may end by a signal under Hanare, and
- * reads no wrong bytes either.
+ * A child has its parent's large arrays (SIZE, 64M) as they were at the fork. It reads them, writes its own words into
+ * them and frees them, while the parent writes others, and neither sees the other's writes. The same holds for children
+ * of children, CHILDREN (4) of them at a time, a child that outlives its parent, and one forked while other threads
+ * write. All of that holds natively and under Hanare. A child made by a bare system call may end by a signal under
+ * Hanare, but reads no wrong bytes.
  *
- * --killed: only a child that is killed while both write. --outlive: the program ends, and its child goes on when there
- * is a file GO; it writes what it found into SAID. */
+ * --killed: only a child that is killed while both write. --outlive: the program ends, and its child continues when
+ * there is a file GO. The child writes its findings into SAID. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

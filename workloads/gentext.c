@@ -1,5 +1,5 @@
-/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G): seeded random words in lines of 200 to 1000 bytes, as logs and
- * records have them, in no order. It is the same text every time. */
+/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G): seeded random words in lines of 200 to 1000 bytes,
+ * unsorted, as in logs and records. It is the same text every time. */
 #include "check.h"
 
 enum { WORDS = 4096, WORD_MAX = 12, LINE_MIN = 200, LINE_MAX = 1000, BUFFER = 1 << 20 };

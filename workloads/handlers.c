@@ -2,8 +2,8 @@
  *
  *     hanare launch -n 3 -- handlers [ROUNDS]
  *
- * A timer's handler writes words of this rank in pages whose homes are elsewhere, and reads those of the other ranks. In the
- * end each rank finds what every handler wrote. Exit code 1 when it does not. */
+ * A timer's handler writes words of this rank in pages with other homes, and reads those of the other ranks. In the end
+ * each rank finds what every handler wrote. Exit code 1 when it does not. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdio.h>

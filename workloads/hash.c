@@ -1,10 +1,10 @@
-/* A hash table on shared memory: every rank adds to the same keys, each chain under a lock, and looks keys up that others
- * put there.
+/* A hash table on shared memory. Every rank adds to the same keys, each chain under a lock, and looks up keys that
+ * others added.
  *
  *     hanare launch -n 4 -- hash [-n ADDITIONS] [--verify] [--json]
  *
- * ADDITIONS are each rank's. --verify compares the table with a serial one: exit code 1 when a key or a sum differs. A rank
- * that finds less than it put in itself ends with 1 in any case. */
+ * ADDITIONS is the number for each rank. --verify compares the table with a serial one: exit code 1 when a key or a sum
+ * differs. A rank that finds less than it added itself ends with 1 in any case. */
 #include "shared.h"
 
 #define CHAINS 256

@@ -1,7 +1,8 @@
 /* heap [--threads T] [--size SIZE] [--ops N] [--seed S]
  *
- * T threads (4) each make N (400) random calls of malloc, calloc, aligned_alloc, realloc and free on 8 blocks of up to SIZE
- * (4M), which cross the border between small and large both ways. Every block is checked, whole, before it changes. */
+ * T threads (4) each make N (400) random calls of malloc, calloc, aligned_alloc, realloc and free on 8 blocks of up to
+ * SIZE (4M). The sizes cross the border between small and large in both directions. Every block is checked, whole,
+ * before it changes. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* A histogram on shared memory: each rank counts its part of the numbers, and adds what it counted to the shared bins,
+/* A histogram on shared memory. Each rank counts its part of the numbers, and adds its counts to the shared bins,
  * segment by segment, each under its lock.
  *
  *     hanare launch -n 4 -- histogram [-n NUMBERS] [--verify] [--json]

@@ -2,7 +2,7 @@
  * holes pairs SIZE     writes two pages of every 2 MiB, and gives the first one back just when the second one may be on
  *                      its way to a server; checks the second ones at the end
  *
- * Both leave holes in what a memory server keeps: discards that cannot be joined, and slots that are partly given back. */
+ * Both leave holes in the server's memory: discards that cannot be merged, and partly freed slots. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 

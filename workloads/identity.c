@@ -1,9 +1,9 @@
 /* identity [--size SIZE] [--seconds S] [--stack]
  *
- * Threads use an array while others change user and groups all the time, which the C library has every thread of the
- * process do, and while threads are started and cancelled in the middle of their use of it. With --stack the changes come
- * from a thread whose stack is memory of malloc's. Every word is checked. Needs root for the changes to be allowed; they
- * change nothing, or nothing but the supplementary groups. */
+ * Threads use an array while others constantly change user and groups, which the C library makes every thread of the
+ * process do. Threads are also started and cancelled in the middle of their use of it. With --stack the changes come
+ * from a thread whose stack was allocated by malloc. Every word is checked. Needs root for the changes to be allowed;
+ * they change nothing, or only the supplementary groups. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <grp.h>

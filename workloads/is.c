@@ -1,10 +1,10 @@
 /* is [SIZE_MB] [SEED]
  *
- * Ranks integer keys by counting within buckets, several times over, as NPB IS does: keys are read from front to back and
- * dealt out to the buckets, of which the middle ones are the fullest.
+ * Ranks integer keys by counting within buckets, several times, as NPB IS does. Keys are read from front to back and
+ * distributed to the buckets. The middle ones are the fullest.
  *
- * At the end the keys are put in order by their ranks; they must ascend and be the keys there were. In every round two keys
- * change, and their ranks are compared with a plain count of smaller keys in the last one. */
+ * At the end the keys are ordered by their ranks; they must ascend and be the original keys. In every round two keys
+ * change. In the last round their ranks are compared with a plain count of smaller keys. */
 #include "kernel.h"
 
 #define ROUNDS 10

@@ -1,5 +1,5 @@
-/* jump: a call into far memory, which is no code, raises SIGSEGV at that address: the program's own handler runs.
- * Without a handler the same call ends the program. Exit code by the shell: 139. */
+/* jump: a call into far memory, which is not executable, raises SIGSEGV at that address, and the program's own handler
+ * runs. Without a handler the same call ends the program. Exit code by the shell: 139. */
 #include "check.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* What the workloads for replacement policies share: `PROGRAM [SIZE_MB] [SEED]`, large arrays, and values that can be
- * computed again from their index, so that every result is compared with what it must be and not with itself. */
+/* Common parts of the workloads for replacement policies: `PROGRAM [SIZE_MB] [SEED]`, large arrays, and values that can
+ * be recomputed from their index, so that every result is compared with its expected value and not with itself. */
 #ifndef HANARE_WORKLOADS_KERNEL_H
 #define HANARE_WORKLOADS_KERNEL_H
 

@@ -5,7 +5,7 @@
  *     hanare launch -n 4 -- laplace [-n INNER] [-i ITERATIONS] [--home one] [--verify] [--json]
  *
  * --home one gives every page to rank 0. --verify compares every point with a serial run, bit for bit: exit code 1 when
- * one differs. --json prints the time and what all ranks counted. */
+ * one differs. --json prints the time and the counts of all ranks. */
 #include "laplace.h"
 #include "shared.h"
 

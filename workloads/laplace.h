@@ -1,5 +1,5 @@
-/* Laplace's equation on a square of side x side points whose edge is fixed: what the versions on shared memory and on
- * messages compute alike. */
+/* Laplace's equation on a square of side x side points whose edge is fixed: the common part of the versions on shared
+ * memory and on messages. */
 #ifndef WORKLOADS_LAPLACE_H
 #define WORKLOADS_LAPLACE_H
 

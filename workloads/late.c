@@ -1,9 +1,9 @@
-/* A library that is opened by dlopen when threads run already, and touches of its memory that must allocate nothing: a trap
- * may be answered in a signal handler, and thread-local variables of such a library are made at their first use.
+/* A library that is opened by dlopen when threads run already, and accesses to its memory that must allocate nothing. A
+ * trap may be answered in a signal handler, and thread-local variables of such a library are made at their first use.
  *
  *     late libhanare.so | libhanare_dsm.so
  *
- * Exit code 1 when anything was allocated while memory was touched. */
+ * Exit code 1 when anything was allocated during an access. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

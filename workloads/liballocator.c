@@ -1,6 +1,6 @@
-/* An allocator as a library that programs are linked with, which defines the C library's internal names too, as tcmalloc
- * does. Blocks are handed out in turn and never taken back. Entered while it is in a call for more memory, it ends the
- * process. A block that another allocator gave ends it as well. */
+/* An allocator as a library with which programs are linked. Like tcmalloc, it also defines the C library's internal
+ * names. It hands out blocks in turn and never takes them back. It ends the process when it is entered during its own
+ * request for more memory, or gets a block of another allocator. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>

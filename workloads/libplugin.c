@@ -1,5 +1,5 @@
-/* Calls of the C library's that a program finds only once it runs: lookups.c loads this so that the library's own needs are
- * looked for first. */
+/* Calls of the C library that a program looks up only at run time. lookups.c loads this library so that its own
+ * dependencies are searched first. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /* limits [child SOFT HARD]
  *
- * Limits on address space and data that the program sets itself: it reads back what it set, large allocations beyond
- * them fail with ENOMEM, and what is within them works: large blocks, threads, files and shared memory. A forked child has
- * them, and so has what is executed, in each of the ways to do that. */
+ * Limits on address space and data that the program sets itself. It reads back what it set. Large allocations beyond
+ * the limits fail with ENOMEM, and everything within them works: large blocks, threads, files and shared memory. A
+ * forked child has the limits, and so has an executed program, in each of the ways to execute one. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* linked [SIZE]
  *
- * A program that is linked with an allocator of its own (liballocator.c): SIZE (32M) in blocks of all sizes, by malloc and
- * by the call that only this allocator has, every word checked. */
+ * A program that is linked with its own allocator (liballocator.c). It allocates SIZE (32M) in blocks of all sizes, by
+ * malloc and by the call that only this allocator has, and checks every word. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <malloc.h>

@@ -1,9 +1,10 @@
-/* Litmus tests of release consistency on shared memory: outcomes that must not be seen, looked for round after round.
+/* Litmus tests of release consistency on shared memory: searches round after round for outcomes that must not occur.
  *
  *     hanare launch -n 4 -- litmus [ROUNDS]
  *
- * A round: every rank adds to counters under two locks, to sums that nobody else writes in pages that all write, and passes a message
- * to the next rank by a barrier and by a lock. Exit code 1 at the first outcome that release consistency forbids. */
+ * In a round every rank adds to counters under two locks, and to its own sums in pages that all ranks write. It passes
+ * a message to the next rank by a barrier and by a lock. Exit code 1 at the first outcome that release consistency
+ * forbids. */
 #include <dsm.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* locales [SIZE]
  *
- * Forks with a locale set and SIZE (16M) touched since: threads that begin in the child read the locale's tables. */
+ * Forks with a locale set and SIZE (16M) accessed since: threads that begin in the child read the locale's tables. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <ctype.h>

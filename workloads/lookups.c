@@ -1,7 +1,8 @@
 /* lookups [SIZE]
  *
- * Functions that a program looks up by itself do what those do that it is linked with: in a library that is loaded with its
- * own needs first (libplugin.c), and of the C library by its handle. SIZE (16M) more than fills the memory. */
+ * Functions that a program looks up itself must do the same as those with which it is linked: in a library that is
+ * loaded with its own dependencies first (libplugin.c), and in the C library by its handle. SIZE (16M) exceeds the
+ * memory. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>

@@ -1,11 +1,11 @@
-/* LU factorisation on shared memory, as SPLASH-2's with contiguous blocks. A block has its home at the rank that computes
- * it.
+/* LU factorisation on shared memory, as SPLASH-2's with contiguous blocks. A block has its home at the rank that
+ * computes it.
  *
  *     hanare launch -n 4 -- lu [-n N] [-b BLOCK] [--home one] [--verify] [--json]
  *
- * N (2048) is a multiple of BLOCK (32). --home one gives every page to rank 0. --verify compares every number with a serial
- * run, bit for bit, and L U x with A x for a vector x: exit code 1 when they differ. --json prints the time and what all
- * ranks counted. */
+ * N (2048) is a multiple of BLOCK (32). --home one gives every page to rank 0. --verify compares every number with a
+ * serial run, bit for bit, and L U x with A x for a vector x: exit code 1 when they differ. --json prints the time and
+ * the counts of all ranks. */
 #include "shared.h"
 
 #include "lu.h"

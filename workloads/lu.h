@@ -1,6 +1,6 @@
-/* Blocked LU factorisation without pivoting, as in SPLASH-2 with contiguous blocks: what the versions on shared memory and on
- * threads compute alike. A matrix of n x n numbers is count x count blocks of side x side, each `stride` numbers from the
- * next, by rows of blocks. */
+/* Blocked LU factorisation without pivoting, as in SPLASH-2 with contiguous blocks: the common part of the versions on
+ * shared memory and on threads. A matrix of n x n numbers consists of count x count blocks of side x side, each
+ * `stride` numbers from the next, by rows of blocks. */
 #ifndef WORKLOADS_LU_H
 #define WORKLOADS_LU_H
 

@@ -1,11 +1,11 @@
 /* mg [SIZE_MB] [SEED]
  *
- * Multigrid V-cycles for the Poisson equation on a periodic box, as in NPB MG: sweeps over grids each an eighth of the one
- * before it.
+ * Multigrid V-cycles for the Poisson equation on a periodic box, as in NPB MG: sweeps over grids, each an eighth of the
+ * previous one.
  *
- * The right hand side is made for a random field as solution, with which the result is compared up to its mean; the
- * residual has to shrink to less than a third in every cycle. Nothing that is done changes the mean, so that a word lost
- * early, whose trace later cycles would smooth away, still shows in it. */
+ * The right-hand side is made from a random field as the solution, with which the result is compared up to its mean.
+ * The residual must shrink to less than a third in every cycle. No operation changes the mean. So it still shows a word
+ * lost early, whose trace later cycles would smooth away. */
 #include "kernel.h"
 #include <math.h>
 

@@ -1,6 +1,6 @@
-/* Calls of dsm.h that cannot be made, and ranks that end too early: `misuse WHAT`, as the tests of the shared memory name
- * them. Every rank must end, and say why; but `late`,
- * which is no misuse, ends with 1 when a rank spends its time spinning. */
+/* Invalid calls of dsm.h, and ranks that end too early: `misuse WHAT`, with the names that the tests of shared memory
+ * use. Every rank must end with a reason. `late` is not a misuse: it ends with 1 when a rank spends its time spinning.
+ * */
 #include <dsm.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* own
  *
- * The program's own memory by way of the kernel, long unused and never used: process_vm_readv and process_vm_writev give and
- * take what is there; a file of that memory does too, or says that it cannot. */
+ * Accesses to the program's own memory through the kernel, both unused for long and never used. process_vm_readv and
+ * process_vm_writev read and write the right bytes. A file of that memory does so too, or reports that it cannot. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

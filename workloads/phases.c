@@ -3,7 +3,8 @@
  *     hanare launch -n 3 -- phases PHASE VICTIM kill|stop [SECONDS]
  *
  * PHASE is start, meet, barrier, lock, wait, transfer or shutdown. The victim is killed or stopped a little after the
- * phase began; another rank comes late, so that the phase lasts. A stopped rank goes on after SECONDS, and so does the job. */
+ * phase begins. Another rank comes late, so that the phase lasts. A stopped rank continues after SECONDS, and so does
+ * the job. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdio.h>

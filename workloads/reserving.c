@@ -1,7 +1,7 @@
 /* reserving [SIZE]
  *
- * Memory as allocators of their own take it: address space set aside without access and opened part by part, fixed
- * mappings over it, files mapped into the middle, parts made executable, and the break (SIZE each, 64M). */
+ * Memory as custom allocators use it: address space reserved without access and opened part by part, fixed mappings
+ * over it, files mapped into the middle, parts made executable, and the break (SIZE each, 64M). */
 #define _GNU_SOURCE
 #include "check.h"
 #include <setjmp.h>

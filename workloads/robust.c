@@ -1,5 +1,6 @@
-/* robust: threads end while they hold robust mutexes in far memory, plain ones and such that inherit priority, while others
- * wait for them or come later, and while their pages are away. The next owner is told, and the mutex works again. */
+/* robust: threads end while they hold robust mutexes in far memory, both plain and with priority inheritance. Others
+ * wait for the mutexes or come later, also while their pages are evicted. The next owner gets the error, and the mutex
+ * works again. */
 #include "check.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* What the workloads on shared memory have in common: the clock, their options, and what all ranks counted. */
+/* Common parts of the workloads on shared memory: the clock, their options, and the counts of all ranks. */
 #ifndef WORKLOADS_SHARED_H
 #define WORKLOADS_SHARED_H
 

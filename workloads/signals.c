@@ -1,7 +1,8 @@
 /* signals SIZE [--signals N] [--seed S]
  *
- * Reads the pages of one array in random order while a timer interrupts it all the time; the signal's handler counts itself
- * in the very page that is being read. Ends after N signals (20,000): no count may be missing, and no word may be wrong. */
+ * Reads the pages of one array in random order while a timer constantly interrupts it. The signal's handler increments
+ * a count in the very page that is being read. Ends after N signals (20,000): no count may be missing, and no word may
+ * be wrong. */
 #define _GNU_SOURCE
 #include "check.h"
 

@@ -1,11 +1,11 @@
 /* sp [SIZE_MB] [SEED]
  *
- * Alternating directions, as in NPB SP: in every step a right hand side of five components and then tridiagonal systems
- * along each of the three dimensions, over 18 arrays.
+ * Alternating directions, as in NPB SP. Every step computes a right-hand side of five components and then solves
+ * tridiagonal systems along each of the three dimensions, over 18 arrays.
  *
- * The forcing is made for a random field as solution, and the start is that field plus a constant a component. The
- * operator maps constants to constants, so the error stays constant and shrinks by a known factor a step: what every
- * cell must hold at the end is known. */
+ * The forcing is made from a random field as the solution, and the start is that field plus a constant for each
+ * component. The operator maps constants to constants, so the error stays constant and shrinks by a known factor per
+ * step. So the final value of every cell is known. */
 #include "kernel.h"
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* splice
  *
- * What the kernel keeps of a program's memory stays what it was: pages given to a pipe by vmsplice are read after other
- * memory was used, and what was sent on a socket with zero copy as well, if it lets itself be asked for that. Counts,
- * blocking and errors are those of a plain run. */
+ * Data that the kernel keeps of a program's memory must not change: pages given to a pipe by vmsplice, and bytes sent
+ * on a socket with zero copy if the socket allows that, are read after other memory was used. Counts, blocking and
+ * errors are those of a plain run. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <arpa/inet.h>

@@ -1,8 +1,8 @@
 /* stacks [ROUNDS]
  *
- * Threads on stacks that the program gives them: mapped, allocated, static, with a guard, many in one block. Each is joined,
- * its stack holds its words, and what lies beside the stack stays as it was. Stacks are freed, and what is allocated next is
- * zero. Another thread keeps far memory leaving meanwhile. */
+ * Threads on stacks that the program provides: mapped, allocated, static, with a guard, many in one block. Each thread
+ * is joined, its stack holds its words, and the memory beside the stack is unchanged. Stacks are freed, and the next
+ * allocation reads as zeroes. Another thread causes constant eviction meanwhile. */
 #include "check.h"
 
 #include <malloc.h>

@@ -1,6 +1,6 @@
 /* statics [SIZE]
  *
- * Static arrays in place of allocated ones: 400 MB of .bss, of which SIZE (64M) is used, .data with its first contents,
+ * Static arrays in place of allocated ones: 400 MB of .bss, with SIZE (64M) in use, .data with its initial contents,
  * the arrays of a shared library, and variables that the C library shares with the program. */
 #define _GNU_SOURCE
 #include "check.h"

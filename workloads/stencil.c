@@ -2,9 +2,9 @@
  *
  * Jacobi sweeps of a 19-point stencil with variable coefficients over 14 arrays, as the Himeno benchmark makes them.
  *
- * The right hand side is made for a random field as solution, and the start is that field plus 1. The rows of the
- * operator have all the same sum, so that the error stays the same in all cells and shrinks by a known factor a sweep:
- * what every cell must hold at the end is known, and so is the residual of every sweep. */
+ * The right-hand side is made from a random field as the solution, and the start is that field plus 1. All rows of the
+ * operator have the same sum, so the error stays the same in all cells and shrinks by a known factor per sweep. So the
+ * final value of every cell is known, and so is the residual of every sweep. */
 #include "kernel.h"
 #include <math.h>
 

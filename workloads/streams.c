@@ -1,7 +1,7 @@
 /* streams
  *
- * What the C library allocates for itself and hands to the kernel: the buffers of a stream whose file wants large ones, of
- * directories and lines. Each is used again after other memory was. */
+ * Memory that the C library allocates for itself and passes to the kernel: the buffers of a stream whose file requests
+ * large ones, of directories and of lines. Each is used again after other memory was used. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* syscalls [SIZE]
  *
- * The kernel reads and writes the program's memory: every transfer here goes into or out of large arrays (SIZE each,
- * 32M), touched before and not. */
+ * The kernel reads and writes the program's memory. Every transfer here goes into or out of large arrays (SIZE each,
+ * 32M), accessed before or not. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

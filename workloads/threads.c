@@ -1,10 +1,10 @@
 /* threads [--threads T] [--size SIZE] [--ops N] [--seed S] [--share]
  *
- * T threads make N random reads and writes each on one array. Every word belongs to one thread, which knows what it
- * last wrote there, so that every single read is checked. By default a thread owns one contiguous part; with --share
- * the words of every page are dealt out in turn, so that all threads use every page and none another's word.
+ * T threads make N random reads and writes each on one array. Every word belongs to one thread, which knows its last
+ * write there, so that every single read is checked. By default a thread owns one contiguous part. With --share the
+ * words of every page are distributed in turn, so that all threads use every page and none uses another's word.
  *
- * What was last written (a version of one byte a word) is kept in shared anonymous memory, which is never far. */
+ * The last writes (a version of one byte per word) are kept in shared anonymous memory, which is never far. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /* waits [SIZE]
  *
- * Calls that wait, with memory (SIZE, 24M) that is away when they come back. Handlers that run in them access it, whatever
- * is blocked meanwhile. What other threads and handlers change in their arguments stays changed. What they take from the
- * kernel is not lost when they are made by number. Memory that the program closed is EFAULT. */
+ * Calls that wait, with memory (SIZE, 24M) that is evicted by the time they return. Handlers that run in them access
+ * it, whatever signals are blocked meanwhile. Changes that other threads and handlers make to their arguments persist.
+ * Data taken from the kernel is not lost when the calls are made by number. Memory that the program made inaccessible
+ * gives EFAULT. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 PR_SET_CHILD_SUBREAPER = 36
-# What of a command's output is kept, in bytes: its end.
+# Bytes kept of a command's output: its end.
 OUTPUT_MAX = 1 << 20
 # Processor time, in seconds of one, that a command past its limit must use in 2 s to count as slow, not as hanging.
 BUSY = 0.05
@@ -23,7 +23,7 @@ LOST, FULL, KERNEL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 123, 125, 126, 1
 
 
 def adopt_orphans():
-    """Makes this process the parent of what its commands leave behind."""
+    """Makes this process the parent of processes that its commands leave behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -96,7 +96,7 @@ def read_text(path):
 
 
 def where_threads_are(pids):
-    """For each thread its state, what it waits for in the kernel, and its system call; stacks where gdb can be had."""
+    """For each thread its state, what it waits for in the kernel, and its system call; stacks where gdb is installed."""
     lines = []
     for pid in pids:
         lines.append(f"process {pid}: {command_of(pid)}")
@@ -127,7 +127,7 @@ def stacks_by_gdb(pid):
 
 
 def end_all(leader, but=()):
-    """Kills all that this process started, until nothing is left (5 s at most)."""
+    """Kills all processes that this process started, until none is left (5 s at most)."""
     for _ in range(500):
         alive = descendants(os.getpid(), but)
         for pid in alive:
@@ -142,7 +142,7 @@ def end_all(leader, but=()):
 
 
 def reap(but):
-    """Takes the exit codes of adopted processes. The command itself is waited for by its own `Popen`."""
+    """Collects the exit codes of adopted processes. The command itself is waited for by its own `Popen`."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
         if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) not in but:
@@ -197,18 +197,18 @@ def watch(process, began, limit, disturb, beside):
 
 
 def examine(outcome, beside):
-    """Says of a command whose time is over whether it computes, and where it stands."""
+    """Describes a command that has exceeded its time: whether it computes, and where its threads stand."""
     outcome.timed_out = True
     pids = descendants(os.getpid(), beside)
     before = cpu_seconds(pids)
     time.sleep(2)
-    # One that ends just now did not hang either.
+    # A command that ends just now did not hang either.
     outcome.busy = cpu_seconds(pids) - before >= BUSY or not descendants(os.getpid(), beside)
     outcome.stacks = where_threads_are(pids)
 
 
 def outlived(leader, linger, beside):
-    """What of a command that ended is alive `linger` seconds later."""
+    """The processes of an ended command that are alive `linger` seconds later."""
     end = time.monotonic() + linger
     while True:
         left = [pid for pid in descendants(os.getpid(), beside) if pid != leader]

@@ -18,7 +18,7 @@ import libcachesim
 ORACLES = {
     "lru": (libcachesim.LRU, {}),
     "fifo": (libcachesim.FIFO, {}),
-    # The touch that brings a page sets its bit, as a trap does in paper 1; libcachesim's own default leaves it clear.
+    # The access that brings a page sets its bit, as a trap does in paper 1; libcachesim's own default leaves it clear.
     "clock": (libcachesim.Clock, {"init_freq": 1}),
     "2q": (libcachesim.TwoQ, {}),
     "arc": (libcachesim.ARC, {}),
@@ -30,7 +30,7 @@ LENGTH = 20_000
 
 
 def zipf(rng, pages, skew):
-    """Independent touches; the k-th page is touched as often as 1 / k^skew says, pages in random order."""
+    """Independent accesses; the frequency of the k-th page is proportional to 1 / k^skew, pages in random order."""
     total, sums = 0.0, []
     for rank in range(1, pages + 1):
         total += rank**-skew
@@ -40,7 +40,7 @@ def zipf(rng, pages, skew):
 
 
 def loops(rng, pages):
-    """Sweeps over stretches of random place and length, several times each."""
+    """Sweeps over ranges of random place and length, several times each."""
     touches = []
     while len(touches) < LENGTH:
         first = rng.randrange(pages)
@@ -51,7 +51,7 @@ def loops(rng, pages):
 
 
 def mixed(rng, pages):
-    """Hot pages, sweeps and random touches, taking turns."""
+    """Hot pages, sweeps and random accesses in turn."""
     touches = []
     while len(touches) < LENGTH:
         kind = rng.randrange(3)

@@ -94,7 +94,7 @@ class Program:
 
 
 def read_list(name=None):
-    """All programs, or the section of this name. `common` is what several of them read, and no program."""
+    """All programs, or the section of this name. `common` is the part that several of them read, and not a program."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
     parser.read(HERE / "list.ini", encoding="utf-8")
     if name:
@@ -106,7 +106,7 @@ def read_list(name=None):
 
 
 def install(programs, work, options):
-    """Installs what is missing and can be had; names what cannot."""
+    """Installs missing programs where possible; names those that cannot be installed."""
     python = work / "venv/bin/python"
     wanted = sorted({package for p in programs for package in p.apt if any(map(absent, p.needs))})
     if wanted and not options.no_install and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -147,7 +147,7 @@ def has_python(python, package, options):
 
 
 def test(program, work, options, results):
-    """Runs what of a program's cells was not run yet."""
+    """Runs the cells of a program that were not run yet."""
     wanted = [
         (mode, far, program.local or local)
         for mode in options.modes.split(",")
@@ -183,7 +183,7 @@ def shell(script):
 
 
 def in_a_place(program, work, far, limit, stats=False):
-    """Runs a program in a private folder, which is gone afterwards. Users without rights may write there."""
+    """Runs a program in a private folder, which is removed afterwards. Users without rights may write there."""
     with tempfile.TemporaryDirectory(dir=work, prefix="cell-") as place:
         os.chmod(place, 0o777)
         outcome = cells.run(
@@ -200,7 +200,7 @@ def figures(path):
 
 
 def prepare(program, work):
-    """Makes a program's inputs, unless they were made this way before. Says what went wrong, or None."""
+    """Makes a program's inputs, unless they were made this way before. Returns the error, or None."""
     place, stamp = work / "inputs" / program.name, work / "inputs" / (program.name + ".made")
     if stamp.exists() and stamp.read_text() == program.prepare:
         return None
@@ -270,7 +270,7 @@ def judge(program, outcome, plain):
     if outcome.timed_out:
         return "slow" if outcome.busy else "hang"
     ours = outcome.code in (cells.LOST, cells.FULL, cells.NO_START, cells.CANNOT_RUN, cells.NOT_FOUND)
-    # A pipe, or a program that starts another, has an exit code of its own.
+    # A pipe, or a program that starts another, has its own exit code.
     ours |= outcome.code != 0 and "hanare: allocations below" in outcome.stderr
     if ours and outcome.hanare_lines():
         return "refused as listed" if program.expect == f"refused {outcome.code}" else "refused"
@@ -285,7 +285,7 @@ def judge(program, outcome, plain):
 
 
 class Results:
-    """What was found, in a file of a line a cell; the last line on a cell counts."""
+    """The results, in a file with a line per cell; the last line of a cell counts."""
 
     def __init__(self, path, again):
         self.path, self.cells, self.plain, self.fresh = path, {}, {}, set()
@@ -320,7 +320,7 @@ class Results:
 
 
 def table(programs, results):
-    """A line a program, a column a mode and kind of far memory; what both shares of local memory came to."""
+    """A line per program, a column per mode and kind of far memory, with the results at both shares of local memory."""
     heads = " | ".join(f"{mode} {far}" for mode in MODES for far in FARS)
     lines = [f"| program | what is run | plain s | far MiB | {heads} |", "| --- " * (4 + len(MODES) * len(FARS)) + "|"]
     for program in programs:
@@ -335,7 +335,7 @@ def table(programs, results):
 
 
 def cell_text(records):
-    """`right 3.1 x`, or what came at each share of local memory."""
+    """`right 3.1 x`, or the result at each share of local memory."""
     if not records:
         return "-"
     texts = []

@@ -1,10 +1,10 @@
-//! The things under test, built once a test program from the sources as they are now.
+//! The programs under test, built once per test program from the current sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where the built things lie.
+/// The directories of the built programs.
 pub struct Built {
     /// The workspace.
     pub root: PathBuf,
@@ -16,7 +16,8 @@ pub struct Built {
     pub workloads: PathBuf,
 }
 
-/// Builds the command, the libraries and the workloads in the profile of this test program, and says where they are.
+/// Builds the command, the libraries and the workloads in the profile of this test program, and returns their
+/// directories.
 pub fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -63,7 +64,7 @@ impl Built {
         assert!(make.status().expect("make runs").success(), "make could not build the workloads");
     }
 
-    /// The profile's name as `cargo --profile` wants it.
+    /// The profile's name for `cargo --profile`.
     pub fn profile(&self) -> &str {
         match self.profile_dir.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",

@@ -1,5 +1,5 @@
-//! Memory servers that do wrong, each in one way. They keep pages as an honest server does until their hour comes, so
-//! that a program is in the middle of its work when it does.
+//! Memory servers that misbehave, each in one way. They keep pages as an honest server does for some time, so that a
+//! program is in the middle of its work when they begin.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -12,14 +12,14 @@ use hanare_wire::limits::RANGE_MAX;
 use hanare_wire::payload::{Hello, NO_QUOTA, Role, Status, Welcome};
 use hanare_wire::{ErrorCode, handshake};
 
-/// Reads answered honestly before a lie.
+/// Reads answered correctly before the misbehaviour begins.
 const HONEST_READS: u32 = 40;
 const UNIT: usize = 4096;
 
-/// What a server does wrong.
+/// The way in which a server misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Not one byte ever comes from it.
+    /// It never sends a byte.
     Silence,
     /// It speaks another protocol.
     Garbage,
@@ -31,25 +31,25 @@ pub enum Lie {
     NoSessions,
     /// It stops answering reads.
     ReadsStop,
-    /// It takes write-backs and says nothing.
+    /// It accepts write-backs and does not answer.
     WritesStop,
-    /// It sends bytes that are no frame in place of a page.
+    /// It sends bytes that are not a frame in place of a page.
     ReadsGarbage,
     /// It closes the connection in the middle of a page.
     HalfPage,
     /// It stops in the middle of a page and keeps the connection.
     HalfPageSilence,
-    /// It sends a page nobody asked for in place of the one asked for.
+    /// It sends a page that was not requested in place of the requested one.
     OtherPage,
     /// It sends the right page at half its length.
     ShortPage,
-    /// It sends pages before anyone asks.
+    /// It sends pages before they are requested.
     Unasked,
-    /// It says it does not hold a page that it was given.
+    /// It claims not to hold a page that it was given.
     NotHeld,
     /// It acknowledges a write-back that was never sent.
     OtherAck,
-    /// It speaks another version from some page on.
+    /// It speaks another version after some pages.
     VersionLater,
 }
 
@@ -60,7 +60,7 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Starts one.
+    /// Starts a server that lies in this way.
     pub fn start(lie: Lie) -> Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -68,7 +68,7 @@ impl Hostile {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let peer = Peer { stream, held: held.clone(), lie };
-                // Every error is the client hanging up, which is what it should do.
+                // An error means that the client has closed the connection, which is what it should do.
                 std::thread::spawn(move || peer.live());
             }
         });
@@ -76,7 +76,7 @@ impl Hostile {
     }
 }
 
-/// What all connections share: pages by unit, and the reads answered.
+/// The state that all connections share: pages by unit, and the number of reads answered.
 #[derive(Default)]
 struct Held {
     units: Mutex<HashMap<u64, Vec<u8>>>,

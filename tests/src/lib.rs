@@ -1,8 +1,8 @@
-//! What the end-to-end tests stand on: the built command and workloads, a place of its own for each test, programs run
-//! with a bounded wait, memory servers good and hostile.
+//! The base of the end-to-end tests: the built command and workloads, a directory for each test, programs run with a
+//! bounded wait, memory servers good and hostile.
 //!
 //! The tests in `tests/` drive the built `hanare` as a user does and judge only what a user sees: exit codes, output,
-//! the figures of `--stats-json`. This room must not know how the pager works.
+//! the figures of `--stats-json`. This crate must not know how the pager works.
 
 mod built;
 mod hostile;
@@ -22,5 +22,5 @@ pub use served::{Served, status};
 
 use std::time::Duration;
 
-/// The longest wait for one program of a test's usual size; reaching it kills the program and fails the test.
+/// The longest wait for one program of a test's usual size. Reaching it kills the program and fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(120);

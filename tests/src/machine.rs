@@ -1,4 +1,4 @@
-//! What this machine has and allows, as far as a test depends on it.
+//! The features and limits of this machine, as far as a test depends on them.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use hanare_sys::features::{Disabled, Features};
 
 use crate::{PATIENCE, built};
 
-/// How many times what only shows by luck is repeated: `HANARE_TEST_ROUNDS`, 1 by default.
+/// Number of repetitions of tests that find a bug only by chance: `HANARE_TEST_ROUNDS`, 1 by default.
 pub fn rounds() -> u32 {
     match std::env::var("HANARE_TEST_ROUNDS") {
         Ok(text) => text.parse().expect("HANARE_TEST_ROUNDS is a number"),
@@ -18,7 +18,7 @@ pub fn rounds() -> u32 {
     }
 }
 
-/// Whether programs run in their full size, with `HANARE_TEST_FULL=1`: minutes instead of seconds.
+/// Whether programs run at their full size, by `HANARE_TEST_FULL=1`: minutes instead of seconds.
 pub fn is_full() -> bool {
     std::env::var_os("HANARE_TEST_FULL").is_some_and(|wish| wish == "1")
 }
@@ -28,7 +28,7 @@ pub fn patience() -> Duration {
     if is_full() { 10 * PATIENCE } else { PATIENCE }
 }
 
-/// Whether a program is there. Says which package brings it when it is not.
+/// Whether a program is installed. If not, prints the package that contains it.
 pub fn installed(program: &str, package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -38,8 +38,8 @@ pub fn installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// Whether programs that make system calls on far pages run here: only where userfaultfd traps the kernel's touches.
-/// Says so when they do not, since the test then does nothing.
+/// Whether programs that make system calls on far pages run here: only where userfaultfd traps the kernel's accesses.
+/// Prints a line if they do not, since the test then does nothing.
 pub fn system_calls_work_on_far_pages() -> bool {
     let works = choose::system_calls_work(Mode::Thread, &Features::probe(&Disabled::default()));
     if !works {
@@ -48,12 +48,13 @@ pub fn system_calls_work_on_far_pages() -> bool {
     works
 }
 
-/// A python that can import numpy. Says so when there is none.
+/// A python that can import numpy. Prints a line if there is none.
 pub fn python_with_numpy() -> Option<OsString> {
     python_with("numpy")
 }
 
-/// A python that can import a module: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Says so when there is none.
+/// A python that can import a module: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Prints a line if there is
+/// none.
 pub fn python_with(module: &str) -> Option<OsString> {
     let wish = std::env::var_os("HANARE_TEST_PYTHON");
     let venvs = [built().target.join("venv/bin/python"), built().root.join("target/venv/bin/python")];
@@ -69,7 +70,7 @@ pub fn python_with(module: &str) -> Option<OsString> {
     found
 }
 
-/// Whether this trap mode works here. Says so when it does not.
+/// Whether this trap mode works here. Prints a line if it does not.
 pub fn mode_works(mode: &str) -> bool {
     let mode: Mode = mode.parse().expect("a mode");
     let obstacle = choose::obstacle(mode, &Features::probe(&Disabled::default()));

@@ -1,4 +1,4 @@
-//! One test's directory, and running the command in it.
+//! One test's directory, and commands that run in it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::{Running, built, patience, until};
 
-/// A directory of its own for one test: its files, its TMPDIR, the output of what it runs.
+/// A directory for one test: its files, its TMPDIR, and the output of its programs.
 pub struct Place {
     dir: tempfile::TempDir,
     runs: AtomicU32,
 }
 
-/// How a program ended and what it said.
+/// A program's exit and its output.
 pub struct Outcome {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
@@ -24,11 +24,11 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-/// The object `--stats-json` writes.
+/// The object that `--stats-json` writes.
 pub struct Figures(serde_json::Value);
 
 impl Place {
-    /// A fresh place. Its path is short, because sockets' paths are.
+    /// A new directory. Its path is short, because paths of sockets must be.
     #[allow(clippy::new_without_default)] // it makes a directory
     pub fn new() -> Place {
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").expect("a directory in /tmp");
@@ -48,8 +48,8 @@ impl Place {
         path
     }
 
-    /// Any command with a clean environment: nothing of ours or of the dynamic linker's, TMPDIR in this place, bytes
-    /// compared as bytes.
+    /// Any command with a clean environment: no variables of Hanare or of the dynamic linker, TMPDIR in this directory,
+    /// and a locale that compares bytes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -79,8 +79,8 @@ impl Place {
         self.start(command).finish(patience())
     }
 
-    /// Asserts that no process still knows this place (private servers have its TMPDIR in their command line) and that
-    /// nothing is left in its TMPDIR.
+    /// Asserts that no process names this directory (private servers have its TMPDIR in their command line) and that
+    /// its TMPDIR is empty.
     pub fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());
@@ -88,7 +88,7 @@ impl Place {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// The process of the private server that a run in this place has started.
+    /// The private server that a run in this directory has started.
     pub fn private_server(&self) -> Option<i32> {
         processes_naming(&self.path("tmp")).first().copied()
     }
@@ -117,7 +117,7 @@ impl Outcome {
         assert!(self.code == Some(0) && self.stderr.is_empty(), "{what}: {self:?}");
     }
 
-    /// Asserts an end of ours: this exit code, and as all of stderr one line that begins with "hanare: " and names
+    /// Asserts an end by Hanare: this exit code, and one line on stderr that begins with "hanare: " and contains
     /// `part`.
     #[track_caller]
     pub fn assert_ended_by_us(&self, code: i32, part: &str) {
@@ -128,7 +128,7 @@ impl Outcome {
 }
 
 impl fmt::Debug for Outcome {
-    /// The end of either output is what tells.
+    /// Prints the end of each output, which is the informative part.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let out = String::from_utf8_lossy(&self.stdout[self.stdout.len().saturating_sub(600)..]);
         write!(f, "exit code {:?}, {} bytes of stdout ending in {out:?}", self.code, self.stdout.len())?;
@@ -144,7 +144,7 @@ pub fn figures(path: &Path) -> Figures {
 }
 
 impl Figures {
-    /// A number that is there.
+    /// A figure that must be present.
     #[track_caller]
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("no number {name:?} in {}", self.0))
@@ -156,7 +156,7 @@ impl Figures {
         self.0["mode"].as_str().unwrap_or_else(|| panic!("no mode in {}", self.0))
     }
 
-    /// Asserts that far memory was truly paged: at least `bytes` went out and as many came back, within the budget.
+    /// Asserts that far memory was really paged: at least `bytes` were written back and fetched, within the budget.
     #[track_caller]
     pub fn assert_paged(&self, bytes: u64, what: &str) {
         let (out, back) = (self.number("bytes_out"), self.number("bytes_in"));

@@ -1,4 +1,4 @@
-//! A started program: its output in files, a bounded wait, and its end with the test's end.
+//! A started program: its output in files, a bounded wait, and its end with the end of the test.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command. Output goes to files, so that nobody who holds a pipe open can make a reader hang.
+    /// Starts a command. Output goes to files, so that a process that holds a pipe open cannot block a reader.
     pub(crate) fn start(command: &mut Command, stdout: PathBuf, stderr: PathBuf) -> Running {
         let create = |path| File::create(path).expect("a file for output");
         command.stdout(create(&stdout)).stderr(create(&stderr)).process_group(0);
@@ -29,7 +29,7 @@ impl Running {
         Running { child, stdout, stderr, ended: false }
     }
 
-    /// Waits until it ends; after `limit` its group is killed and the test fails.
+    /// Waits until the program ends. After `limit` kills its group and fails the test.
     pub fn finish(mut self, limit: Duration) -> Outcome {
         let began = Instant::now();
         let status = loop {
@@ -47,14 +47,14 @@ impl Running {
         self.outcome(status.code())
     }
 
-    /// Where each thread of its group stands: its name, the system call with its arguments, and what it waits for.
+    /// The state of each thread of its group: its name, the system call with its arguments, and what it waits for.
     fn stand(&self) -> String {
         let mut stand = String::new();
         let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
         for process in entries("/proc") {
             let path = process.path();
             let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-            // Behind the name, which is in brackets: state, parent, group.
+            // Fields after the name, which is in parentheses: state, parent, group.
             let stat = read("stat");
             let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2));
             if group != Some(&self.child.id().to_string()) {
@@ -70,12 +70,12 @@ impl Running {
         stand
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the program still runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child of ours").is_none()
     }
 
-    /// What it has written to standard error by now.
+    /// The program's standard error so far.
     pub fn said_so_far(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).expect("output")).into_owned()
     }
@@ -86,10 +86,10 @@ impl Running {
         Outcome { code, stdout: read(&self.stdout), stderr }
     }
 
-    /// Sends its group a signal. The group's number is the child's, and stays taken until the child is waited for.
+    /// Sends a signal to its group. The group's number is the child's, and stays taken until the child is waited for.
     pub fn signal(&self, signal: Signal) {
         let group = Pid::from_raw(self.child.id() as i32).expect("a process number");
-        // Fails only when nobody is left in the group.
+        // Fails only when the group is empty.
         let _ = kill_process_group(group, signal);
     }
 
@@ -98,7 +98,8 @@ impl Running {
         let group = self.child.id().to_string();
         let ticks = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name in parentheses may hold anything. Behind it: state, parent, group, and later user and system time.
+            // The name in parentheses may contain anything. Fields after it: state, parent, group, and later user and
+            // system time.
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
             let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
             (*fields.get(2)? == group).then_some(ticks(11)? + ticks(12)?)
@@ -121,7 +122,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits for a condition; after [`PATIENCE`] the test fails.
+/// Waits for a condition. After [`PATIENCE`] the test fails.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {

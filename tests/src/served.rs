@@ -12,12 +12,12 @@ use crate::{Place, Running, until};
 /// A running `hanare serve`; killed when dropped.
 pub struct Served {
     running: Running,
-    /// The address it said it listens on.
+    /// The address that it printed.
     pub address: String,
 }
 
 impl Served {
-    /// A server on a free TCP port of the loopback with so much memory (`64M`).
+    /// A server on a free TCP port of the loopback with this much memory (`64M`).
     pub fn tcp(place: &Place, memory: &str) -> Served {
         Served::with(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
     }
@@ -29,7 +29,7 @@ impl Served {
         Served::with(place, command)
     }
 
-    /// A server by a command of the caller's.
+    /// A server started by the caller's command.
     pub fn with(place: &Place, mut command: Command) -> Served {
         let mut running = place.start(&mut command);
         let mut said = String::new();
@@ -43,24 +43,24 @@ impl Served {
         Served { running, address }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the server.
     pub fn signal(&self, signal: Signal) {
         self.running.signal(signal);
     }
 
-    /// kill -9.
+    /// Kills the server with SIGKILL.
     pub fn kill(self) {
         drop(self.running);
     }
 }
 
-/// What the server at `address` holds.
+/// The status of the server at `address`.
 pub fn status(address: &str) -> Status {
     let endpoint: Endpoint = address.parse().expect("an address");
     let mut answer = None;
     until("a server that answers", || {
         answer = match fetch_status(&endpoint, None, Duration::from_secs(10)) {
-            // A socket is there a moment before it listens.
+            // A socket exists a moment before the server listens.
             Err(LinkError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => None,
             other => Some(other.expect("a server that answers")),
         };

@@ -1,5 +1,6 @@
-//! Guards the calls that manage memory, as programs and allocators of their own use them: mappings, reservations opened in
-//! part, fixed and foreign mappings, the break; jemalloc and mimalloc as libraries, DuckDB with the one it brings.
+//! Guards the calls that manage memory, as programs and their allocators use them: mappings, reservations opened in
+//! part, fixed and foreign mappings, the break; jemalloc and mimalloc as libraries, and DuckDB with its built-in
+//! allocator.
 
 use hanare_tests::{
     Figures, Outcome, Place, built, figures, installed, mode_works, python_with, system_calls_work_on_far_pages,
@@ -11,7 +12,7 @@ fn run(place: &Place, flags: &[&str], program: &std::ffi::OsStr, args: &[&str]) 
     let json = place.path("json");
     let mut command = place.hanare(["run", "--stats-json"]);
     command.arg(&json).args(flags).arg("--").arg(program).args(args);
-    // jemalloc keeps thread-locals where only libraries loaded at the start have room by default.
+    // jemalloc keeps thread-locals where by default only libraries loaded at the start have room.
     command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
     (place.run(&mut command), figures(&json))
 }
@@ -20,7 +21,7 @@ fn workload(flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     workload_saying(program, flags, program, args, paged_bytes);
 }
 
-/// The same for one that calls itself `name`.
+/// The same for a workload that prints `name` as its own name.
 fn workload_saying(name: &str, flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     let place = Place::new();
     let (outcome, seen) = run(&place, flags, built().workload(program).as_os_str(), args);
@@ -47,7 +48,7 @@ fn reservations_take_no_share_of_the_budget() {
     let place = Place::new();
     let (outcome, seen) = run(&place, &["--local", "50%"], built().workload("reserving").as_os_str(), &["32M"]);
     outcome.assert_well("reserving");
-    // The break alone sets gibibytes aside.
+    // The break alone reserves gibibytes.
     let far = seen.number("far_bytes_peak");
     assert!(far < 128 << 20, "{far} bytes count as far");
     seen.assert_within_budget("reserving");

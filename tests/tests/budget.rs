@@ -1,8 +1,8 @@
-//! Guards `--local`: a program writes and checks far more memory than its budget inside a memory cgroup that holds hardly
-//! more than the budget, without swap, and is not killed. Whatever Hanare kept of it beyond the budget would be.
+//! Guards `--local`: a program writes and checks far more memory than its budget in a memory cgroup. The cgroup holds
+//! little more than the budget and has no swap. Memory that Hanare kept beyond the budget would get the program killed.
 //!
-//! Only the program is in the cgroup; its memory server is not. Over the same-host link the slots are the server's too:
-//! it is the one who fills them when it grants them, so the pages of the memfd are charged to it.
+//! Only the program is in the cgroup; its memory server is not. On the same-host link the slots are charged to the
+//! server too, because the server fills the pages of the memfd when it grants them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use hanare_tests::{Outcome, Place, Served, built, figures, until};
 
 const MIB: u64 = 1 << 20;
 
-/// A memory cgroup of this test's own; removed when dropped.
+/// A memory cgroup for this test, removed when dropped.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// One that holds so many bytes and swaps none of them. Says why when it cannot be had.
+    /// A cgroup that holds `bytes` bytes without swap. Prints the reason if there is none.
     fn new(name: &str, bytes: u64) -> Option<Cgroup> {
         let name = format!("hanare-test-{name}-{}", std::process::id());
         let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
@@ -44,7 +44,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel lets go of the last process a moment after it was waited for.
+        // The kernel releases the last process a moment after it was waited for.
         for _ in 0..500 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -71,7 +71,7 @@ fn fits(name: &str, size: u64, local: u64, spare: u64, flags: &[&str]) {
     assert_eq!(seen.number("local_bytes_budget"), local * MIB, "{what}");
     let peak = group.peak_bytes();
     println!("{what}: {:?} MiB at the peak", peak.map(|bytes| bytes / MIB));
-    // The program truly was inside: it used most of its budget there.
+    // The program really was inside: it used most of its budget there.
     assert!(peak.is_none_or(|bytes| bytes > local * MIB / 2), "{what}: only {peak:?} bytes were charged");
     place.assert_nothing_left();
     until("the cgroup is empty", || std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|p| p.is_empty()));
@@ -100,7 +100,7 @@ fn nor_over_tcp() {
 
 #[test]
 fn the_cgroup_does_kill() {
-    // The same program, native, shows that the limit holds: else the tests above could not fail.
+    // The same program, run natively, shows that the limit holds. Otherwise the tests above could not fail.
     let Some(group) = Cgroup::new("native", 96 * MIB) else { return };
     let place = Place::new();
     let mut command = place.command("sh");

@@ -1,12 +1,13 @@
-//! Guards what a program does to all descriptors and all threads of its process, Hanare's among them: it closes every
-//! descriptor, uses all of them up, changes user and groups, cancels threads. No word may be wrong, and nothing may hang.
+//! Guards against programs that act on all descriptors and all threads of their process, including Hanare's: they close
+//! every descriptor, use all of them up, change user and groups, cancel threads. No word may be wrong, and nothing may
+//! hang.
 
 use std::time::Duration;
 
 use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
-/// A hang of the kind these tests look for is for ever.
+/// A hang of the kind that these tests detect lasts for ever.
 const LIMIT: Duration = Duration::from_secs(60);
 const WAYS: [&str; 7] = ["range", "from", "loop", "dup2", "dup3", "number", "proc"];
 
@@ -17,7 +18,7 @@ fn run(place: &Place, mode: &str, program: &[&str]) -> Outcome {
     place.start(&mut command).finish(LIMIT)
 }
 
-/// Runs `descriptors` one way after the other, in all modes, and asserts that every word was right.
+/// Runs `descriptors` in each of `ways`, in all modes, and asserts that every word was right.
 fn all_right(ways: &[&str]) {
     let program = built().workload("descriptors");
     let program = program.to_str().expect("a path of text");
@@ -69,12 +70,12 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = program.to_str().expect("a path of text");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
-        // Whichever descriptor is missed first.
+        // Whichever lost descriptor is noticed first.
         let code = if outcome.code == Some(120) { 120 } else { 123 };
         outcome.assert_ended_by_us(code, "");
         if mode != "sigsegv" {
             let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
-            // Whoever uses it first: the thread that waits for faults, or one that answers them.
+            // Whichever thread uses it first: the one that waits for faults, or one that answers them.
             outcome.assert_ended_by_us(123, "");
             let told = ["userfaultfd is lost", "the program closed a descriptor of Hanare's"];
             assert!(told.iter().any(|part| outcome.stderr.contains(part)), "{outcome:?}");
@@ -91,7 +92,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     let program = built().workload("identity");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for (far, stack) in [("large", None), ("large", Some("--stack")), ("all", None), ("all", Some("--stack"))] {
-            // Stacks of malloc's, and all blocks, are far in thread mode only.
+            // Blocks and malloc's stacks are all far in thread mode only.
             if mode != "thread" && (far, stack) != ("large", None) {
                 continue;
             }
@@ -106,7 +107,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     }
 }
 
-/// Programs that start others close what these are not to have.
+/// Programs that start others close the descriptors that these must not inherit.
 #[test]
 fn shells_and_python_start_programs_as_ever() {
     let python = "import subprocess, os, sys\n\

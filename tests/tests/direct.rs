@@ -1,13 +1,13 @@
-//! Guards the pages that transfers hold: direct I/O, io_uring, libaio and other processes read and write far memory while it
-//! is thrashed, and no block holds wrong bytes. What cannot be had is refused with an errno.
+//! Guards the pages that transfers hold. Direct I/O, io_uring, libaio and other processes read and write far memory
+//! while it is thrashed, and no block holds wrong bytes. Unsupported calls are refused with an errno.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works};
 
 const KINDS: [&str; 6] = ["pread", "write", "uring", "uring-fixed", "aio", "vmwrite"];
-/// What the workload answers where the kernel has no such call.
+/// Exit code of the workload where the kernel has no such call.
 const SKIPPED: i32 = 77;
 
-/// A folder for files that take O_DIRECT: temporary ones may lie in memory.
+/// A folder on a disk for files that accept O_DIRECT, because temporary files may lie in memory.
 fn on_disk(place: &Place) -> String {
     let folder = if std::path::Path::new("/var/tmp").is_dir() { "/var/tmp".into() } else { place.path(".") };
     folder.to_str().expect("a plain path").to_owned()
@@ -34,7 +34,7 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            // In sigsegv mode nobody can tell that another process is about to write: docs/modes.md says not to.
+            // In sigsegv mode another process' coming write cannot be detected. docs/modes.md warns of it.
             for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
@@ -59,7 +59,7 @@ fn hidden_pages_are_none_that_transfers_hold() {
     }
 }
 
-/// Where the kernel does not move pages it cannot be told which of them are held: what would hold them is refused.
+/// Where the kernel does not move pages, held pages cannot be detected. The calls that would hold them are refused.
 #[test]
 fn without_move_what_would_hold_pages_is_refused_and_no_block_is_wrong() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

@@ -1,5 +1,5 @@
-//! Guards fork's true meaning: a child sees its parent's memory as it was, and both go on paging, within one budget.
-//! Where that cannot be, a child ends; it never reads wrong bytes.
+//! Guards the meaning of fork: a child sees its parent's memory as it was, and both continue to page, within one
+//! budget. Where that is impossible, a child ends; it never reads wrong bytes.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use hanare_tests::{
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Runs `forks` and asserts that it found every word as it should be.
+/// Runs `forks` and asserts that it found every word correct.
 fn forks(place: &Place, options: &[&str], size: &str) -> Figures {
     let json = place.path("json");
     let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
@@ -37,8 +37,8 @@ fn children_have_their_parents_memory() {
     }
 }
 
-/// Memory that never left is inherited by the kernel's own fork: nothing of it may be out of sight in that moment, for a
-/// policy that wants to see touches or for a budget that is shared from now on.
+/// Memory that never left is inherited by the kernel's own fork. No page of it may be unmapped in that moment, neither
+/// for reference sampling nor for a budget that becomes shared.
 #[test]
 fn children_inherit_what_never_left() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -56,7 +56,7 @@ fn children_inherit_what_never_left() {
     }
 }
 
-/// Whatever a thread reads before its first function runs is there when Hanare's own begin in a child.
+/// Data that a thread reads before its first function runs is present when Hanare's own threads start in a child.
 #[test]
 fn children_of_programs_with_a_locale() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -73,7 +73,7 @@ fn children_of_programs_with_a_locale() {
     }
 }
 
-/// Clean pages that parent and child share are protected: hiding one must not wait for a write of the pager's own to it.
+/// Clean pages that parent and child share are protected. Unmapping one must not wait for a write by the pager itself.
 #[test]
 fn pages_shared_with_children_are_hidden() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -86,7 +86,7 @@ fn pages_shared_with_children_are_hidden() {
     }
 }
 
-/// So few pages fit into the budget that not every process can have two; those they have all the same.
+/// The budget holds too few pages to give every process two. The processes get two even so.
 #[test]
 fn children_with_hardly_any_pages() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -115,7 +115,7 @@ fn children_over_links() {
     }
 }
 
-/// The server keeps what a child shares until the last one that does is gone, also when it is killed.
+/// The server keeps the memory that children share until the last of them is gone, even if it is killed.
 #[test]
 fn a_killed_child_leaves_nothing_on_a_server() {
     let place = Place::new();
@@ -152,8 +152,8 @@ fn a_child_outlives_the_command() {
     }
 }
 
-/// Programs that are executed page by themselves, within the one budget, also those in which every descriptor but the
-/// standard ones was closed.
+/// Executed programs page by themselves, within the one budget, even if every descriptor but the standard ones was
+/// closed.
 #[test]
 fn programs_that_are_executed_share_the_budget() {
     if !mode_works("thread") {
@@ -255,7 +255,8 @@ print('ok')
     place.assert_nothing_left();
 }
 
-/// A process may have left the place where the private server's socket, `/dev` and `/proc` are, before it forks or after.
+/// A process may leave the root that contains the private server's socket, `/dev` and `/proc`, before it forks or
+/// after.
 #[test]
 fn children_have_their_memory_where_no_path_leads_to_its_server() {
     if !rustix::process::geteuid().is_root() {
@@ -265,7 +266,7 @@ fn children_have_their_memory_where_no_path_leads_to_its_server() {
     let program = built().workload("elsewhere");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
-            // Of little memory nothing is ever away: a child sleeps until it allocates.
+            // A small memory is never evicted: the child stays dormant until it allocates.
             for (local, size) in [("4M", "16M"), ("64M", "2M")] {
                 let place = Place::new();
                 let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);

@@ -1,6 +1,6 @@
-//! Guards the allocator: allocating and freeing touch no far page and cost no fault, whatever the size of blocks and
-//! pages; blocks keep their bytes; a pointer that is none is told and not obeyed. (The DLM papers' allocator kept its
-//! books out of band too, and freeing took 291 times malloc's time.)
+//! Guards the allocator: allocating and freeing access no far page and cost no fault, for all sizes of blocks and
+//! pages. Blocks keep their bytes. A bad pointer is reported and never used. (The DLM papers' allocator also kept its
+//! bookkeeping out of band, and freeing took 291 times malloc's time.)
 
 use hanare_tests::{Outcome, Place, built, figures, mode_works, system_calls_work_on_far_pages};
 
@@ -21,7 +21,7 @@ fn allocating_and_freeing_touch_no_far_page_and_blocks_keep_their_bytes() {
     place.assert_nothing_left();
 }
 
-/// The children of a program that starts far memory itself have blocks, too, and it forks while its threads allocate.
+/// The children of a program that starts far memory itself also have blocks, and it forks while its threads allocate.
 #[test]
 fn programs_that_use_the_library_fork_without_waiting() {
     let place = Place::new();
@@ -60,7 +60,9 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
     place.assert_nothing_left();
 }
 
-/// By default, and with small pages, where each has its own place in every table of the pager and the policy.
+/// Runs with the default page size, and with base pages. Each base page has its own entry in every table of the pager
+/// and the policy.
+/// policy.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {
     for page_size in ["auto", "4K"] {
@@ -109,7 +111,7 @@ fn mistakes_end_with_a_line_that_names_the_pointer() {
     place.assert_nothing_left();
 }
 
-/// The program says the pointer, and the line after that is ours and names it too.
+/// The program prints the pointer. The next line is Hanare's and names it too.
 #[track_caller]
 fn assert_told(outcome: &Outcome, mistake: &str, said: &str) {
     let lines: Vec<&str> = outcome.stderr.lines().collect();
@@ -126,7 +128,7 @@ fn calls_before_the_start_say_so_once() {
     assert!(outcome.stderr.starts_with("hanare: dlm_alloc() before dlm_startup()"), "{outcome:?}");
 }
 
-/// With `--far all` even the smallest block is far, and the programs say what they say without.
+/// With `--far all` even the smallest block is far, and the programs print the same as without.
 #[test]
 fn programs_run_with_every_allocation_far() {
     if !system_calls_work_on_far_pages() {

@@ -1,5 +1,5 @@
-//! Guards what a memory server keeps against what a program gives back: pages that were freed in any pattern neither hold the
-//! program up nor take other pages with them, and a budget in percent works with every page size.
+//! Guards the server's pages when a program frees memory in any pattern. Freed pages neither block the program nor take
+//! other pages with them, and a budget in percent works with every page size.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works, rounds, status, until};
 
@@ -9,8 +9,8 @@ fn run(place: &Place, server: &Served, flags: &[&str], args: &[&str]) -> Outcome
     place.run(&mut command)
 }
 
-/// More discards that cannot be joined than any queue has room for used to stop the program for ever: whoever freed held the
-/// locks that the writer needed to make room.
+/// Guards against a deadlock: with more discards than a queue holds, the thread that freed memory held the locks that
+/// the writer needed to make room.
 #[test]
 fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
     let place = Place::new();
@@ -22,7 +22,8 @@ fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
     place.assert_nothing_left();
 }
 
-/// A slot of 2 MiB used to be discarded with pages of it that were still on their way to the server.
+/// Guards against a lost write: a slot of 2 MiB was discarded while some of its pages were still on their way to the
+/// server.
 #[test]
 fn a_page_on_its_way_is_not_discarded_with_its_neighbour() {
     for mode in ["thread", "sigbus", "sigsegv"] {
@@ -53,7 +54,8 @@ fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
     place.assert_nothing_left();
 }
 
-/// Pages fetched ahead came back as zeroes where a part beside them had been unmapped: its discard took a whole slot with it.
+/// Guards against lost bytes: prefetched pages read as zeroes after their neighbours were unmapped, because that
+/// discard took a whole slot.
 #[test]
 fn what_is_fetched_ahead_beside_a_hole_is_whole() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

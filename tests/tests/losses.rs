@@ -1,6 +1,6 @@
-//! Guards shared memory against what befalls its ranks: one is killed or stopped in any phase, strangers come where ranks
-//! meet, a signal handler touches shared memory in the middle of a call, or a limit is too low to start. Every rank ends
-//! with a line and the documented exit code, or the job goes on; none waits for ever.
+//! Guards shared memory against failures of its ranks. One rank is killed or stopped in any phase, strangers connect
+//! where ranks meet, a signal handler accesses shared memory in the middle of a call, or a limit is too low to start.
+//! Every rank ends with a line and the documented exit code, or the job continues; none waits for ever.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use hanare_tests::{Outcome, Place, built, installed, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon all ranks have ended once one is killed, the program's own time before that among it.
+/// Longest time until all ranks have ended after one is killed, including the program's own time before that.
 const SOON: Duration = Duration::from_secs(5);
 const PHASES: [&str; 7] = ["start", "meet", "barrier", "lock", "wait", "transfer", "shutdown"];
-/// Shared memory objects of programs that do not use memfd lie there.
+/// Directory of shared memory objects of programs that do not use memfd.
 const SHM: &str = "/dev/shm";
 
 fn launch(place: &Place, flags: &[&str], program: &[&str]) -> Outcome {
@@ -32,7 +32,7 @@ fn shm() -> Vec<std::ffi::OsString> {
 #[test]
 fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
     let place = Place::new();
-    // Built before any time is taken.
+    // Built before any time is measured.
     built();
     for phase in PHASES {
         for victim in [0, 1, 2] {
@@ -46,7 +46,7 @@ fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
                     assert!(outcome.stderr.contains(&format!("rank {rank} lost rank ")), "{case}");
                 }
                 assert!(outcome.stderr.contains(&format!("rank {victim} was ended by signal 9\n")), "{case}");
-                // The phase is reached within three seconds, also where the machine is busy.
+                // The phase is reached within three seconds, even on a busy machine.
                 assert!(began.elapsed() < SOON + Duration::from_secs(3), "{case}");
                 place.assert_nothing_left();
             }
@@ -105,7 +105,7 @@ fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     assert!(began.elapsed() < SOON && outcome.code != Some(0), "after {:?}: {outcome:?}", began.elapsed());
 }
 
-/// Rank 0 and rank 1 of two, started by hand, that meet by TCP.
+/// Rank 0 or rank 1 of two that meet by TCP, started by hand.
 fn rank(place: &Place, address: &str, rank: u32) -> Command {
     let mut command = place.command(built().workload("litmus"));
     command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_RANK0", address);
@@ -164,7 +164,7 @@ fn a_folder_of_somebody_elses_is_refused() {
     }
 }
 
-/// Another user who may enter any folder, as a program with CAP_DAC_OVERRIDE may, and speaks to ranks there.
+/// Another user who may enter any folder, like a program with CAP_DAC_OVERRIDE, and connects to the ranks there.
 #[test]
 fn another_user_at_the_socket_of_a_rank_is_dropped() {
     if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("python3", "python3")
@@ -193,7 +193,7 @@ fn another_user_at_the_socket_of_a_rank_is_dropped() {
     assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
 }
 
-/// `ulimit` with these words before a rank on its own, and before two.
+/// `ulimit` with these arguments, before a single rank and before two.
 #[test]
 fn limits_too_low_to_start_are_one_line() {
     let place = Place::new();
@@ -216,7 +216,7 @@ fn limits_too_low_to_start_are_one_line() {
             if outcome.code == Some(0) {
                 continue;
             }
-            // Where the dynamic linker or the shell comes to nothing, it says so, and ends with a code of its own.
+            // If the dynamic linker or the shell fails, it prints the reason and ends with its own exit code.
             let is_loaded = !outcome.stderr.contains("shared librar") && !outcome.stderr.contains("sh: ");
             assert!(!outcome.stderr.contains("panicked") && (!is_loaded || outcome.code == Some(125)), "{case}");
             if is_loaded && ranks == 1 {
@@ -227,7 +227,7 @@ fn limits_too_low_to_start_are_one_line() {
     place.assert_nothing_left();
 }
 
-/// A thread-local of such a library is made at its first use; in the middle of a fault that would be a call of malloc.
+/// A thread-local of such a library is made at its first use. In the middle of a fault that would call malloc.
 #[test]
 fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     let place = Place::new();
@@ -236,7 +236,7 @@ fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     {
         let mut command = place.command(built().workload("late"));
         command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
-        // Without, the dynamic linker refuses libhanare.so: its thread-locals have fixed places.
+        // Without this the dynamic linker refuses libhanare.so, whose thread-locals have fixed places.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
         if !mode.is_empty() {
             command.env("HANARE_MODE", mode);

@@ -1,5 +1,5 @@
-//! Guards against the end of a run for want of mappings: pages that trap by their protection split them, and a process may
-//! have only so many (vm.max_map_count).
+//! Guards against a run that ends for want of mappings. Pages that trap by their own protection split mappings, and
+//! their number is limited (vm.max_map_count).
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use hanare_tests::{Place, Served, built, figures};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Half of 512 MiB, in 131,072 pages that come and go at random: as many borders as there may be mappings.
+/// Half of 512 MiB, in 131,072 pages that come and go at random. Their borders reach the limit on mappings.
+/// allowed.
 fn pages_at_random(flags: &[&str], disable: &str) {
     let place = Place::new();
     let json = place.path("json");
@@ -32,7 +33,7 @@ fn nor_do_they_where_the_kernel_has_no_guards() {
     pages_at_random(&["--local", "256M"], "guards");
 }
 
-/// Over a link clean pages are told from dirty ones for as long as there are mappings for it.
+/// Over a link clean and dirty pages are told apart while there are enough mappings for it.
 #[test]
 fn nor_do_they_over_a_link() {
     let place = Place::new();

@@ -1,13 +1,14 @@
-//! Guards against the lost, torn or stale word: eight threads read and write one array at random under a quarter of its
-//! size, in every trap mode, at every page size, with every feature of the kernel switched off in turn. Every word a
-//! thread reads is checked against what was last written there. `HANARE_TEST_ROUNDS` multiplies the runs.
+//! Guards against lost, torn and stale words. Eight threads read and write one array at random with a budget of a
+//! quarter of its size. They do so in every trap mode, at every page size, with each kernel feature switched off in
+//! turn. Every word that a thread reads is compared with the last write there. `HANARE_TEST_ROUNDS` multiplies the
+//! runs.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 const PAGE_SIZES: [&str; 7] = ["4K", "16K", "64K", "256K", "1M", "2M", "auto"];
 
-/// One run: what is asked for, and what is switched off.
+/// One run: its settings, and the features that are switched off.
 #[derive(Debug)]
 struct Cell<'a> {
     mode: &'a str,
@@ -17,7 +18,7 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Calls a thread makes: so many that every page comes and goes often, so few that the dearest cell takes seconds.
+    /// Calls per thread. Every page must come and go often, and the slowest cell must take only seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,
@@ -29,7 +30,7 @@ impl Cell<'_> {
         }
     }
 
-    /// The array and the budget: a quarter of it, and never fewer than four pages.
+    /// The sizes of the array and of the budget: a quarter of it, and at least four pages.
     fn sizes(&self) -> (&str, &str) {
         if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
     }
@@ -57,7 +58,7 @@ impl Cell<'_> {
     }
 }
 
-/// Every page size, apart and shared.
+/// Every page size, with separate and with shared pages.
 fn every_page_size(mode: &str, expected: &str, disable: &str) {
     for page_size in PAGE_SIZES {
         for share in [false, true] {
@@ -114,7 +115,7 @@ fn over_links() {
     let both = [one[0], one[1], "--server", unix.address.as_str()];
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for page_size in PAGE_SIZES {
-            // Over a link pages of 16K and, where frames cannot be moved, of all sizes come in runs of several.
+            // Over a link, pages of 16K come in runs of several. Where frames cannot be moved, pages of all sizes do.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }
@@ -138,8 +139,8 @@ fn policies_and_prefetchers_over_a_link() {
     }
 }
 
-/// A handler that runs while its thread waits for a page writes to that very page: between a page's coming and its
-/// protection, if it can.
+/// Guards the time between a page's arrival and its protection: a handler that runs while its thread waits for a page
+/// writes to that page.
 #[test]
 fn signals_write_to_the_page_that_is_waited_for() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

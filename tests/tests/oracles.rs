@@ -1,5 +1,5 @@
-//! Guards the policies against implementations that are not ours: `oracles/compare.py` runs the PyPI package libcachesim
-//! on the same reference strings and compares hits.
+//! Guards the policies by comparison with independent implementations: `oracles/compare.py` runs the PyPI package
+//! libcachesim on the same reference strings and compares hits.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,8 +17,8 @@ fn imports_it(python: &OsString) -> bool {
     import.status().is_ok_and(|status| status.success())
 }
 
-/// A python that has libcachesim: `HANARE_TEST_PYTHON`, or one in an environment of this test's own. Says so when there
-/// is none.
+/// A python with libcachesim: `HANARE_TEST_PYTHON`, or one in an environment that this test creates. Prints a line if
+/// there is none.
 fn python(place: &Place) -> Option<OsString> {
     if let Some(python) = std::env::var_os("HANARE_TEST_PYTHON").filter(imports_it) {
         return Some(python);

@@ -1,9 +1,9 @@
-//! Guards what is seen of far memory from outside the program, as docs/debugging.md tells it: zeroes never stand for bytes
-//! that are away.
+//! Guards the view of far memory from outside the program, as docs/debugging.md describes it: zeroes never stand for
+//! evicted bytes.
 
 use hanare_tests::{Place, mode_works, until};
 
-/// Fills pages that differ, says where they are, and waits.
+/// Fills pages with different values, prints their addresses, and waits.
 const PROGRAM: &str = "\
 import ctypes, os, sys, time
 size = 32 << 20
@@ -15,7 +15,7 @@ print(os.getpid(), where, size, file=sys.stderr, flush=True)
 time.sleep(100)
 ";
 
-/// Reads every 16th page of another process in two ways; counts what it gets.
+/// Reads every 16th page of another process in two ways, and counts the results.
 const LOOKER: &str = "\
 import collections, ctypes, os, sys
 pid, where, size = map(int, sys.argv[1:])
@@ -42,12 +42,12 @@ for name, read in (('call', call), ('file', file)):
     print(name, seen['right'], seen['refused'], seen['wrong'])
 ";
 
-/// What a looker got: right, refused and wrong pages.
+/// The numbers of right, refused and wrong pages that a reader got.
 fn look(mode: &str) -> [[u64; 3]; 2] {
     look_without(mode, "")
 }
 
-/// The same with this switched off.
+/// The same with `disable` switched off.
 fn look_without(mode: &str, disable: &str) -> [[u64; 3]; 2] {
     let place = Place::new();
     let program = place.file("program.py", PROGRAM);
@@ -87,12 +87,12 @@ fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
 
 #[test]
 fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
-    // What the file shows there is told in docs/debugging.md.
+    // docs/debugging.md describes what the file shows there.
     let [[right, refused, wrong], _] = look_without("sigsegv", "guards");
     assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
 }
 
-/// Zeroes passed for data there.
+/// Zeroes were taken for data there.
 #[test]
 fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() {
     if hanare_sys::features::Features::probe(&hanare_sys::features::Disabled::default()).guards {
@@ -112,12 +112,12 @@ fn a_run_that_dumps_core_says_what_the_core_lacks() {
         shell.args(["-c", &script, "sh"]).arg(hanare_tests::built().hanare());
         let outcome = place.run(shell.args(["run", "--local", "8M", "--", "python3"]).arg(&program));
         if outcome.stderr.contains("ulimit") {
-            // This user may not have core files.
+            // This user may not write core files.
             continue;
         }
         assert_eq!(outcome.code, Some(134), "{outcome:?}");
         let says = outcome.stderr.contains("hanare: the core file lacks the program's ");
-        // A system may hand cores to a program whatever the limit is.
+        // A system may pass core files to a program whatever the limit is.
         assert!(says == told || limit == "0", "{limit}: {outcome:?}");
         place.assert_nothing_left();
     }

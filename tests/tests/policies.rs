@@ -1,10 +1,10 @@
-//! Guards against a policy or a prefetcher that loses or tears a word: all of one with all of the other, in every trap mode,
-//! under a workload that checks every word it reads.
+//! Guards against a policy or a prefetcher that loses or tears a word. Every policy runs with every prefetcher, in
+//! every trap mode, under a workload that checks every word it reads.
 
 use hanare_settings::{POLICIES, PREFETCHERS};
 use hanare_tests::{Place, built, figures, mode_works};
 
-/// Bytes of the array and of the budget, and a page size small enough that there are many pages to choose from.
+/// Sizes of the array and of the budget, and a page size small enough for many pages to choose from.
 const SIZES: [&str; 3] = ["8M", "2M", "16K"];
 
 /// Runs two threads' random reads and writes under these flags.

@@ -1,5 +1,5 @@
-//! Guards the purpose itself: programs as they come from the distribution, with far more memory than their budget, say
-//! byte for byte what they say without Hanare.
+//! Guards the purpose of Hanare: unmodified programs of the distribution, with far more memory than their budget, print
+//! byte for byte the same as without Hanare.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,8 +12,8 @@ use hanare_tests::{
     system_calls_work_on_far_pages,
 };
 
-/// Runs `program args` natively and under `hanare run` with these flags and `stdin`, and asserts the same output, exit
-/// code and silence, and that at least `paged_bytes` went out and came back.
+/// Runs `program args` natively and under `hanare run` with these flags and `stdin`. Asserts the same output, exit code
+/// and empty stderr, and that at least `paged_bytes` were written back and fetched.
 fn same_as_native<S: AsRef<OsStr>>(
     place: &Place,
     flags: &[&str],
@@ -46,7 +46,7 @@ fn same_as_native<S: AsRef<OsStr>>(
     far
 }
 
-/// Lines of words in an order that no sort has: a text a program has work with, of at least `bytes` bytes.
+/// Lines of words in random order: a text of at least `bytes` bytes that gives a program work.
 fn text(place: &Place, bytes: usize) -> std::path::PathBuf {
     let path = place.path("text");
     let mut file = std::io::BufWriter::new(File::create(&path).expect("a file"));
@@ -119,7 +119,7 @@ print(repr(p.sum()), repr(p[7, 11]), repr(n.linalg.norm(p - p.T)))
 
 #[test]
 fn growth_in_cpp() {
-    // The workload makes no system call on far pages but mremap's, so it runs in every mode.
+    // The workload's only system call on far pages is mremap, so it runs in every mode.
     for mode in ["auto", "sigbus", "sigsegv"] {
         let place = Place::new();
         let vector = built().workload("vector");
@@ -170,7 +170,7 @@ pragma integrity_check;
     assert!(said.text().ends_with("\nok\n"), "{said:?}");
 }
 
-/// Runs a program that checks itself, with a quarter of its far memory local; it is to be well and to have paged.
+/// Runs a program that checks itself, with a quarter of its far memory local. Asserts success and paging.
 fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Figures) {
     let place = Place::new();
     let json = place.path("json");
@@ -184,7 +184,7 @@ fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Fig
     (outcome, seen)
 }
 
-/// Two processes at a time, which go over their memory in some thirty ways and look whether it holds what they wrote.
+/// Two processes at a time, which traverse their memory in some thirty ways and check its contents.
 #[test]
 fn stress_ng_verifies() {
     if !installed("stress-ng", "stress-ng") || !system_calls_work_on_far_pages() {
@@ -207,7 +207,7 @@ fn memtester_finds_no_fault() {
     let size = if is_full() { "64M" } else { "2M" };
     let place = Place::new();
     let json = place.path("json");
-    // It goes over both halves of its memory word by word, many times: with small pages that would take minutes.
+    // It traverses both halves of its memory word by word, many times. With base pages that would take minutes.
     let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
     let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -216,7 +216,7 @@ fn memtester_finds_no_fault() {
     place.assert_nothing_left();
 }
 
-/// A C file of that many functions, each with a type of its own.
+/// A C file with this many functions, each with a type of its own.
 fn source(functions: usize) -> String {
     let function = |n: usize| {
         format!(
@@ -258,7 +258,7 @@ fn gcc_compiles_to_the_same_object() {
     place.assert_nothing_left();
 }
 
-/// Runs a Python script of ours natively and with a quarter of its far memory local, whatever becomes far.
+/// Runs one of our Python scripts natively and with a quarter of its far memory local, with any allocation far.
 fn python_says_the_same(module: &str, script: &str, size: &str, paged_bytes: u64) {
     let Some(python) = python_with(module) else { return };
     if !system_calls_work_on_far_pages() {

@@ -1,5 +1,5 @@
-//! Guards the programs that share memory and the ways to start them: every workload gives its serial result bit for bit
-//! whatever the ranks, the protocol and the transfer, and so it does under srun and mpirun.
+//! Guards the programs that share memory and the ways to start them. Every workload gives its serial result bit for bit
+//! with all numbers of ranks, protocols and transfers, and also under srun and mpirun.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -9,7 +9,7 @@ use hanare_tests::{Outcome, Place, Running, built, until};
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const LIMIT: Duration = Duration::from_secs(120);
-/// Small enough for 32 ranks on few CPUs, large enough that pages have several writers.
+/// Small enough for 32 ranks on few CPUs, large enough for pages with several writers.
 const WORKLOADS: [&[&str]; 5] = [
     &["lu", "-n", "256"],
     &["lu", "-n", "96", "-b", "16", "--home", "one"],
@@ -58,7 +58,7 @@ fn every_workload_gives_its_serial_result_on_many_ranks_and_with_homes_that_move
     place.assert_nothing_left();
 }
 
-/// Whether a program is installed; says so where it is not.
+/// Whether a program is installed. Prints a line if it is not.
 fn is_installed(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("-V").output().is_ok();
     if !found {
@@ -67,7 +67,7 @@ fn is_installed(program: &str, package: &str) -> bool {
     found
 }
 
-/// Ports that were free a moment ago, all different.
+/// Different ports that were free a moment ago.
 fn free_ports<const N: usize>() -> [u16; N] {
     let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("its address").port())
@@ -92,7 +92,7 @@ fn ranks_of_mpirun_meet_on_one_host_and_by_tcp() {
     }
 }
 
-/// A cluster of Slurm on this machine: a controller and three hosts, which are this one under three names.
+/// A Slurm cluster on this machine: a controller and three hosts, which are this machine under three names.
 struct Slurm<'a> {
     place: &'a Place,
     config: std::path::PathBuf,
@@ -153,7 +153,7 @@ fn ranks_of_srun_meet_across_hosts() {
     command.env("HANARE_RANK0", format!("127.0.0.1:{port}")).args(["-N", "3", "-n", "3"]);
     command.arg(built().workload("laplace")).args(["-i", "10", "--verify"]);
     check(&place.start(&mut command).finish(LIMIT), "srun");
-    // The hosts' names mean nothing outside Slurm: whoever cannot be found is named, by every rank.
+    // The names of the hosts mean nothing outside Slurm. Every rank names the host that it cannot find.
     let mut command = slurm.command("srun");
     command.args(["-N", "3", "-n", "3"]).arg(built().workload("laplace"));
     let outcome = place.start(&mut command).finish(LIMIT);

@@ -1,6 +1,6 @@
-//! Guards the promise that a program learns in time that there is no more memory: when servers, quotas or the spill disk
-//! have no room, malloc and mmap say ENOMEM, and everything the program was given keeps its bytes. Who uses memory that
-//! nobody promised ends with 121.
+//! Guards that a program learns in time of a lack of memory. When servers, quotas or the spill disk have no room,
+//! malloc and mmap return ENOMEM, and all allocated memory keeps its bytes. A program that uses memory without reserved
+//! room ends with 121.
 
 use hanare_tests::{Outcome, Place, Served, built, figures, status, until};
 
@@ -15,7 +15,7 @@ fn fill_with(place: &Place, flags: &[&str], args: &[&str], overcommit: &str) -> 
     place.run(&mut command)
 }
 
-/// Asserts a good end of `fill` after ENOMEM, with one line that names `part`; says how many bytes there were.
+/// Asserts a normal end of `fill` after ENOMEM, with one line that contains `part`. Returns the bytes that it filled.
 #[track_caller]
 fn refused_after(outcome: Outcome, part: &str) -> u64 {
     let text = outcome.text();
@@ -37,8 +37,8 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // Most of it, but for what whole pages of small blocks waste and for the stretches that scattered ones leave
-            // partly empty, and never more than there is. A block of 1 MiB has pages of its own.
+            // Most of the room, and never more than there is. Whole pages of small blocks waste some, and so do extents
+            // that scattered pages leave partly empty. A block of 1 MiB has pages of its own.
             let least = match (page_size, args) {
                 ("2M", _) => 10 * M,
                 (_, ["200K"]) => 16 * M,
@@ -91,11 +91,11 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
-    // Who insists meets the quota in the midst of its work.
+    // A program that insists meets the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
     outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
 
-    // One that holds not even a slot is refused before the program runs.
+    // A quota below one slot is refused before the program runs.
     let tiny = Served::with(&place, command("1M"));
     let outcome = fill(&place, &["--server", &tiny.address], &["1M"]);
     outcome.assert_ended_by_us(125, &tiny.address);
@@ -108,13 +108,13 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
     let place = Place::new();
     let server = Served::tcp(&place, "32M");
     let flags = ["--server", &server.address];
-    // Twice what there is, none of it touched before the last block was had.
+    // Twice the room, with no access before the last block was allocated.
     let at_once = ["1M", "--at-once", "64", "--most", "64"];
     fill_with(&place, &flags, &at_once, "heuristic").assert_ended_by_us(121, "full");
     until("its slots are free", || status(&server.address).slots == 0);
     let bytes = refused_after(fill_with(&place, &flags, &at_once, "never"), &server.address);
     assert!((20 * M..=32 * M).contains(&bytes), "{bytes} bytes");
-    // A single allocation that cannot fit at all is refused either way.
+    // A single allocation that cannot fit at all is refused in both cases.
     let outcome = fill(&place, &flags, &["64M"]);
     assert!(outcome.text().starts_with("ok fill 0 bytes, then no more"), "{outcome:?}");
     place.assert_nothing_left();

@@ -1,5 +1,5 @@
-//! Guards shared memory that is larger than its ranks' memory: pages at home go to memory servers and come back, results stay
-//! right, the limit holds, and a server that is lost or full ends every rank.
+//! Guards shared memory that is larger than its ranks' memory. Home pages go to memory servers and come back, results
+//! stay right, the limit holds, and a server that is lost or full ends every rank.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const TRANSFERS: [&str; 2] = ["message", "zero-copy"];
 const LIMIT: Duration = Duration::from_secs(120);
-/// The least that a rank can be told to keep.
+/// The least limit of a rank, in bytes.
 const LEAST: u64 = 256 << 10;
-/// What pages on their way may take beyond it, in bytes.
+/// Bytes that pages in transit may take beyond the limit.
 const SLACK: u64 = 128 << 10;
 
-/// Runs a workload with its verification; its counts summed over the ranks, and each rank's.
+/// Runs a workload with its verification. Returns its counts summed over the ranks, and each rank's.
 fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> (Value, Vec<Value>) {
     let file = place.path("counts.json");
     let mut command = place.command(built().hanare());
@@ -43,7 +43,7 @@ fn assert_within(ranks: &[Value], local: u64, case: &str) {
     }
 }
 
-/// Each rank has several times as many pages of its own as it keeps, and reads and writes them all between two barriers.
+/// Each rank has several times as many home pages as it keeps, and reads and writes them all between two barriers.
 #[test]
 fn workloads_that_do_not_fit_give_their_serial_results() {
     let place = Place::new();
@@ -69,7 +69,7 @@ fn workloads_that_do_not_fit_give_their_serial_results() {
     place.assert_nothing_left();
 }
 
-/// So little that twins go early all the time; less than the command would allow.
+/// So small that twins go early all the time, and smaller than the command would allow.
 #[test]
 fn no_outcome_is_seen_that_release_consistency_forbids() {
     let place = Place::new();
@@ -114,8 +114,8 @@ fn homes_that_move_take_their_pages_along() {
     place.assert_nothing_left();
 }
 
-/// LAPLACE's two grids of 1024 x 1024 doubles are 16 MiB, the ranks keep 3 MiB, so that every iteration takes all of them
-/// through memory.
+/// LAPLACE's two grids of 1024 x 1024 doubles are 16 MiB, and the ranks keep 3 MiB. So every iteration moves all of
+/// them through memory.
 #[test]
 fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_written() {
     let place = Place::new();
@@ -123,7 +123,7 @@ fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_writ
         let (counts, of_ranks) = launch(&place, 3, &["--transfer", transfer, "--local", "1M"], &["laplace", "-i", "6"]);
         let (out, written, back) =
             (count(&counts, "pages_out"), count(&counts, "pages_out_written"), count(&counts, "pages_back"));
-        // Two sweeps over a grid an iteration, one of which writes.
+        // Each iteration makes two sweeps over a grid, and one of them writes.
         let grid = 1024 * 1024 * 8 / 4096;
         assert!(back > 6 * grid && out > back, "{counts}");
         assert!(written > 3 * grid && written < out * 3 / 4, "{counts}");
@@ -187,7 +187,7 @@ fn what_the_private_server_has_no_memory_for_is_spilled() {
     place.assert_nothing_left();
 }
 
-/// Starts LAPLACE for long, and waits until its pages are on the server.
+/// Starts a long LAPLACE, and waits until its pages are on the server.
 fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -> hanare_tests::Running {
     let mut command = place.command(built().hanare());
     command.args(["launch", "-n", "3", "--local", "1M"]).args(flags).arg("--");
@@ -197,7 +197,7 @@ fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -
     running
 }
 
-/// Where the private server of a job in this place listens.
+/// The socket of the private server of a job in this directory.
 fn socket_of_private_server(place: &Place) -> Option<String> {
     let dirs = std::fs::read_dir(place.path("tmp")).expect("TMPDIR");
     let sockets = dirs.filter_map(|dir| Some(dir.ok()?.path().join("memory.socket")));

@@ -1,12 +1,12 @@
-//! Guards the promise that a program never hangs on its memory and never goes on with wrong bytes: a memory server that
-//! is killed, lies or falls silent ends the run with one line that names it and a documented exit code; several servers
-//! share the pages by their sizes, a full one hands over to the next, and when all are full that is said too.
+//! Guards that a program never hangs on its memory and never continues with wrong bytes. A memory server that is
+//! killed, lies or falls silent ends the run with one line that names it and a documented exit code. Several servers
+//! share the pages by their sizes. When one is full the next takes over, and when all are full a line says so.
 
 use std::time::{Duration, Instant};
 
 use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
 
-/// From the end of a server to the end of its program.
+/// Longest time from the end of a server to the end of its program.
 const SOON: Duration = Duration::from_secs(5);
 
 /// A program that pages until it is ended, under a budget far below its size. `args` name the servers.
@@ -54,7 +54,7 @@ fn a_killed_private_server_ends_the_run() {
         let place = Place::new();
         let run = paging_for_long(&place, &["--mode", mode]);
         until("the private server is there", || place.private_server().is_some());
-        // Long enough for the program to be in the middle of its paging; that it ends holds at any moment after its start.
+        // Long enough for the program to be in the middle of its paging. It must end after any time.
         std::thread::sleep(Duration::from_millis(500));
         let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
         rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
@@ -62,7 +62,7 @@ fn a_killed_private_server_ends_the_run() {
     }
 }
 
-/// Runs a program of 32M against a server that lies, and judges its end.
+/// Runs a program of 32M against a server that lies, and checks how it ends.
 fn meets(lie: Lie, code: i32, part: &str) {
     meets_in(lie, code, part, "auto");
 }
@@ -131,8 +131,8 @@ fn a_stopped_server_counts_as_silent() {
     place.assert_nothing_left();
 }
 
-/// Guards against a wait that was none: with several servers whoever waited looked at all links again and again, at times
-/// before all others on its CPU, and servers on the same host did not get to run.
+/// Guards against starvation: with several servers a waiting thread polled all links without pause. Sometimes it ran
+/// before all other threads on its CPU, and servers on the same host did not run.
 #[test]
 fn who_waits_for_one_of_several_servers_leaves_the_cpu_to_them() {
     use rustix::process::Signal;
@@ -171,7 +171,7 @@ fn a_pause_of_program_and_server_is_no_silence() {
     // Now the program waits for a page.
     std::thread::sleep(Duration::from_millis(200));
     run.signal(Signal::STOP);
-    // Longer than a silent server is waited for, as when a job is stopped by Ctrl-Z and goes on later.
+    // Longer than the limit for a silent server, as when Ctrl-Z stops a job that continues later.
     std::thread::sleep(Duration::from_millis(2500));
     run.signal(Signal::CONT);
     std::thread::sleep(Duration::from_millis(300));
@@ -203,7 +203,7 @@ fn a_host_file_spreads_pages_by_the_sizes() {
     assert_eq!(seen.number("local_bytes_budget"), 8 << 20, "the budget is the first line's");
     let written = |server: &Served| status(&server.address).write_bytes;
     let (one, three) = (written(&small) as f64, written(&large) as f64);
-    // Sizes of 32 and 96: one part to three.
+    // Sizes of 32 and 96: a ratio of one to three.
     assert!((2.0..4.5).contains(&(three / one)), "{one} and {three} bytes were written");
     assert_eq!(written(&unused), 0, "-n 3 leaves the third server out");
     place.assert_nothing_left();
@@ -211,7 +211,8 @@ fn a_host_file_spreads_pages_by_the_sizes() {
 
 #[test]
 fn a_full_server_hands_over_to_the_next() {
-    // By its size the first would take half; it is full long before, for it lends less than the host file claims.
+    // By its stated size the first server would take half. It is full long before, because it lends less than the host
+    // file claims.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
     let other = Served::tcp(&place, "8M");
@@ -230,7 +231,7 @@ fn a_full_server_hands_over_to_the_next() {
 
 #[test]
 fn a_server_that_fills_up_for_another_run_hands_over_too() {
-    // Two runs share the first server, and each believed all of its memory its own when it began.
+    // Two runs share the first server. At its start, each counted on all of its memory.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
     let start = || {
@@ -252,14 +253,14 @@ fn when_all_servers_are_full_it_is_said() {
     let (first, second) = (Served::tcp(&place, "8M"), Served::unix(&place, "8M", "second"));
     let mut command =
         place.hanare(["run", "--local", "8M", "--server", &first.address, "--server", &second.address, "--"]);
-    // Nobody promised it: see `room.rs` for those who ask first.
+    // The memory was not reserved; `room.rs` tests programs that ask first.
     command.env("HANARE_OVERCOMMIT", "always");
     let outcome = place.run(command.arg(built().workload("touch")).arg("64M"));
     outcome.assert_ended_by_us(121, "full");
     place.assert_nothing_left();
 }
 
-/// What `hanare status --json` says.
+/// The output of `hanare status --json`.
 fn told(place: &Place, address: &str) -> serde_json::Value {
     let outcome = place.run(&mut place.hanare(["status", address, "--json"]));
     outcome.assert_well("status");
@@ -303,7 +304,7 @@ fn a_server_serves_the_next_run_after_one_that_was_killed() {
     let place = Place::new();
     let server = Served::tcp(&place, "64M");
     for _ in 0..3 {
-        // Each takes nearly all of the memory: what a killed one held must be free again.
+        // Each run takes nearly all of the memory, so the memory of a killed one must be free again.
         let run = paging_for_long(&place, &["--server", &server.address]);
         until_pages_came_back(&server.address);
         drop(run);

@@ -1,5 +1,5 @@
-//! Guards programs that manage stacks and memory by themselves: Go with C, whose memory is near and whose C blocks are far;
-//! and coroutines on far stacks, whose end is explained where the trap is a signal.
+//! Guards programs that manage stacks and memory themselves: Go with C, whose Go memory is near and whose C blocks are
+//! far; and coroutines on far stacks. Where the trap is a signal those end, and the command explains why.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use hanare_tests::{Place, built, figures, installed, mode_works};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Goroutines that grow their stacks, fill maps and give memory back, beside far blocks of C's that Go reads and writes too.
+/// Goroutines that grow their stacks, fill maps and free memory, beside far blocks of C that Go also reads and writes.
 const GO: &str = r##"
 package main
 
@@ -50,7 +50,7 @@ func main() {
 }
 "##;
 
-/// A program of this text, built with these flags; none where there is no Go, which is then said.
+/// Builds a program from this text with these flags. `None`, with a printed line, where there is no Go.
 fn go_program(place: &Place, text: &str, flags: &[&str]) -> Option<PathBuf> {
     if !installed("go", "golang-go") || !installed("cc", "gcc") {
         return None;
@@ -102,7 +102,7 @@ fn a_library_in_go_can_be_loaded_later() {
     }
 }
 
-/// A stack cannot be far where the trap is a signal. The kernel ends such a program, and the command says what to do.
+/// A stack cannot be far where the trap is a signal. The kernel ends such a program, and the command prints advice.
 #[test]
 fn far_stacks_work_in_thread_mode_and_are_named_in_the_others() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! Guards static arrays: the large .bss and .data of a program and its library become far before `main`, hold what they
-//! held, and stay within the budget, in every trap mode and page size.
+//! Guards static arrays: the large .bss and .data of a program and its library become far before `main`, keep their
+//! contents, and stay within the budget, in every trap mode and page size.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ fn in_every_mode_and_page_size() {
             let flags = ["--local", "10M", "--mode", mode, "--page-size", page_size];
             let (_, seen) = run(&place, &flags, "statics", |_| ());
             seen.assert_paged(48 << 20, &format!("{flags:?}"));
-            // 400 MiB of the program's, and the library's: all of them are known to be far.
+            // 400 MiB of the program, and the library's arrays: all of them count as far.
             assert!(seen.number("far_bytes_peak") >= 400 << 20, "{} bytes were far", seen.number("far_bytes_peak"));
             place.assert_nothing_left();
         }
@@ -62,7 +62,7 @@ fn over_a_link_and_with_a_share_of_them_local() {
     let (_, seen) = run(&place, &flags, "statics", |_| ());
     seen.assert_within_budget("a quarter");
     let (peak, far) = (seen.number("local_bytes_budget"), seen.number("far_bytes_peak"));
-    // What the engine itself needs comes on top.
+    // The engine's own memory comes on top.
     assert!((far / 5..=far / 4 + (1 << 20)).contains(&peak), "the budget is {peak} bytes for {far} far ones");
 }
 

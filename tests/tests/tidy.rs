@@ -1,9 +1,9 @@
-//! Guards that no result is dropped without a word where Hanare meets the kernel: a refusal that nobody hears of ends in a
-//! wrong byte. Each is handled, or the comment before it begins with "Ignored:" and says why that is right.
+//! Guards that no result is dropped silently where Hanare meets the kernel: an unnoticed refusal ends in a wrong byte.
+//! Each result is handled, or the comment before it begins with "Ignored:" and gives the reason.
 
 use std::path::{Path, PathBuf};
 
-/// The rooms where results matter, from the workspace.
+/// The modules where results matter, as paths in the workspace.
 const ROOMS: [&str; 10] = [
     "crates/runtime/src/view.rs",
     "crates/runtime/src/view",
@@ -25,7 +25,7 @@ fn drops_a_result(line: &str) -> bool {
     binds_nothing || is_statement || line.contains("drop(unsafe {")
 }
 
-/// The lines of a source, numbered from 1, that drop a result and do not say why. Its tests do not count.
+/// The lines of a source, numbered from 1, that drop a result without a reason. Its tests are left out.
 fn silent(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut reason = false;

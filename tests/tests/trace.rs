@@ -1,5 +1,6 @@
-//! Guards recorded runs: what a live run's pager saw and did, replayed, gives the same victims in the same order, for
-//! every policy, in every trap mode, with threads that fault at once; a bound costs the end of a trace and nothing else.
+//! Guards recorded runs. The events and actions of a live run's pager, replayed, give the same victims in the same
+//! order, for every policy, in every trap mode, with threads that fault at once. A bound on the trace only cuts its
+//! end.
 
 use std::path::Path;
 
@@ -61,11 +62,11 @@ fn a_recorded_run_is_told_and_simulated() {
     let mut simulate = place.hanare(["simulate", "policies", "--policies", "fifo,opt", "--local", "25%", "--trace"]);
     place.run(simulate.arg(&trace).arg("--json").arg(&json)).assert_well("simulate");
     let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
-    // 16 MB of 64 KiB pages, and what the workload allocates beside them.
+    // 16 MB of 64 KiB pages, and the workload's allocations beside them.
     let pages = results["distinct_pages"].as_u64().expect("pages");
     assert!((256..300).contains(&pages), "{results}");
     let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");
-    // It goes through the array's 4,096 pages of the system in random order, writing and then reading, three times over.
+    // It traverses the array's 4,096 pages of the system in random order, writing and then reading, three times.
     assert!((3 * pages..=25_000).contains(&misses(0)) && misses(1) < misses(0), "{results}");
     assert_eq!(results["recorded_policy"], "fifo");
 }
@@ -123,7 +124,7 @@ fn a_run_that_records_nothing_leaves_the_file_as_it_was_and_says_so() {
         assert_eq!(std::fs::read(&trace).expect("the trace"), b"of another run", "{program:?}");
         place.assert_nothing_left();
     }
-    // What was recorded counts, however the program ended.
+    // The recorded events count, however the program ended.
     let mut command = place.hanare(["trace", "record", "--local", "4M", "-o"]);
     let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &killed]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");

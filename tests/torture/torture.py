@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An hour of checking programs under whatever can befall them: `make torture MINUTES=60 SEED=n`.
+"""Checking programs under random disturbances for an hour: `make torture MINUTES=60 SEED=n`.
 
 Every run is drawn from the seed and its own number: a workload that checks itself, a trap mode, a page size, a policy,
 a prefetcher, a budget, servers, features of the kernel to do without, refused system calls, and a disturbance. It must
@@ -30,7 +30,7 @@ from cells import CANNOT_RUN, FULL, KERNEL, LOST, NO_START  # noqa: E402
 
 # A rank of shared memory was lost.
 RANK_LOST = 122
-# What a workload ends with where the kernel, or Hanare, refuses what it is about.
+# Exit code of a workload where the kernel, or Hanare, refuses its subject.
 SKIPPED = 77
 
 MODES = ["thread", "sigbus", "sigsegv"]
@@ -43,9 +43,9 @@ FEATURES = ["move", "wp", "wp_async", "userfaultfd", "user_mode_only", "kernel_f
 DISTURBANCES = ["none"] * 6 + ["signals", "signals", "stop program", "stop program", "stop server", "kill server",
                                "kill program", "end command", "few files", "little address space", "small cgroup",
                                "busy beside", "scarce servers"]
-# Seconds a run may take, most of which are 0.2 to 5; it waits for a processor, too.
+# Longest time of a run in seconds; most take 0.2 to 5. The time includes waiting for a processor.
 LIMIT = 120
-# What a workload says when a limit was set and a call of its own was refused, or its child killed for want of memory.
+# Output of a workload when a limit was set and its own call was refused, or its child killed for want of memory.
 REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left",
             "ended with signal 9")
 
@@ -152,14 +152,14 @@ class Case:
         self.name = r.choice(names)
         self.shared = self.name in SHARED
         self.own_servers = not self.shared and self.name != "blocks"
-        # A page costs most where protection is the trap, and a large one most of all.
+        # A page costs most where protection is the trap, and a huge page most of all.
         beside = self.mode == "sigbus" and self.disturbance == "busy beside"
         slow = self.options.calm or self.mode == "sigsegv" or beside
         self.mb, self.arguments = WORKLOADS[self.name](r, slow)
 
     def choose_budget(self, r):
         page = 64 if self.page_size == "auto" else {"K": 1, "M": 1024}[self.page_size[-1]] * int(self.page_size[:-1])
-        # What `calls` and `syscalls` do with less is not wrong, but takes minutes over a link.
+        # With less memory `calls` and `syscalls` are still right, but take minutes over a link.
         least = max(4096 if self.name in ("calls", "syscalls", "mapping") else 1024, 8 * page)
         share = r.choice([10, 25, 25, 50, 50, 75, 90])
         if r.random() < 0.5 and self.mb * 1024 * share // 100 >= least:
@@ -228,7 +228,7 @@ def direct(r, slow):
 
 
 def ranks(*arguments):
-    """Ranks that share memory: how `hanare launch` is to be called is drawn, too."""
+    """Ranks that share memory, with random arguments of `hanare launch`."""
     return lambda r, slow: (4, [a(r) if callable(a) else a for a in arguments])
 
 
@@ -263,7 +263,7 @@ WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp",
 
 
 def torture(options, number, verbose=False):
-    """Makes one run. What is wrong with it, or None."""
+    """Makes one run. Returns what is wrong with it, or None."""
     case = Case(options, number)
     folder = tempfile.TemporaryDirectory(dir=options.work, prefix=f"run-{number}-")
     with folder as place, Servers(case, place) as servers:
@@ -339,7 +339,7 @@ class Servers:
         return [process.pid for process in self.processes]
 
     def trouble(self):
-        """Servers must be there still, unless they were killed."""
+        """Servers must still run, unless they were killed."""
         gone = [p.returncode for p in self.processes if p.poll() is not None]
         return f"a memory server ended with {gone}" if gone and self.case.disturbance != "kill server" else None
 
@@ -350,7 +350,7 @@ class Servers:
 
 
 class Disturbance:
-    """What is done to a run while it runs. Called again and again, it sleeps between."""
+    """Disturbs a run while it runs. Called repeatedly, it sleeps between disturbances."""
 
     def __init__(self, case, servers):
         self.case, self.servers, self.done = case, servers, []
@@ -389,7 +389,7 @@ class Disturbance:
             self.end(leader, what)
 
     def program(self, leader):
-        """The program's number: the command's child that is no server. None before it is there."""
+        """The program's process number: the command's child that is not a server. None before it exists."""
         if self.case.name == "blocks":  # starts its server itself, whose process has the program's name at first
             return leader
         for pid in cells.descendants(leader):
@@ -462,7 +462,7 @@ def takes_signals(pid):
 
 
 def make_cgroup(case):
-    """A memory cgroup with less than the run would take, where this user may make one."""
+    """A memory cgroup with less memory than the run would take, if this user may make one."""
     root = Path("/sys/fs/cgroup/memory")
     path = root / f"hanare-torture-{os.getpid()}"
     try:
@@ -477,7 +477,7 @@ def make_cgroup(case):
 
 
 def judge(case, disturbance, outcome):
-    """What is wrong with how a run ended, or None."""
+    """Returns what is wrong with the end of a run, or None."""
     several = case.shared or case.name == "forks" or case.disturbance == "few files"
     if outcome.timed_out and several and case.refuse is not None and outcome.hanare_lines():
         return None  # one process ended by a line, and another waits for its word
@@ -502,7 +502,7 @@ def judge(case, disturbance, outcome):
 
 
 def allowed(case, disturbance, outcome):
-    """Exit codes, other than 0, that are documented for what was done."""
+    """Exit codes, other than 0, that are documented for the disturbances of a run."""
     codes, what = set(), case.disturbance
     text = outcome.stderr + outcome.stdout.decode(errors="replace")
     if disturbance.done and what.startswith("kill server"):
@@ -533,7 +533,7 @@ def allowed(case, disturbance, outcome):
 
 
 def hoarded(text):
-    """Whether a run ended because registered buffers left next to nothing of the local budget."""
+    """Whether a run ended because registered buffers left almost nothing of the local budget."""
     stand = re.search(r"(\d+) of \d+ units local,.* (\d+) pages held by transfers", text)
     if not stand:
         return False
@@ -543,7 +543,7 @@ def hoarded(text):
 
 
 def left_in(folder, disturbance):
-    """Files that a run did not take away. After SIGKILL nobody could."""
+    """Files that a run left behind. After SIGKILL no process could remove them."""
     left = sorted(os.listdir(folder))
     return f"left in TMPDIR: {left}" if left and "SIGKILL" not in str(disturbance.done) else None
 

@@ -1,7 +1,7 @@
-//! The C API: `include/dsm.h` says what each call does.
+//! The C API; `include/dsm.h` documents each call.
 //!
-//! A call that cannot be made ends this rank with one line, and the others with it: what a program would do with an error
-//! of a barrier is nobody's guess.
+//! A call that fails ends this rank with one line, and the other ranks with it. A program could not handle a failed
+//! barrier sensibly.
 #![allow(unsafe_code, reason = "the edge to C")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -149,7 +149,7 @@ fn make(call: &str, event: Event<'_>) -> Outcome {
     live(call).call(event).unwrap_or_else(|misuse| refuse(call, misuse))
 }
 
-/// See `include/dsm.h`. The arguments are left as they are: settings come from the environment.
+/// See `include/dsm.h`. The arguments stay unchanged: settings come from the environment.
 #[unsafe(no_mangle)]
 pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
     if LIVE.get().is_some() {
@@ -158,20 +158,20 @@ pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -
     let job = Job::from_env(|name| std::env::var(name).ok()).unwrap_or_else(|error| die(EXIT_OWN, &error.to_string()));
     end_with_launcher(&job);
     let live = Live::start(job).unwrap_or_else(|error| die(error.code, &error.why));
-    // Set once: the check above is only passed again by a second thread, which the header forbids.
+    // Set once: only a second thread could pass the check above again, which the header forbids.
     let _ = LIVE.set(live);
     0
 }
 
-/// A rank whose launcher was killed ends too.
+/// Makes this rank end when its launcher is killed.
 fn end_with_launcher(job: &Job) {
     let Some(launcher) = job.launcher else { return };
-    // SAFETY: asks for a signal at the parent's end, and who the parent is; touches no memory.
+    // SAFETY: requests a signal at the parent's end, and asks for the parent's number; accesses no memory.
     let parent = unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
         libc::getppid()
     };
-    // A rank behind a wrapper (a shell, a debugger) has another parent, which may well end before it.
+    // A rank behind a wrapper (a shell, a debugger) has another parent, which may end before it.
     if parent != launcher {
         // SAFETY: as above.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
@@ -211,11 +211,11 @@ fn pages_of(bytes: usize) -> u32 {
 }
 
 fn rank_of(number: c_int) -> Rank {
-    // A rank that cannot be is refused by the machine, with the words for it.
+    // The machine refuses a rank that does not exist, with its own message.
     Rank(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// The placement as the machine has it; none when its kind is unknown or a block is no whole page.
+/// The placement for the machine. `None` when its kind is unknown, or a block is not a multiple of a page.
 ///
 /// # Safety
 /// `owners` points to `count` numbers, or is null.
@@ -229,7 +229,7 @@ unsafe fn placement_of(placement: DsmPlacement) -> Option<Placement> {
         3 => Placement::FirstTouch,
         4 | 5 if blocks_fit && !placement.owners.is_null() => {
             let number = |index| {
-                // SAFETY: the caller promises so many numbers.
+                // SAFETY: the caller promises `count` numbers.
                 unsafe { placement.owners.add(index).read() }
             };
             Placement::Owners {
@@ -315,8 +315,8 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
     if count > VALUES_MAX {
         refuse("dsm_reduce", Misuse::BadReduction(count));
     }
-    // Copied before and after the call: they may lie in shared memory, which nobody answers for during a call.
-    // SAFETY: the caller promises so many numbers.
+    // Copied before and after the call: they may lie in shared memory, whose faults are not resolved during a call.
+    // SAFETY: the caller promises `count` numbers.
     let mine: Vec<u64> = (0..count).map(|n| unsafe { values.cast::<u64>().add(n).read_unaligned() }).collect();
     if let Outcome::Reduced { values: all } = make("dsm_reduce", Event::Reduce { reduction, values: &mine }) {
         for (n, value) in all.into_iter().enumerate().take(count) {
@@ -333,6 +333,6 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsm_stats(stats: *mut DsmStats) {
     let counts = DsmStats::of(&live("dsm_stats").counts());
-    // SAFETY: the caller's promise. Written after the engine's lock is free: it may lie in shared memory.
+    // SAFETY: the caller's promise. Written after the engine's lock is released, since it may lie in shared memory.
     unsafe { stats.write(counts) };
 }

@@ -1,7 +1,7 @@
 //! Messages between ranks as frames of the wire, and back. `docs/wire-format.md` draws them.
 //!
-//! The bytes of pages and diffs (*bodies*) stand behind the message's own fields. A frame decodes only when every number
-//! in it is possible, so that nobody makes room for what cannot come.
+//! The bytes of pages and diffs (*bodies*) follow the message's own fields. A frame decodes only when every number in
+//! it is possible, so that no memory is allocated for impossible lengths.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::coherence::{Adopt, Failure, Message, Move, Purpose, Rank, RankSet, Ru
 use crate::diff;
 use crate::limits::{ADOPTS_MAX, FRAME_BYTES_FULL, MOVES_MAX, RUNS_MAX, VALUES_MAX};
 
-/// Why a payload is no message between ranks.
+/// Why a payload is not a message between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("bytes that are no message between ranks")]
 pub struct BadMessage;
 
-/// The bytes of the pages or diffs of one message, one behind the other.
+/// The bytes of the pages or diffs of one message, one after another.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Bodies {
     bytes: Vec<u8>,
@@ -24,13 +24,13 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// None.
+    /// No bodies.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: Vec::new(), ends: Vec::new() }
     }
 
-    /// Adds one: what `fill` appends. Says whether it appended anything; otherwise none is added.
+    /// Adds a body: the bytes that `fill` appends. Returns whether it appended any; otherwise no body is added.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         fill(&mut self.bytes);
         let new = self.bytes.len() > self.ends.last().copied().unwrap_or(0);
@@ -40,30 +40,30 @@ impl Bodies {
         new
     }
 
-    /// Adds one without bytes: a diff whose words its rank has written into the page itself.
+    /// Adds a body without bytes: a diff that its rank has written into the page itself.
     pub fn add_empty(&mut self) {
         self.ends.push(self.bytes.len());
     }
 
-    /// Whether the frame should go now: one more may not fit.
+    /// Whether the frame should be sent now, because one more body may not fit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.ends.len() * 8 >= FRAME_BYTES_FULL
     }
 
-    /// Forgets all, keeping the room.
+    /// Removes all bodies and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    /// How many.
+    /// Number of bodies.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bodies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -75,17 +75,17 @@ impl Bodies {
     }
 }
 
-/// A message as it arrived: its fields, and where in the payload its bodies lie.
+/// A message as it arrived: its fields, and the places of its bodies in the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arrived {
     /// The message.
     pub message: Message,
-    /// One range of the payload for each page or diff. None for a [`Message::PageReply`] of zeroes, and for pages that
-    /// are not carried.
+    /// One range of the payload for each page or diff. There are none for a [`Message::PageReply`] of zeroes, and for
+    /// pages whose bytes do not travel in messages.
     pub bodies: Vec<Range<usize>>,
 }
 
-/// Numbers of the messages on the wire.
+/// The number of the message on the wire.
 fn number(message: &Message) -> u32 {
     match message {
         Message::PageRequest { .. } => 1,
@@ -109,8 +109,8 @@ fn number(message: &Message) -> u32 {
     }
 }
 
-/// Appends the frame of a message to `out`: header and payload. `sequence` counts the frames of one link; with
-/// `checksum` the payload is guarded against damage on the way.
+/// Appends the frame of a message to `out`: header and payload. `sequence` counts the frames of one link. `checksum`
+/// says whether a checksum protects the payload.
 pub fn encode(message: &Message, bodies: &Bodies, sequence: u64, checksum: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -152,7 +152,7 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
             let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
             for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
-                // What its rank has written into the page itself.
+                // A diff that its rank has written into the page itself.
                 let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
                 out.extend_from_slice(body);
@@ -295,7 +295,7 @@ impl Fields<'_> {
         Together::from_wire(self.u8()?).ok_or(BadMessage)
     }
 
-    /// A count of things that take so many bytes each, all of which must be there.
+    /// Reads a count, at most `most`, of entries of `each` bytes, all of which must be present.
     fn count(&mut self, each: usize, most: usize) -> Field<usize> {
         let count = self.u32()? as usize;
         if count <= most && count * each <= self.payload.len() - self.at { Ok(count) } else { Err(BadMessage) }
@@ -330,19 +330,19 @@ impl Fields<'_> {
     }
 }
 
-/// What the ranks of one program agree on about the bytes of pages.
+/// The sizes of pages, on which all ranks of a program agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Bytes of a page.
     pub page: usize,
-    /// Bytes of a page in a message: as many, or 0 where ranks read and write each other's pages themselves.
+    /// Bytes of a page in a message. 0 if ranks read and write each other's pages themselves.
     pub carried: usize,
 }
 
-/// Reads the payload of a frame whose header is in order and whose checksum, where it has one, is right.
+/// Reads the payload of a frame whose header and checksum, if it has one, are correct.
 ///
 /// # Errors
-/// When it is no message between ranks that share pages of this size.
+/// When it is not a message between ranks that share pages of this size.
 pub fn decode(header: &Header, payload: &[u8], sizes: Sizes) -> Result<Arrived, BadMessage> {
     if header.kind != Kind::BetweenRanks || header.payload_bytes() != payload.len() {
         return Err(BadMessage);
@@ -419,7 +419,8 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
             return Err(BadMessage);
         }
         let body = fields.body(bytes)?;
-        // Judged here, so that whoever applies it cannot fail. An empty one stands for words that are in the page already.
+        // Checked here, so that applying the diff cannot fail. An empty diff stands for words that are in the page
+        // already.
         if !body.is_empty() {
             diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
         }

@@ -1,12 +1,13 @@
-//! What a rank wrote: a page against its twin, word by word.
+//! Diffs: the words in which a page differs from its twin.
 //!
-//! A diff names the words that changed and carries their new values, nothing else: several ranks may write different
-//! words of one page, so a whole page is sent only when every word of it changed. Three forms, whichever is shortest
-//! (`docs/wire-format.md` draws them): runs of words, a bit a word and the words, or all words.
+//! A diff names the words that changed and carries their new values, nothing else. Several ranks may write different
+//! words of one page, so a whole page is sent only when every word of it changed. There are three forms, and the
+//! shortest is used (`docs/wire-format.md` draws them): runs of words, one bit per word followed by the words, or all
+//! words.
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_BYTES_MIN, WORD_BYTES};
 
-/// Bytes compared at once: a cache line, a few vector instructions.
+/// Bytes compared at once: a cache line, which takes a few vector instructions.
 const LINE: usize = 64;
 const LINE_WORDS: usize = LINE / WORD_BYTES;
 const MASK_WORDS: usize = PAGE_BYTES_MAX / WORD_BYTES / 64;
@@ -15,12 +16,12 @@ const FORM_RUNS: u32 = 1;
 const FORM_BITS: u32 = 2;
 const FORM_WHOLE: u32 = 3;
 
-/// Bytes of the head of a diff: its form and how many runs or words follow.
+/// Bytes of the head of a diff: its form, and the number of runs or words that follow.
 const HEAD: usize = 4;
-/// Bytes in front of the words of a run: its first word and its length.
+/// Bytes before the words of a run: its first word and its length.
 const RUN_HEAD: usize = 4;
 
-/// The longest diff of a page of so many bytes.
+/// Length in bytes of the longest diff of a page of `page_bytes` bytes.
 #[must_use]
 pub fn bytes_max(page_bytes: usize) -> usize {
     HEAD + page_bytes / WORD_BYTES / 8 + page_bytes
@@ -32,12 +33,12 @@ pub fn page_bytes_is_valid(page_bytes: usize) -> bool {
     (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) && page_bytes.is_power_of_two()
 }
 
-/// Why bytes are not a diff of a page of that size.
+/// Why bytes are not a diff of a page of this size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a diff that does not fit its page")]
 pub struct BadDiff;
 
-/// Finds what differs, and compares as it goes.
+/// Compares pages with their twins and encodes the differences.
 ///
 /// Kept between pages so that a flush allocates nothing.
 #[derive(Debug)]
@@ -53,17 +54,17 @@ impl Default for Differ {
 }
 
 impl Differ {
-    /// One that has compared nothing yet.
+    /// An encoder before its first comparison.
     #[must_use]
     pub fn new() -> Self {
         Self { mask: Box::new([0; MASK_WORDS]) }
     }
 
-    /// Appends the diff that makes `page` of `twin` to `out`; returns how many words changed. Nothing is appended when
-    /// none did.
+    /// Appends the diff that turns `twin` into `page` to `out`. Returns the number of words that changed. Appends
+    /// nothing when none did.
     ///
     /// # Panics
-    /// When the two are not of one size, or that size is not [`page_bytes_is_valid`].
+    /// When the lengths differ, or are not [`page_bytes_is_valid`].
     pub fn encode(&mut self, twin: &[u8], page: &[u8], out: &mut Vec<u8>) -> usize {
         assert!(
             twin.len() == page.len() && page_bytes_is_valid(page.len()),
@@ -90,8 +91,8 @@ impl Differ {
     }
 }
 
-/// Hands each word in which `page` differs from `twin` to `put`, as (byte offset, word); says whether there was one.
-/// Both are of one size, whole lines of 64 bytes.
+/// Calls `put` with each word in which `page` differs from `twin`, as (byte offset, word). Returns whether there was
+/// one. Both have the same length, whole lines of 64 bytes.
 pub fn changed_words(twin: &[u8], page: &[u8], mut put: impl FnMut(usize, [u8; WORD_BYTES])) -> bool {
     let mut any = false;
     let lines = twin.as_chunks::<LINE>().0.iter().zip(page.as_chunks::<LINE>().0);
@@ -119,15 +120,15 @@ fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
         let at = line * LINE_WORDS;
         mask[at / 64] |= line_bits(a, b) << (at % 64);
     }
-    // A page shorter than a line.
+    // For a page shorter than a line.
     let words = twin_rest.chunks_exact(WORD_BYTES).zip(page_rest.chunks_exact(WORD_BYTES));
     for (index, (a, b)) in words.enumerate() {
         mask[0] |= u64::from(a != b) << index;
     }
 }
 
-/// A bit for each word of a line that differs. A fixed number of steps without a branch: the compiler makes them a few
-/// vector instructions.
+/// A bit for each word of a line that differs. A fixed number of steps without a branch, which the compiler turns into
+/// a few vector instructions.
 #[inline]
 fn line_bits(a: &[u8; LINE], b: &[u8; LINE]) -> u64 {
     let (a, b) = (a.as_chunks::<WORD_BYTES>().0, b.as_chunks::<WORD_BYTES>().0);
@@ -138,7 +139,7 @@ fn line_bits(a: &[u8; LINE], b: &[u8; LINE]) -> u64 {
     u64::from(bits)
 }
 
-/// How many bits are set, and how many runs they form.
+/// Number of set bits, and of the runs that they form.
 fn count(mask: &[u64]) -> (usize, usize) {
     let (mut changed, mut runs, mut before) = (0, 0, 0);
     for &bits in mask {
@@ -202,16 +203,16 @@ fn encode_bits(mask: &[u64], page: &[u8], changed: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Hands the pieces of a diff to `put` as (byte offset in the page, bytes), in ascending order.
+/// Calls `put` with each piece of a diff as (byte offset in the page, bytes), in ascending order.
 ///
 /// # Errors
-/// When the bytes are not a diff of a page of that size; nothing was handed over then.
+/// When the bytes are not a diff of a page of this size. Then `put` was not called.
 pub fn walk(diff: &[u8], page_bytes: usize, put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
     check(diff, page_bytes)?;
     walk_checked(diff, page_bytes, put)
 }
 
-/// Whether bytes are a diff of a page of that size.
+/// Whether bytes are a diff of a page of this size.
 ///
 /// # Errors
 /// When they are not.
@@ -226,7 +227,8 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     }
 }
 
-/// As [`walk`], of a diff that passed [`check`]. Of another some pieces may be handed over, each within the page.
+/// Does the same as [`walk`] for a diff that passed [`check`]. For other bytes, `put` may be called with some pieces
+/// first, each within the page.
 ///
 /// # Errors
 /// When the bytes are not a diff of a page of that size.
@@ -244,7 +246,7 @@ pub fn walk_checked(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &
     }
 }
 
-/// Form of a diff, its number of runs or words, and what follows.
+/// Form of a diff, its number of runs or words, and the bytes that follow.
 fn head(diff: &[u8]) -> Result<(u32, usize, &[u8]), BadDiff> {
     let (head, body) = diff.split_first_chunk::<HEAD>().ok_or(BadDiff)?;
     let head = u32::from_le_bytes(*head);
@@ -267,7 +269,7 @@ fn walk_runs(mut body: &[u8], runs: usize, words: usize, mut put: impl FnMut(usi
     if body.is_empty() && runs > 0 { Ok(()) } else { Err(BadDiff) }
 }
 
-/// The bitmap and the words.
+/// Splits the bitmap from the words.
 fn split_bits(body: &[u8], changed: usize, words: usize) -> Result<(&[u8], &[u8]), BadDiff> {
     let (bits, values) = body.split_at_checked(words.div_ceil(8)).ok_or(BadDiff)?;
     let set: usize = blocks(bits).map(|bits| bits.count_ones() as usize).sum();
@@ -288,7 +290,7 @@ fn walk_bits(body: &[u8], changed: usize, words: usize, mut put: impl FnMut(usiz
     Ok(())
 }
 
-/// A bitmap, 64 bits at a time.
+/// The bitmap as blocks of 64 bits.
 fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
     bits.chunks(8).map(|bytes| {
         let mut block = [0; 8];
@@ -297,10 +299,10 @@ fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Writes what a diff says into `page`.
+/// Writes a diff into `page`.
 ///
 /// # Errors
-/// When the bytes are not a diff of a page of that size; the page is then as it was.
+/// When the bytes are not a diff of a page of this size. Then the page is unchanged.
 pub fn apply(diff: &[u8], page: &mut [u8]) -> Result<(), BadDiff> {
     walk(diff, page.len(), |at, bytes| page[at..at + bytes.len()].copy_from_slice(bytes))
 }

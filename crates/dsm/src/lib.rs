@@ -1,13 +1,13 @@
 //! Distributed shared memory: the ranks of one program share a region at one address.
 //!
 //! Release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page transfer method on
-//! software distributed shared memory system", section 2): every page has a *home* and a directory of *sharers*; a
+//! software distributed shared memory system", section 2). Every page has a *home* and a directory of *sharers*. A
 //! writer keeps a *twin* and sends the *diff* home at a memory barrier or a release.
 //!
-//! - [`coherence`] decides: a pure state machine a rank, events in, actions out. It never sees a page's bytes.
-//! - [`diff`] says what a rank wrote: a page against its twin, word by word.
-//! - [`codec`] turns what ranks say to each other into frames (`docs/wire-format.md` draws them).
-//! - [`live`] carries it out in a running program: traps, links, and the thread that answers other ranks.
+//! - [`coherence`] decides: a pure state machine per rank, events in, actions out. It never sees a page's bytes.
+//! - [`diff`] finds the words that a rank wrote: a page against its twin.
+//! - [`codec`] encodes the messages between ranks as frames (`docs/wire-format.md` draws them).
+//! - [`live`] carries out the actions in a running program: traps, links, and the thread that answers other ranks.
 //! - [`capi`] is `include/dsm.h`.
 
 #![deny(unsafe_code)]

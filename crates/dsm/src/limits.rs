@@ -8,38 +8,38 @@ pub const PAGES_MAX: u32 = 1 << 26;
 pub const PAGE_BYTES_MIN: usize = 32;
 /// Largest page, in bytes: a run of a diff counts words in 16 bits.
 pub const PAGE_BYTES_MAX: usize = 64 << 10;
-/// The grain of a diff, in bytes: ranks that write different words of a page between barriers do not disturb each other.
+/// Bytes of a word, the unit of a diff. Ranks that write different words of a page between barriers do not conflict.
 pub const WORD_BYTES: usize = 4;
-/// Longest payload of one frame between ranks, in bytes; what is longer goes in several.
+/// Longest payload of one frame between ranks, in bytes. Longer data goes in several frames.
 pub const FRAME_BYTES_MAX: usize = hanare_wire::limits::BETWEEN_RANKS_MAX;
-/// What a frame is filled up to with pages or diffs, in bytes: the largest entry still fits behind it.
+/// Bytes of pages or diffs in a frame after which it is sent. The largest entry still fits behind them.
 pub const FRAME_BYTES_FULL: usize = 256 << 10;
 /// Most runs of pages in one message.
 pub const RUNS_MAX: usize = 4096;
-/// Most homes moved in one message, and most that one home gives away at one memory barrier.
+/// Most homes moved in one message, and most that one home moves at one memory barrier.
 pub const MOVES_MAX: usize = 4096;
-/// Most pages handed to their new home in one message.
+/// Most pages that change their home to the receiver in one message.
 pub const ADOPTS_MAX: usize = 4096;
-/// Locks have numbers below this.
+/// Number of locks.
 pub const LOCKS_MAX: u32 = 1 << 16;
 /// Most values in one reduction.
 pub const VALUES_MAX: usize = 64;
-/// Pages behind a touched one that are fetched with it, when they too were copies here and were taken away.
+/// Pages after an accessed one that are fetched with it, if they were copies here too and were invalidated.
 pub const FETCH_AHEAD: u32 = 7;
-/// Pages behind a written one that are opened with it, when they were last written between the same two barriers.
+/// Pages after a written one that are opened with it, if they were last written between the same two barriers.
 pub const OPEN_AHEAD: u32 = 7;
-/// Every so often they are not, to see whether they are still written.
+/// One in this many times these pages stay closed, to check whether they are still written.
 pub const LOOK_AGAIN: u32 = 16;
-/// Writes of a home to a page that others read, each told by a trap, before it is written without.
+/// Writes of a home that trap, to a page that others read, before the page is watched.
 pub const WATCH_AFTER: i8 = 2;
-/// So many more when another rank wrote it since.
+/// Additional traps before that, if another rank has written the page since.
 pub const WATCH_LATER: i8 = 8;
-/// Flushes in a row at which a watched page was not written, before traps tell again.
+/// Flushes in a row without a write to a watched page, before its writes trap again.
 pub const WATCH_QUIET: u8 = 8;
-/// Most pages watched at once: each costs a comparison a flush, and memory for a twin.
+/// Most pages watched at once. Each costs one comparison per flush, and memory for a twin.
 pub const WATCHED_MAX: usize = 1024;
-/// Memory barriers in a row that one rank alone must have written a page before its home moves there; one, where nobody is
-/// known to have written it before.
+/// Memory barriers in a row at which one rank alone must have written a page before its home moves there. One is enough
+/// if no rank is known to have written it before.
 pub const MOVE_AFTER: u8 = 2;
 /// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.
 pub const UPDATE_AFTER: u8 = 2;
@@ -49,7 +49,7 @@ pub const PROBE_FIRST: u8 = 8;
 pub const PROBE_LAST: u8 = 64;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
-// The bitmap form of a diff is a page, a bit a word, and its head: no diff is longer.
+// The bitmap form of a diff consists of a page, one bit per word, and a head: no diff is longer.
 const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(WATCH_AFTER > 1 && WATCH_LATER > 0);

@@ -1,4 +1,4 @@
-//! What must be exact: how many pages and messages a program costs.
+//! Exact costs: the numbers of pages and messages that a program needs.
 
 mod common;
 
@@ -7,7 +7,7 @@ use hanare_dsm::coherence::{Config, Event, Outcome, Placement, Protocol, Rank};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive];
 
-/// A cluster whose program does one thing at a time.
+/// A cluster whose program makes one step at a time.
 struct Steps(Cluster);
 
 impl Steps {
@@ -15,13 +15,13 @@ impl Steps {
         Self::of(Cluster::new(ranks, pages, protocol, migrate, 1), pages, placement)
     }
 
-    /// Where readers read what homes offer.
+    /// A cluster whose readers read offered pages themselves.
     fn one_sided(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: true, one_sided: true };
         Self::of(Cluster::with(config, 1), pages, placement)
     }
 
-    /// Either.
+    /// A cluster with or without such reads.
     fn either(one_sided: bool, ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         match one_sided {
             true => Self::one_sided(ranks, pages, protocol, placement),
@@ -29,7 +29,7 @@ impl Steps {
         }
     }
 
-    /// Where all writes are told by traps.
+    /// A cluster in which all writes trap.
     fn without_watch(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false, one_sided: false };
         Self::of(Cluster::with(config, 1), pages, placement)
@@ -60,7 +60,7 @@ impl Steps {
         assert_eq!(finished, self.ranks(), "every rank goes on");
     }
 
-    /// A rank touches a page; a write changes its first word.
+    /// A rank accesses a page; a write changes its first word.
     fn touch(&mut self, rank: usize, page: u32, write: bool) {
         let enough = |access| access == Access::Write || access == Access::Read && !write;
         for _ in 0..3 {
@@ -106,7 +106,7 @@ fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
     }
 }
 
-/// Both grids have their rows at their owners.
+/// Both grids have their rows at the ranks that own them.
 fn by_rows(ranks: u16, rows: u32) -> Placement {
     let owners = (0..2 * ranks).map(|block| Rank(block % ranks)).collect();
     Placement::Owners { pages: rows / u32::from(ranks), whole: false, owners }
@@ -132,7 +132,7 @@ fn laplace_costs_the_edge_rows_of_each_rank_and_nothing_else() {
                 }
             }
             assert_eq!(steps.sum(|c| c.pages_flushed), 0, "whoever writes is home");
-            // Every reader of a page that changed is told once a barrier, by one message of each neighbour.
+            // Every reader of a changed page learns of the change once per barrier, by one message from each neighbour.
             let told = steps.sent("Settle") + steps.sent("Updates");
             assert_eq!(told, edges * (iterations - 1), "{protocol:?}, {ranks} ranks");
         }
@@ -188,7 +188,7 @@ fn a_flush_is_one_message_a_home_however_many_pages() {
     (0..30).for_each(|page| steps.touch(0, page, true));
     steps.together(|| Event::Barrier);
     assert_eq!((steps.sent("Diffs"), steps.sum(|c| c.pages_flushed)), (2, 20));
-    // The only writer has what it wrote: nobody is told anything.
+    // The only writer has what it wrote: no rank gets a message.
     assert_eq!((steps.sent("Settle"), steps.sum(|c| c.pages_invalidated)), (0, 0));
 }
 
@@ -239,7 +239,8 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
             );
         }
     }
-    // Pages 0 and 1: one trap a round, but where it is looked again; page 2, told of meanwhile, one each time.
+    // Pages 0 and 1: one trap per round, except when the guess is checked. Page 2, published in between, traps each
+    // time.
     let faults = steps.sum(|c| c.write_faults);
     assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
     assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
@@ -263,15 +264,15 @@ fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_wr
         let told = u64::from(rounds / 3);
         let came = steps.sum(|c| c.pages_updated + c.pages_fetched);
         assert!((told..=told + 1).contains(&came), "{protocol:?}: {came} times for {told} writes");
-        // Nobody writes it any more: it is protected, and then left to traps.
+        // No rank writes the page any more: it is protected, and then its writes trap.
         (0..20).for_each(|_| steps.together(|| Event::Barrier));
         assert!(steps.0.nodes[0].machine.watched().is_empty(), "{protocol:?}");
         assert_eq!(steps.0.nodes[0].access[0], Access::Read, "{protocol:?}");
     }
 }
 
-/// A reader gets what its home had at the last barrier. Had it got the value of the moment, the home's next comparison would
-/// find the page as it was, and the reader would keep a value that was overwritten.
+/// A reader gets the bytes that its home had at the last barrier. With the current value, the home's next comparison
+/// would find no difference, and the reader would keep a value that was overwritten.
 #[test]
 fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
@@ -293,7 +294,7 @@ fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() 
     }
 }
 
-/// What another rank writes to a watched page is not in its twin: it must not be lost to the readers.
+/// Words that another rank writes to a watched page are not in its twin. Readers must not lose them.
 #[test]
 fn a_watched_page_that_another_rank_writes_is_told_whole() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {

@@ -3,13 +3,14 @@
 use hanare_dsm::diff::{self, Differ};
 use proptest::prelude::*;
 
-/// What `page` has in words that differ from the twin, and `other` elsewhere: the merge a home makes, byte by byte.
+/// The words of `page` that differ from the twin, and otherwise those of `other`: the merge that a home makes, byte by
+/// byte.
 fn merged(twin: &[u8], page: &[u8], other: &[u8]) -> Vec<u8> {
     let word = |index: usize| index / 4 * 4..index / 4 * 4 + 4;
     (0..page.len()).map(|i| if twin[word(i)] != page[word(i)] { page[i] } else { other[i] }).collect()
 }
 
-/// A twin and what became of it: few words, runs, many words, or all of them changed.
+/// A twin and its page after writes: few words, runs, many words, or all of them changed.
 fn written() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let size = prop_oneof![Just(32usize), Just(64), Just(256), Just(4096), Just(16384)];
     (size, any::<u64>(), 0u32..5).prop_map(|(size, seed, kind)| {

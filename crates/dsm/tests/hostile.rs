@@ -1,4 +1,4 @@
-//! Peers that lie: whatever they send, a rank neither panics nor makes room for more than a frame.
+//! Peers that lie: whatever they send, a rank neither panics nor allocates more than a frame.
 
 mod common;
 
@@ -85,11 +85,11 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // A wrong call at this moment is refused, which is all that matters here.
+    // The machine refuses a wrong call at this moment. Nothing else matters here.
     _ = machine.step(event, actions);
 }
 
-/// The bodies a message needs to be encoded.
+/// The bodies that a message needs for its encoding.
 fn bodies(message: &Message) -> Bodies {
     let mut bodies = Bodies::new();
     let mut add =

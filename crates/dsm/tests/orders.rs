@@ -1,4 +1,4 @@
-//! Orders of arrival that chance brings about too seldom: one link is held up while everything else goes on.
+//! Rare orders of arrival: one link is delayed while all others continue.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Access, Cluster, News, WORDS};
 use hanare_dsm::codec::Bodies;
 use hanare_dsm::coherence::{Config, Event, Message, Placement, Protocol, Rank, State};
 
-/// Three ranks, one page whose home is rank 2; rank 0 keeps the locks and counts who has arrived.
+/// Three ranks, and one page whose home is rank 2. Rank 0 grants the locks and counts the arrivals.
 fn three(protocol: Protocol, migrate: bool) -> Cluster {
     laid_out(Cluster::new(3, 1, protocol, migrate, 1))
 }
@@ -17,7 +17,7 @@ fn laid_out(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// All ranks make a call, while the link `held` (one to itself: none) delivers nothing.
+/// All ranks make a call while the link `held` delivers nothing. A link from a rank to itself means none.
 fn together<'a>(cluster: &mut Cluster, call: impl Fn() -> Event<'a>, held: (usize, usize)) {
     let mut heard = Vec::new();
     for rank in 0..3 {
@@ -62,7 +62,7 @@ const NONE: (usize, usize) = (0, 0);
 #[test]
 fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
     let mut cluster = three(Protocol::Invalidate, false);
-    // Another thread of rank 1 asks; the home answers, and the answer lies on the link.
+    // Another thread of rank 1 asks. The home answers, and the answer stays on the link.
     let slow = (2, 1);
     cluster.step(1, Event::Touch { page: 0, write: false }).expect("allocated");
     cluster.deliver_all_but(slow.0, slow.1);
@@ -78,7 +78,7 @@ fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
 fn an_update_for_a_copy_just_given_up_is_passed_over() {
     let mut cluster = three(Protocol::Update, false);
     assert_eq!(read(&mut cluster, 1), 0);
-    // The home does not hear of it before the next barrier is over.
+    // The home does not receive it before the next barrier is over.
     let slow = (1, 2);
     cluster.step(1, Event::Drop { page: 0 }).expect("allowed");
     write(&mut cluster, 0, 1, slow);
@@ -94,7 +94,7 @@ fn a_home_does_not_move_to_a_writer_that_gave_its_copy_up() {
     let mut cluster = three(Protocol::Invalidate, true);
     write(&mut cluster, 1, 1, NONE);
     together(&mut cluster, || Event::Barrier, NONE);
-    // The only writer again, by a lock; then it gives the copy up, and the home hears of it too late.
+    // Rank 1 is the only writer again, by a lock. Then it gives the copy up, and the home learns of that too late.
     let slow = (1, 2);
     call(&mut cluster, 1, Event::Acquire { lock: 5 }, NONE);
     write(&mut cluster, 1, 2, NONE);
@@ -141,8 +141,9 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
     }
 }
 
-/// A page that was asked for with the one before it is waited for by nobody, and its allocation was freed while the request
-/// was on its way: the home, which had forgotten the page, took the request for a mistake and ended the job.
+/// Guards against the end of a job: a page was requested with the one before it, so no thread waited for it. Its
+/// allocation was freed while the request was on its way. The home had forgotten the page and took the request for an
+/// error.
 #[test]
 fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
     let mut cluster = Cluster::new(3, 4, Protocol::Invalidate, false, 1);
@@ -164,7 +165,7 @@ fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
     assert_eq!(heard.iter().filter(|one| matches!(one, News::Finished(_))).count(), 3, "{heard:?}");
 }
 
-/// Such three, where readers read what the home offers; it offers its page, of which nobody has a copy.
+/// Three ranks whose readers read offered pages themselves. The home offers its page, and no rank has a copy.
 fn three_that_read(protocol: Protocol) -> Cluster {
     let config = Config { rank: Rank(0), ranks: 3, pages: 1, protocol, migrate: false, watch: true, one_sided: true };
     let mut cluster = Cluster::with(config, 1);
@@ -176,7 +177,7 @@ fn three_that_read(protocol: Protocol) -> Cluster {
     cluster
 }
 
-/// Rank 1 reads the page, which its home does not hear of; then the home writes it.
+/// Rank 1 reads the page, and its message to the home is delayed. Then the home writes the page.
 fn read_and_written(cluster: &mut Cluster) {
     let reads = cluster.reads;
     cluster.step(1, Event::Touch { page: 0, write: false }).expect("an allocated page");
@@ -187,7 +188,7 @@ fn read_and_written(cluster: &mut Cluster) {
     cluster.nodes[2].word(WORDS - 1)[0] = 2;
 }
 
-/// Otherwise the home would take its page for one that nobody shares, and tell nobody of the write.
+/// Otherwise the home would assume that no rank shares its page, and would not report the write.
 #[test]
 fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     for protocol in [Protocol::Invalidate, Protocol::Adaptive] {
@@ -200,7 +201,7 @@ fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     }
 }
 
-/// Otherwise the home would settle what rank 0 wrote with those it knows.
+/// Otherwise the home would settle rank 0's writes only with the sharers that it knows.
 #[test]
 fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
     for protocol in [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive] {
@@ -211,7 +212,7 @@ fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
         assert_eq!(cluster.nodes[1].word(WORDS - 1)[0], 1, "{protocol:?}: its home goes on without a message");
         (0..2).for_each(|rank| _ = cluster.step(rank, Event::Barrier).expect("a right call"));
         (1..3).for_each(|rank| _ = cluster.deliver_from(rank, 0).expect("it arrives"));
-        // The home goes on and gets the diff before anything of rank 1 has come.
+        // The home continues and gets the diff before anything from rank 1 has arrived.
         (0..2).for_each(|_| _ = cluster.deliver_from(0, 2).expect("on its way"));
         while cluster.deliver().is_some() {}
         assert_eq!(read(&mut cluster, 1), 2, "{protocol:?}");

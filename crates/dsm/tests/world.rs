@@ -1,9 +1,9 @@
 //! Coherence against a model of release consistency: random programs on several ranks, random delays on every link.
 //!
 //! The model knows nothing of pages or homes. It keeps the happens-before order of the program (its locks and memory
-//! barriers, as vector clocks) and of each word all writes; a read may return a write that did not happen after it and
-//! that no other write between the two hides. Where the program has no race that is exactly one value. A failing case
-//! prints its seed and shape; `HANARE_SEED=n` runs that seed alone with every shape drawn.
+//! barriers, as vector clocks) and all writes of each word. A read may return a write that did not happen after it,
+//! unless another write between the two overwrote it. Where the program has no race, that is exactly one value. A
+//! failing case prints its seed and shape; `HANARE_SEED=n` runs that seed alone with every shape drawn.
 
 mod common;
 
@@ -22,7 +22,7 @@ struct Shape {
     watch: bool,
     one_sided: bool,
     placement: Placement,
-    /// Threads of a rank that touch; only the first makes calls.
+    /// Threads of a rank that access pages. Only the first makes calls.
     threads: usize,
     locks: u64,
     racy: bool,
@@ -33,7 +33,7 @@ struct Shape {
     calls: usize,
 }
 
-/// What all ranks call, in this order.
+/// The calls that all ranks make, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collective {
     Barrier,
@@ -199,7 +199,8 @@ impl World {
                 other => assert_eq!(*other, Outcome::NoRoom),
             },
             Calling::Collective(Collective::FreeOldest) => {
-                // Nobody touches these any more, and nobody has got them again: everyone frees before anyone allocates.
+                // No rank accesses these any more, and none has allocated them again: all ranks free before any
+                // allocates.
                 let (first, count) = program.freeing.take().expect("an area was freed");
                 (first * WORDS..(first + count) * WORDS).for_each(|word| _ = self.writes.remove(&word));
             }
@@ -210,14 +211,14 @@ impl World {
         }
     }
 
-    /// One thread of one rank does something.
+    /// One thread of one rank takes a step.
     fn run_thread(&mut self) {
         let rank = self.cluster.random.below(u64::from(self.shape.ranks)) as usize;
         let thread = self.cluster.random.below(self.shape.threads as u64) as usize;
         match self.programs[rank].threads[thread] {
             Thread::Doing { word, write } => self.attempt(rank, thread, word, write),
             Thread::Waiting { word, write } if self.cluster.random.chance(20) => self.fault(rank, thread, word, write),
-            // Everything is called: what is held is given back, and nothing new begins.
+            // All calls were made: held locks are released, and nothing new begins.
             Thread::Ready if self.programs[rank].at == self.collectives.len() => {
                 if thread == 0
                     && let Some(lock) = self.programs[rank].held.pop()
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// Memory is scarce: a page at home leaves, or the twins of some copies.
+    /// Memory is short: a home page is evicted, or the twins of some copies go home early.
     fn have_no_room(&mut self, rank: usize) {
         let pages = u64::from(self.shape.pages);
         let first = self.cluster.random.below(pages);
@@ -253,7 +254,7 @@ impl World {
     fn call(&mut self, rank: usize) {
         let program = &mut self.programs[rank];
         let highest = program.held.last().copied();
-        // In ascending order of the locks, so that no ranks wait for each other.
+        // In ascending order of the locks, so that no two ranks wait for each other.
         let least = highest.map_or(0, |lock| u64::from(lock) + 1);
         if least < self.shape.locks && self.cluster.random.chance(if least == 0 { 600 } else { 300 }) {
             let lock = (least + self.cluster.random.below(self.shape.locks - least)) as u32;
@@ -311,7 +312,7 @@ impl World {
         }
     }
 
-    /// Picks a word that this thread may touch now.
+    /// Picks a word that this thread may access now.
     fn choose(&mut self, rank: usize, thread: usize) {
         let program = &self.programs[rank];
         if program.areas.is_empty() {
@@ -328,7 +329,7 @@ impl World {
         } else if class == 3 && self.shape.racy {
             true
         } else {
-            // A word is written by one rank in an epoch and read by nobody else, or read by all.
+            // In an epoch a word is either written by one rank and read by no other, or read by all.
             let era = program.epoch / self.shape.sticky;
             let writer = mix(self.seed, u64::from(word / 3), era) % u64::from(self.shape.ranks);
             let quiet = mix(self.seed, u64::from(word), program.epoch ^ 0xabcd).is_multiple_of(3);
@@ -360,7 +361,7 @@ impl World {
         self.programs[rank].clock[rank] += 1;
         let clock = self.programs[rank].clock.clone();
         let writes = self.writes.entry(word).or_default();
-        // What a write known to everyone hides can be returned to nobody.
+        // No read may return a value that a write known to all ranks has overwritten.
         let known = |w: &Write| self.programs.iter().all(|program| w.before(&program.clock));
         let hidden: Vec<bool> = writes
             .iter()
@@ -467,7 +468,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                     pages,
                     protocol,
                     migrate,
-                    // What is watched stays in memory.
+                    // Watched pages stay in memory.
                     watch: watch && !scarce,
                     one_sided,
                     placement,

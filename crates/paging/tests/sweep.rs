@@ -1,4 +1,4 @@
-//! How many faults a sweep over small pages takes, with everything carried out at once.
+//! Number of faults of a sweep over base pages, with every action carried out at once.
 
 use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, Geometry, Pager, Space, policy, prefetch};
 
@@ -21,12 +21,14 @@ fn pager() -> Pager {
     Pager::new(&config, policy, prefetcher).expect("a valid configuration")
 }
 
-/// Touches a unit and carries out all that follows; whether it faulted. In a sweep of writes all that leaves was changed.
+/// Accesses a unit and carries out all resulting actions. Returns whether it faulted. In a sweep of writes, every page
+/// that leaves was changed.
 fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bool {
     touch_counting(pager, actions, (unit, write), write, &mut 0)
 }
 
-/// The same, where what leaves was `changed` or was not; counts pages among it that were open for writing by a guess.
+/// The same, where `changed` says whether leaving pages were changed. Counts the leaving pages that were open for
+/// writing by a guess.
 fn touch_counting(
     pager: &mut Pager,
     actions: &mut Actions,
@@ -55,7 +57,7 @@ fn touch_counting(
     faulted
 }
 
-/// Touches all units in order; how many faulted.
+/// Accesses all units in order. Returns the number of faults.
 fn sweep(pager: &mut Pager, actions: &mut Actions, write: bool) -> u32 {
     (0..UNITS).map(|unit| u32::from(touch(pager, actions, unit, write))).sum()
 }
@@ -89,7 +91,7 @@ fn what_is_written_each_time_comes_ahead_open_for_it_and_what_is_only_read_does_
 #[test]
 fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
     let (mut pager, mut actions) = (pager(), Actions::new());
-    // Reads each seventh page, round again until all were read, so that no prefetcher helps; and writes to each, or not.
+    // Reads every seventh page, in rounds until all were read, so that no prefetcher helps. Writes to each, or not.
     let mut pass = |writes: bool, guesses: &mut u32| {
         let mut traps = 0;
         for index in 0..UNITS {
@@ -106,7 +108,7 @@ fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
 
     guesses = 0;
     (0..4).for_each(|_| _ = pass(false, &mut guesses));
-    // The pages that were there already, and those that come until the first of them leave.
+    // The pages that were present already, and those that come until the first of them leave.
     assert!(guesses < UNITS + 600, "{guesses} guesses");
 
     (0..2).for_each(|_| _ = pass(true, &mut guesses));

@@ -1,4 +1,4 @@
-//! Traces survive writing and reading, and bytes that are not what was written are told with their offset.
+//! Traces survive writing and reading. Damaged bytes are reported with their offset.
 
 use std::sync::{Arc, Mutex};
 
@@ -97,7 +97,7 @@ fn a_changed_byte_anywhere_is_found() {
             TraceError::Truncated(offset) | TraceError::Damaged(offset, _) => offset,
             TraceError::Empty => unreachable!("not empty"),
         };
-        // It is told within a chunk of where it lies, or the length that it changed leads beyond the end.
+        // The report comes within a chunk of the damage, unless the changed length leads beyond the end.
         assert!(told.abs_diff(at) <= (16 << 10) + 8 || told == bytes.len(), "byte {at}: {error}");
     }
     assert_eq!(read(b"ELF and so on"), Err(TraceError::Foreign));
@@ -106,7 +106,7 @@ fn a_changed_byte_anywhere_is_found() {
     assert_eq!(read(&newer), Err(TraceError::Version(9)));
 }
 
-/// Takes so many bytes.
+/// Takes this many bytes.
 struct Room(Arc<Mutex<Vec<u8>>>, usize);
 
 impl Sink for Room {
@@ -137,7 +137,7 @@ fn frame(stream: &[u8], bytes_max: u64) -> Vec<u8> {
     bytes
 }
 
-/// Drives a recorded policy and tells what must stand in its trace.
+/// Drives a recorded policy and returns the records that its trace must contain.
 fn drive(recorder: &mut Recorder, rounds: u32) -> Vec<Record> {
     let mut wanted = Vec::new();
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! From the pager's own counts to the shared counters of a run.
+//! Adds the pager's own counts to the shared counters of a run.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,19 +7,19 @@ use hanare_paging::{self as paging, Pager};
 use crate::counters::{Counters, add, raise};
 use crate::tree::Seat;
 
-/// What has been published so far, so that several processes can add to the same counters.
+/// The counts published so far, so that several processes can add to the same counters.
 pub(crate) struct Accounts {
     counters: &'static Counters,
     published: paging::Counters,
     unit_bytes: u64,
     overhead_bytes: u64,
-    /// Where the process' local memory is told, and its budget if that is its own.
+    /// The budget share in which the process reports its local memory, and its budget if that is its own.
     seat: Option<Seat>,
-    /// That budget as it was told, in bytes.
+    /// The budget last reported, in bytes.
     told: u64,
 }
 
-/// Counts one fault: time waited for a page, or for one that was there to be opened.
+/// Counts one fault and its time: the wait for a page, or for a present page to be opened.
 pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
     add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
     counters.fault_took(ns);
@@ -37,7 +37,7 @@ impl Accounts {
         }
     }
 
-    /// For a pager that others have counted up to now.
+    /// For a pager whose counts so far were published elsewhere.
     pub(crate) fn from_now_on(
         counters: &'static Counters,
         unit_bytes: usize,
@@ -47,7 +47,7 @@ impl Accounts {
         Self { published: *pager.counters(), ..Self::new(counters, unit_bytes, overhead_bytes) }
     }
 
-    /// Tells the process' local memory there from now on.
+    /// Reports the process' local memory in this budget share from now on.
     pub(crate) fn sit(&mut self, seat: Seat, pager: &Pager) {
         (self.seat, self.told) = (Some(seat), 0);
         self.stepped(pager);
@@ -62,12 +62,12 @@ impl Accounts {
         u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// After each step: what changes all the time.
+    /// Publishes after each step the figures that change all the time.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
-            // What is still in use is given up when it has been evicted.
+            // Memory that is still in use counts until it has been evicted.
             let budget = self.budget_bytes(pager).max(local.min(self.told));
             if budget != self.told {
                 self.told = budget;
@@ -81,7 +81,7 @@ impl Accounts {
         u64::from(pager.budget_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Adds what the pager counted since the last time.
+    /// Publishes the pager's counts since the last call.
     pub(crate) fn publish(&mut self, pager: &Pager) {
         let (now, old, to) = (*pager.counters(), self.published, self.counters);
         let unit = self.unit_bytes;
@@ -111,18 +111,18 @@ impl Accounts {
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
             (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
             (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
-            // Told whenever it changes.
+            // Reported whenever it changes.
             (Some(_), None) => {}
         }
         let mut words = Words { text: [0; 1023], len: 0 };
-        // What does not fit is left out.
+        // Text that does not fit is left out.
         let _ = pager.describe(&mut words);
         to.choices.set(std::str::from_utf8(&words.text[..words.len]).unwrap_or_default());
         self.published = now;
     }
 }
 
-/// Text written without allocating, cut where the room ends.
+/// Text written without allocating, cut at the end of the buffer.
 struct Words {
     text: [u8; 1023],
     len: usize,

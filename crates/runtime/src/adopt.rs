@@ -1,7 +1,7 @@
-//! Making memory of the program's far where it stands: static arrays, which no call allocates.
+//! Makes existing memory of the program far, at its address: static arrays, which no call allocates.
 //!
-//! The pages are moved aside whole, a window of far memory takes their place, and what they held is written to it as the
-//! program would write it, so that the budget holds from the start.
+//! The pages are moved aside whole, and an alias mapping of far memory replaces them. Then their contents are written
+//! to it as the program would write them, so that the budget holds from the start.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
@@ -14,48 +14,48 @@ use crate::view::ViewError;
 use crate::windows::{MARK, WINDOWS_MAX};
 use crate::{gate, places};
 
-/// How often [`adopt`] works in a process.
+/// Most successful calls of [`adopt`] in a process.
 pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
-/// Why memory cannot be made far where it stands.
+/// Why memory at a given address cannot be made far.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
     /// Far memory is not running, or has no room.
     #[error("no room in far memory for static arrays of {0} bytes; raise HANARE_RESERVE or set HANARE_STATIC=off")]
     Room(usize),
-    /// No place to put the pages aside.
+    /// There is no space to move the pages aside.
     #[error("cannot put static arrays aside: {0}; set HANARE_STATIC=off")]
     Aside(#[from] MapError),
-    /// The window could not be set up.
+    /// The alias mapping could not be set up.
     #[error(transparent)]
     View(#[from] ViewError),
 }
 
-/// One mapping of the program's, or a part of it.
+/// A mapping of the program, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First byte, page-aligned.
     pub addr: usize,
     /// Bytes, whole pages.
     pub len: usize,
-    /// Pages that were never touched hold a file's bytes; else they are zeroes.
+    /// Whether pages that were never accessed hold a file's bytes. Otherwise they are zeroes.
     pub file: bool,
 }
 
-/// Makes memory far where it stands, with what it holds. The pieces are in address order without gaps.
+/// Makes memory far at its address and keeps its contents. The pieces are in address order without gaps.
 ///
 /// # Errors
-/// See [`AdoptError`]. After [`AdoptError::View`] what the memory held is lost, and the program must not run.
+/// See [`AdoptError`]. After [`AdoptError::View`] the contents are lost, and the program must not run.
 ///
 /// # Safety
-/// The caller owns the pieces, each (part of) one private mapping of the program's, readable and writable. No other thread
-/// accesses them meanwhile, neither does anything that a fault of this thread is resolved with, and the trap signal is not
+/// The caller owns the pieces, each (part of) one private mapping of the program, readable and writable. Nothing else
+/// accesses them meanwhile: no other thread, and no code that resolves a fault of this thread. The trap signal is not
 /// blocked.
 pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
     let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
-    // Offset and address are alike up to the largest page, so that such pages can be moved whole.
+    // Offset and address are congruent modulo the largest page, so that such pages can be moved whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();
@@ -82,20 +82,21 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     Ok(())
 }
 
-/// Pieces moved out of the way, in address order without gaps.
+/// Pieces that were moved aside, in address order without gaps.
 struct Aside {
     pieces: Vec<(Piece, Mapping)>,
 }
 
 impl Aside {
-    /// Moves the pieces away. On an error all of them are where they were.
+    /// Moves the pieces aside. On an error all of them are in their old place.
     ///
     /// # Safety
-    /// The caller owns the pieces, each (part of) one private mapping, and nobody touches them until they are back or
+    /// The caller owns the pieces, each (part of) one private mapping, and nothing accesses them until they are back or
     /// replaced.
     unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
         let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
-        // All places first, and each piece's own claimed as soon as it is empty: the kernel gives out what is free.
+        // First reserves a place for each piece, and claims each piece's range as soon as it is empty: the kernel gives
+        // out free ranges.
         let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
         for (&piece, place) in pieces.iter().zip(places?) {
             // SAFETY: the caller owns the piece, and the place is ours.
@@ -112,7 +113,7 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Moves everything back to where it was.
+    /// Moves everything back to its old place.
     fn put_back(self) {
         for (piece, place) in self.pieces {
             let from = place.leak();
@@ -122,17 +123,18 @@ impl Aside {
         }
     }
 
-    /// Writes what the pieces held to the window that has taken their place, and gives up the pieces.
+    /// Writes the contents of the pieces to the alias mapping that replaced them, and unmaps the pieces.
     fn refill(self) {
         for (piece, place) in self.pieces {
             let mut held = vec![true; piece.len / OS_PAGE];
             if !piece.file && Pagemap::open().and_then(|map| map.held(place.addr(), &mut held)).is_err() {
-                // Every page is looked at: slower, and the same in the end.
+                // Copies every page: slower, with the same result.
                 held.fill(true);
             }
             for (index, _) in held.iter().enumerate().filter(|(_, held)| **held) {
                 let (from, to) = (place.addr() + index * OS_PAGE, piece.addr + index * OS_PAGE);
-                // SAFETY: both are mapped whole pages, the one put aside and the one in the window, apart from each other.
+                // SAFETY: both are mapped whole pages, one moved aside and one in the alias mapping, and do not
+                // overlap.
                 unsafe { copy::copy(from as *const u8, to as *mut u8, OS_PAGE) };
             }
         }

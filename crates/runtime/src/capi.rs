@@ -1,10 +1,10 @@
 //! The C API of `include/dlmm.h`: the DLM papers' calls, so that their programs compile unchanged, and two of ours.
 //!
-//! The C edge of the runtime: pointers come in and go out here, and what they mean is decided by `far` (whole pages),
-//! `heap` (blocks) and `options` (the command line). Every block is far, whatever its size: `HANARE_FAR`
-//! is for programs that never asked for far memory.
+//! The C edge of the runtime: it only converts pointers. `far` (whole pages), `heap` (blocks) and `options` (the
+//! command line) define their meaning. Every block is far, whatever its size: `HANARE_FAR` is for programs that never
+//! asked for far memory.
 //!
-//! Under `hanare run` the preload library carries these very functions and its engine already runs: `dlm_startup` then
+//! Under `hanare run` the preload library provides these same functions and its engine already runs. Then `dlm_startup`
 //! only takes its options out of the arguments.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
@@ -32,10 +32,10 @@ const ADVICE_WILL_NEED: c_int = 1;
 /// `DLM_DISCARD` of the header.
 const ADVICE_DISCARD: c_int = 2;
 
-/// Whether `dlm_startup` started the engine, so that `dlm_shutdown` is to end it.
+/// Whether `dlm_startup` started the engine, so that `dlm_shutdown` must end it.
 static STARTED_HERE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a call before the start was told of.
+/// Whether a message about a call before the start was printed.
 static TOLD_TOO_EARLY: AtomicBool = AtomicBool::new(false);
 
 fn fail(error: c_int) {
@@ -49,8 +49,8 @@ fn refuse(error: &dyn Display) -> ! {
     unsafe { libc::_exit(125) }
 }
 
-/// Starts far memory and takes Hanare's options out of the arguments. Ends the process with 125 and one line on standard
-/// error when that cannot be done. Returns 0.
+/// Starts far memory and takes Hanare's options out of the arguments. On a failure, ends the process with 125 and one
+/// line on standard error. Returns 0.
 ///
 /// # Safety
 /// `argc` and `argv` are null or `main`'s, with `*argc` strings in `*argv` and a null after them.
@@ -81,7 +81,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
         fits::check(WHAT, bytes, &memory).map_err(boxed)?;
         fits::warning(WHAT, bytes, &memory).inspect(|line| fatal::say(format_args!("{line}")));
     }
-    // Open until the engine has counters of its own from it.
+    // Kept open until the engine has mapped its counters from it.
     let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {
         let (fd, _) = Stats::create().map_err(boxed)?;
@@ -123,7 +123,7 @@ unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<
     if argc.is_null() || argv.is_null() {
         return Ok(Options::default());
     }
-    // SAFETY: the caller's promise: `count` strings that live as long as the process.
+    // SAFETY: the caller's promise: `argv` has `count` strings, which live until the process ends.
     let pointers: Vec<*mut c_char> = unsafe {
         let count = usize::try_from(*argc).unwrap_or(0);
         (0..count).map(|at| *(*argv).add(at)).collect()
@@ -136,7 +136,7 @@ unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<
     let words: Vec<OsString> = pointers.iter().map(text).collect();
     let (options, kept) = Options::take(&words)?;
     if kept.len() < words.len() {
-        // SAFETY: the array had room for more words than are written back, and a null behind them.
+        // SAFETY: the array had room for more words than are written back, and for a null behind them.
         unsafe {
             for (to, &from) in kept.iter().enumerate() {
                 *(*argv).add(to) = pointers[from];
@@ -148,8 +148,8 @@ unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<
     Ok(options)
 }
 
-/// Ends far memory. All of it is gone afterwards. Under `hanare run` the program's other memory is far too, so nothing
-/// ends there but with the program.
+/// Ends far memory and drops all of it. Under `hanare run` the program's other memory is far too, so far memory ends
+/// only with the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_shutdown() {
     if STARTED_HERE.swap(false, Ordering::Relaxed) && far::active() {
@@ -157,28 +157,29 @@ pub extern "C" fn dlm_shutdown() {
     }
 }
 
-/// `size` bytes of far memory, aligned as malloc's; null with errno when there is none.
+/// Allocates `size` bytes of far memory, aligned as malloc's. Returns null with errno when there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_alloc(size: usize) -> *mut c_void {
     if ready("dlm_alloc()") { heap::alloc(size, 1, false).cast() } else { null_mut() }
 }
 
-/// `count * size` zeroed bytes of far memory.
+/// Allocates `count * size` zeroed bytes of far memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_calloc(count: usize, size: usize) -> *mut c_void {
     if !ready("dlm_calloc()") {
         return null_mut();
     }
-    // A product that overflows is a size that no heap has.
+    // An overflowing product saturates to a size that no heap has.
     heap::alloc(count.saturating_mul(size), 1, true).cast()
 }
 
-/// Whether blocks can be had. If not, errno tells so, and a call that came too early is told once.
+/// Whether blocks can be allocated. If not, sets errno, and prints one message about a call that came too early.
 fn ready(call: &'static str) -> bool {
     far::active() || is_too_early(call)
 }
 
-/// Says that a call came too early; false. Apart from [`ready`], so that calls in time need no room for the message.
+/// Prints that a call came too early. Returns false. Apart from [`ready`], so that other calls need no stack space for
+/// the message.
 #[cold]
 #[inline(never)]
 fn is_too_early(call: &'static str) -> bool {
@@ -189,13 +190,13 @@ fn is_too_early(call: &'static str) -> bool {
     false
 }
 
-/// Gives a block back; nothing of it is fetched. Null is nothing.
+/// Frees a block; nothing of it is fetched. Null is ignored.
 ///
 /// # Safety
-/// `block` is null or a live block of these calls that nobody uses afterwards.
+/// `block` is null or a live block of these calls that nothing uses afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
-    // A child kept apart from far memory has nothing to give back to; before the start no pointer is valid.
+    // A child without its parent's far memory has nothing to free; before the start no pointer is valid.
     if block.is_null() || (!far::active() && far::is_started()) {
         return;
     }
@@ -205,11 +206,11 @@ pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
     }
 }
 
-/// Changes a block's size, moving it when it must; its bytes up to the smaller size stay. Null with errno, and the block
-/// as it was, when there is no room. As realloc, null allocates and size 0 frees.
+/// Changes a block's size, and moves it if necessary; its bytes up to the smaller size stay. Returns null with errno,
+/// and leaves the block as it was, when there is no room. As in realloc, null allocates and size 0 frees.
 ///
 /// # Safety
-/// `block` is null or a live block of these calls that nobody else uses during the call.
+/// `block` is null or a live block of these calls that nothing else uses during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
@@ -230,7 +231,7 @@ pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_
     }
 }
 
-/// Says what the program will do with `[addr, addr + len)`. 0, or -1 with errno.
+/// Advises how the program will use `[addr, addr + len)`. Returns 0, or -1 with errno.
 ///
 /// # Safety
 /// With `DLM_DISCARD` the program gives up the contents of the range, which lies in one of its blocks.
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
             far::will_need(from, end.next_multiple_of(PAGE) - from);
         }
         ADVICE_DISCARD => {
-            // Only pages that lie inside entirely: what shares a page with the range keeps its bytes.
+            // Only whole pages inside the range: other data on its edge pages keeps its bytes.
             let (from, to) = (start.next_multiple_of(PAGE), end & !(PAGE - 1));
             if from < to {
                 // SAFETY: the caller gives up the contents.
@@ -269,7 +270,7 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DlmStats {
-    /// Bytes the budget allows locally.
+    /// Local bytes that the budget allows.
     pub local_bytes_budget: u64,
     /// Bytes local now.
     pub local_bytes: u64,
@@ -279,7 +280,7 @@ pub struct DlmStats {
     pub far_bytes: u64,
     /// Most bytes ever allocated far.
     pub far_bytes_peak: u64,
-    /// Touches that had to be answered, of every kind.
+    /// Accesses that trapped, of every kind.
     pub faults: u64,
     /// Pages fetched from memory servers.
     pub pages_in: u64,
@@ -289,9 +290,9 @@ pub struct DlmStats {
     pub pages_out: u64,
     /// Bytes written back to memory servers.
     pub bytes_out: u64,
-    /// Pages fetched ahead of need.
+    /// Pages prefetched.
     pub prefetch_pages: u64,
-    /// Of those, pages that were then used.
+    /// Prefetched pages that were then used.
     pub prefetch_used: u64,
     /// Nanoseconds the program's threads waited for pages.
     pub swap_ns: u64,
@@ -322,7 +323,7 @@ impl From<&counters::Snapshot> for DlmStats {
     }
 }
 
-/// Copies the counters of this run. 0, or -1 with errno before `dlm_startup`.
+/// Copies the counters of this run. Returns 0, or -1 with errno before `dlm_startup`.
 ///
 /// # Safety
 /// `out` is a valid place for a `struct dlm_stats`.

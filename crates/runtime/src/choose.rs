@@ -1,6 +1,6 @@
-//! Which trap mode a run uses, from what the machine allows and what the user asked for.
+//! Chooses the trap mode of a run from what the machine allows and what the user asked for.
 //!
-//! A pure function of plain data, so that `hanare doctor` names the very mode the engine will choose.
+//! A pure function of plain data, so that `hanare doctor` names the very mode that the engine will choose.
 
 use hanare_sys::features::Features;
 use hanare_sys::uffd::UffdAccess;
@@ -8,17 +8,17 @@ use thiserror::Error;
 
 use hanare_settings::Mode;
 
-/// Why the mode asked for cannot be had.
+/// Why the requested mode does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("trap mode {mode} does not work here: {reason}; use --mode auto, and see 'hanare doctor' for how to get it")]
 pub struct ChooseError {
-    /// The mode asked for.
+    /// The requested mode.
     pub mode: Mode,
-    /// What it lacks.
+    /// What the machine lacks for it.
     pub reason: &'static str,
 }
 
-/// What keeps a mode from working here; `None` when it works. `Auto` always works: the last resort needs nothing.
+/// Why a mode does not work here. `None` when it works. `Auto` always works: the last resort needs nothing.
 #[must_use]
 pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
     match mode {
@@ -35,17 +35,17 @@ pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
     }
 }
 
-/// Whether system calls on far pages (read, write, futex) work in `mode`: only where the kernel's own touches trap.
+/// Whether system calls on far pages (read, write, futex) work in `mode`: only where the kernel's own accesses trap.
 #[must_use]
 pub fn system_calls_work(mode: Mode, features: &Features) -> bool {
     mode == Mode::Thread && matches!(features.access, UffdAccess::Syscall | UffdAccess::Device)
 }
 
-/// The mode to use: the one asked for if it works here. `Auto` takes *thread* where system calls work in it, since a
-/// program may make any; else the fastest that works.
+/// The mode to use: the requested one if it works here. `Auto` uses *thread* where system calls work in it, since a
+/// program may make any, and otherwise the fastest mode that works.
 ///
 /// # Errors
-/// The mode asked for does not work here.
+/// The requested mode does not work here.
 pub fn choose(asked: Mode, features: &Features) -> Result<Mode, ChooseError> {
     if asked != Mode::Auto {
         return match obstacle(asked, features) {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use hanare_sys::features::Disabled;
 
-    /// A machine that allows nothing, with what `change` adds.
+    /// A machine that allows only what `change` adds.
     fn machine(change: impl FnOnce(&mut Features)) -> Features {
         let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
         let mut features = Features::probe(&nothing);

@@ -1,16 +1,16 @@
-//! The counters of a run. This room counts; it knows neither where the numbers come from nor how they are shown.
+//! The counters of a run. This module only counts; other modules supply the numbers and show them.
 //!
-//! Adding is one relaxed atomic instruction, so it may be done anywhere, also in a signal handler.
+//! Adding is one relaxed atomic instruction, so it is safe anywhere, also in a signal handler.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::polling::FaultRate;
 
-/// First word of the counters: who they are and, in the last byte, the version of their layout.
+/// First word of the counters: identifies them and, in the last byte, the version of their layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
-/// Bytes of what policies say of their choices.
+/// Bytes for the reasons of policies' choices.
 const CHOICES_LEN: usize = 1024;
 /// Bytes of a name.
 const NAME_LEN: usize = 64;
@@ -20,7 +20,7 @@ const NAME_LEN: usize = 64;
 pub struct Text<const LEN: usize>([AtomicU8; LEN]);
 
 impl<const LEN: usize> Text<LEN> {
-    /// Stores `text`, cut to one byte less than there is room for.
+    /// Stores `text`, cut to one byte less than the space.
     pub fn set(&self, text: &str) {
         let mut bytes = text.bytes().take(LEN - 1);
         for slot in &self.0 {
@@ -51,7 +51,7 @@ macro_rules! counters {
             pub prefetch: Text<NAME_LEN>,
             /// Choices that the engine, the policy and the prefetcher made by themselves, with the reasons.
             pub choices: Text<CHOICES_LEN>,
-            /// How close together small faults come.
+            /// The rate of faults on base pages.
             pub fault_rate: FaultRate,
         }
 
@@ -70,7 +70,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Copies the counters. Each is exact; together they are of almost one instant.
+            /// Copies the counters. Each is exact; together they are from almost one instant.
             #[must_use]
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot {
@@ -98,15 +98,15 @@ counters! {
     faults_first_write,
     /// First accesses, answered with zeroes.
     faults_zero,
-    /// Faults answered with a staged page.
+    /// Faults resolved from a staged page (minor faults).
     faults_rescued,
-    /// Faults on a page that was already on its way.
+    /// Faults on a page that was already in transit.
     faults_waited,
-    /// Touches that set a pseudo reference bit: the page was there, out of sight.
+    /// Accesses that set a pseudo reference bit: the page was present but unmapped for reference sampling.
     faults_hidden,
-    /// Pages taken out of sight to clear their pseudo reference bits.
+    /// Pages unmapped to clear their pseudo reference bits.
     pages_hidden,
-    /// Times a page could not leave because a transfer held it (direct I/O, io_uring, a device).
+    /// Times that a page could not leave because a transfer held it (direct I/O, io_uring, a device).
     pages_held_back,
     /// Pages fetched.
     pages_in,
@@ -120,19 +120,19 @@ counters! {
     pages_dropped_clean,
     /// Pages freed by the program.
     pages_discarded,
-    /// Pages fetched ahead of need.
+    /// Pages prefetched.
     prefetch_pages,
-    /// Bytes fetched ahead of need.
+    /// Bytes prefetched.
     prefetch_bytes,
-    /// Pages fetched ahead and then touched.
+    /// Prefetched pages that were then accessed.
     prefetch_used,
-    /// Pages fetched ahead and evicted untouched.
+    /// Prefetched pages that were evicted without an access.
     prefetch_wasted,
-    /// Time threads of the program waited for pages.
+    /// Time that threads of the program waited for pages.
     swap_ns,
-    /// Time threads of the program waited for pages to be opened: for a first write, or for setting a reference bit.
+    /// Time that threads of the program waited for pages to be opened: for a first write, or to set a reference bit.
     set_bit_ns,
-    /// Time spent taking pages out of sight, beside the program.
+    /// Time spent unmapping pages for reference sampling, beside the program.
     clear_bit_ns,
     /// Time spent choosing and evicting pages.
     evict_ns,
@@ -148,23 +148,23 @@ counters! {
     far_bytes,
     /// Most far bytes there ever were.
     far_bytes_peak,
-    /// Pages of the small size now in use where the size is chosen automatically.
+    /// Base pages now in use where the size is chosen automatically.
     pages_small,
-    /// Pages of the large size now in use where the size is chosen automatically.
+    /// Huge pages now in use where the size is chosen automatically.
     pages_large,
-    /// Changes from small to large pages.
+    /// Changes from base pages to huge pages.
     promotions,
-    /// Changes from large to small pages.
+    /// Changes from huge pages to base pages.
     demotions,
     /// Processes that had far memory of their own.
     processes,
-    /// Children that were forked with far pages away, and share them with their parents.
+    /// Children that were forked with evicted far pages, and share them with their parents.
     forks,
     /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
     mode,
     /// Page size in bytes; 0 for automatic.
     page_size,
-    /// Local bytes that the heap's and the pager's own data took at the end; 0 when there was little far memory.
+    /// Local bytes of the heap's and the pager's own data at the end. 0 when there was little far memory.
     near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
@@ -179,7 +179,7 @@ pub fn add(counter: &AtomicU64, amount: u64) {
 /// Raises a counter to `value` if it is lower.
 #[inline]
 pub fn raise(counter: &AtomicU64, value: u64) {
-    // The plain read spares the cache line in the common case that the peak stands.
+    // The plain read avoids a write to the cache line in the common case that the peak stays.
     if counter.load(Relaxed) < value {
         counter.fetch_max(value, Relaxed);
     }
@@ -193,7 +193,7 @@ impl Counters {
     }
 }
 
-/// The histogram bucket of a latency: four a power of two, each at most a quarter wide; the last holds 8.6 s and more.
+/// The histogram bucket of a latency. Each power of two has four; the last bucket holds 8.6 s and more.
 #[inline]
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
@@ -205,7 +205,7 @@ pub fn bucket_of(ns: u64) -> usize {
     ((power as usize - 1) * 4 + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The smallest latency in a bucket, in nanoseconds; that of `BUCKETS` ends the last one.
+/// The smallest latency in a bucket, in nanoseconds. With `BUCKETS` as the bucket, the end of the last one.
 #[must_use]
 pub fn bucket_floor_ns(bucket: usize) -> u64 {
     if bucket < 4 {
@@ -215,18 +215,18 @@ pub fn bucket_floor_ns(bucket: usize) -> u64 {
 }
 
 impl Snapshot {
-    /// Faults whose latency was taken.
+    /// Faults whose latency was measured.
     #[must_use]
     pub fn faults_timed(&self) -> u64 {
         self.fault_hist.iter().sum()
     }
 
-    /// The latency that a share `p` (0 to 1) of all faults did not exceed, in nanoseconds, evened out within its
-    /// bucket; 0 when there was no fault.
+    /// The latency in nanoseconds that a share `p` (0 to 1) of all faults did not exceed, interpolated within its
+    /// bucket. 0 when there was no fault.
     #[must_use]
     pub fn percentile(&self, p: f64) -> u64 {
         let total = self.faults_timed();
-        // Casts of floats saturate, so any p is safe.
+        // Float casts saturate, so any `p` is safe.
         let rank = ((p * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut below = 0;
         for (bucket, count) in self.fault_hist.iter().copied().enumerate() {
@@ -240,7 +240,7 @@ impl Snapshot {
         0
     }
 
-    /// The upper edge of the highest bucket that holds a fault, in nanoseconds; 0 when there was no fault.
+    /// The upper edge of the highest bucket with a fault, in nanoseconds. 0 when there was no fault.
     #[must_use]
     pub fn slowest_ns(&self) -> u64 {
         self.fault_hist.iter().rposition(|count| *count > 0).map_or(0, |bucket| bucket_floor_ns(bucket + 1))

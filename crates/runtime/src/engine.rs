@@ -1,10 +1,11 @@
-//! The engine: drives the pure pager on a live program. It takes events to the pager, carries out what the pager
-//! answers through the view and the store, and tells the pager how that ended. It decides nothing about pages.
+//! The engine: drives the pure pager on a live program. It submits events to the pager, carries out the pager's actions
+//! through the view and the store, and submits their results. It decides nothing about pages.
 //!
-//! Any thread may bring an event: the faulting thread itself (sigbus and sigsegv mode), the handler thread (thread
-//! mode), a writer with an acknowledgement. The pager is locked only while it decides; actions are carried out outside,
-//! which is sound because a page in transit belongs to whoever carries out its action. Nothing here allocates after
-//! construction, and no lock is one the program could hold; callers outside handlers block signals first.
+//! Any thread may submit an event: the faulting thread itself (sigbus and sigsegv mode), the handler thread (thread
+//! mode), a writer with an acknowledgement. The pager is locked only while it decides. Actions are carried out without
+//! the lock; this is sound because a page in transit belongs to the thread that carries out its action. Nothing here
+//! allocates after construction, and no lock is one the program could hold. Callers outside handlers block signals
+//! first.
 
 mod bring;
 mod fork;
@@ -31,29 +32,30 @@ use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
 
-/// Threads that can be in the engine at once without waiting for each other's work space.
+/// Threads that can be in the engine at once without waiting for another thread's work space.
 pub(crate) const WORKS: usize = 32;
 const WAIT_QUEUES: usize = 256;
-/// Rounds of hiding in a row, each of [`limits::HIDES_MAX`] pages.
+/// Most ticks of one upkeep. Each unmaps at most [`limits::HIDES_MAX`] pages for reference sampling.
 const TICKS_MAX: u32 = 1 << 16;
-/// Rounds of polling, some 5 us each, before a waiting thread goes to sleep.
+/// Rounds of polling, about 5 us each, before a waiting thread sleeps.
 const SPINS: u32 = 60;
-/// Rounds after which a wait is told to the watchdog.
+/// Rounds after which the watchdog learns of a wait.
 const ROUNDS_UNWATCHED: u32 = 200;
-/// Time beyond a server's silence after which waiting without progress is a hang, in milliseconds.
+/// Milliseconds without progress, beyond a server's allowed silence, after which a wait counts as a hang.
 const HANG_MARGIN_MS: u64 = 2_000;
 
-/// An engine over a view and a store: those of a live process, or a test's.
+/// An engine over a view and a store, either of a live process or of a test.
 pub(crate) struct Engine<V = LiveView, S = Kind> {
     view: V,
     store: S,
     core: LockCell<Core>,
-    /// Handlers of signals run on these, for the program's alternate stacks may be too small, and so do threads whose own
+    /// Stacks for signal handlers, because the program's alternate stacks may be too small, and for threads whose own
     /// stack is far.
     stacks: Stacks,
     traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
-    /// The threads that wait in their handlers for a page of a block. The count grows when one arrives.
+    /// Wait queues of the threads that wait in their handlers for a page of a block. A queue's count grows when a page
+    /// arrives.
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
@@ -64,21 +66,21 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     pub(crate) counters: &'static Counters,
 }
 
-/// What is locked while the pager decides.
+/// The state under the pager's lock.
 struct Core {
     pager: Pager,
     actions: Actions,
     accounts: Accounts,
 }
 
-/// One thread's work: actions to carry out, the last one first.
+/// One thread's work: the actions to carry out, in reverse order.
 struct Work {
     todo: Vec<Todo>,
     leaving: Vec<Todo>,
     bounce: usize,
-    /// First of its own places for pages that are moved aside.
+    /// The thread's first place for pages that are moved aside.
     places: usize,
-    /// The last fault's page was there and only had to be opened for writing.
+    /// Whether the last fault's page was present and only had to be opened for writing.
     opened: bool,
 }
 
@@ -89,7 +91,7 @@ struct Todo {
     units: u32,
 }
 
-/// What an engine is made of.
+/// The parts from which an engine is made.
 pub(crate) struct Parts<V, S> {
     pub(crate) view: V,
     pub(crate) store: S,
@@ -97,11 +99,11 @@ pub(crate) struct Parts<V, S> {
     pub(crate) small_moves: bool,
     pub(crate) unit_bytes: usize,
     pub(crate) block_units: u32,
-    /// Local memory beside the pager's, in bytes.
+    /// Bytes of local memory that the pager does not count.
     pub(crate) overhead_bytes: u64,
-    /// Most units that may be in local memory, whatever the budget.
+    /// Most units in local memory, whatever the budget.
     pub(crate) units_max: u32,
-    /// Whether a signal is the trap.
+    /// Whether faults arrive as signals.
     pub(crate) traps_by_signal: bool,
     pub(crate) counters: &'static Counters,
 }
@@ -158,11 +160,11 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- faults -----------------------------------------------------------------------------------------------------
 
-    /// Resolves a fault of the calling thread, and returns when the touch may be tried again.
+    /// Resolves a fault of the calling thread. Returns when the access can be retried.
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
         let Some(unit) = self.unit_of(addr) else { return };
-        // A machine that does not tell reads from writes still tells that a page in view was touched: then it was a write.
+        // Some machines do not tell reads from writes. An access that trapped on a page in view was a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let wait_queue = self.wait_queue(unit);
         let seen = wait_queue.load(Acquire);
@@ -171,25 +173,26 @@ impl<V: View, S: Store> Engine<V, S> {
         accounts::fault(self.counters, opened, now_ns() - started);
     }
 
-    /// Brings a fault of another thread; the kernel lets that thread go on when its page is there. Returns the unit, and
-    /// whether the page only had to be opened for its first write; `None` for an address that is not far.
+    /// Resolves a fault of another thread; the kernel resumes that thread when its page is present. Returns the unit,
+    /// and whether the page only had to be opened for its first write. Returns `None` for an address that is not far.
     pub(crate) fn fault_there(&self, addr: usize, write: bool) -> Option<(u32, bool)> {
         let unit = self.unit_of(addr)?;
         Some((unit, self.submit_fault(unit, write)))
     }
 
-    /// Whether a touch of this unit would not trap.
+    /// Whether an access to this unit would not trap.
     pub(crate) fn is_accessible(&self, unit: u32, write: bool) -> bool {
         self.core.lock().pager.is_accessible(unit, write)
     }
 
-    /// Lets the threads that wait for a unit's page look again.
+    /// Wakes the threads that wait for a unit's page.
     pub(crate) fn wake_unit(&self, unit: u32) {
         let (page, units) = self.core.lock().pager.page_of(unit);
         self.view.wake(self.span(page, units));
     }
 
-    /// Whether an address lies in a page that is copied, so that the way to the handler is most of a fault's time.
+    /// Whether an address lies in a base page. Base pages are copied in, so that most of a fault's time is the way to
+    /// the handler.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
@@ -211,7 +214,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 true => Wait::Spin { iterations: 20 },
                 false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // Another thread may receive, or the page may come from elsewhere: then it notifies the wait queue.
+            // Another thread may receive the page, or it may not come from the server. Then that thread notifies the
+            // wait queue.
             if self.receive(wait) != Polled::Received {
                 self.sleep_on(wait_queue, seen, if rounds < SPINS { 50 } else { 1000 });
             }
@@ -232,9 +236,9 @@ impl<V: View, S: Store> Engine<V, S> {
         Some((self.view.offset_of(addr)? / self.unit_bytes) as u32)
     }
 
-    // ---- the program's wishes ---------------------------------------------------------------------------------------
+    // ---- the program's requests -------------------------------------------------------------------------------------
 
-    /// These units read as zeroes from now on.
+    /// Makes these units read as zeroes from now on.
     pub(crate) fn discard(&self, first: u32, end: u32) {
         let mut next = first;
         let mut watched = None;
@@ -256,12 +260,13 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Whether a unit reads as zeroes without anything being done.
+    /// Whether a unit was never accessed, and so reads as zeroes.
     pub(crate) fn is_untouched(&self, unit: u32) -> bool {
         self.core.lock().pager.state_of(unit) == State::Untouched
     }
 
-    /// Far memory that needs a place sooner or later, and the budget of local memory, in bytes.
+    /// Three figures in bytes: far memory that was accessed, the server room that it has or will need, and the budget
+    /// of local memory.
     pub(crate) fn touched_placed_and_budget_bytes(&self) -> (u64, u64, u64) {
         let core = self.core.lock();
         let bytes = |units: u32| u64::from(units) * self.unit_bytes as u64;
@@ -269,12 +274,12 @@ impl<V: View, S: Store> Engine<V, S> {
         (bytes(pager.touched_units()), bytes(pager.placed_units()), bytes(pager.budget_units()))
     }
 
-    /// Whether pages are on their way.
+    /// Whether any page is in transit.
     pub(crate) fn is_moving(&self) -> bool {
         self.core.lock().pager.is_moving()
     }
 
-    /// Waits until whatever was being done to this unit's page is done.
+    /// Waits until this unit's page is no longer in transit.
     pub(crate) fn settle(&self, unit: u32) {
         let moving = || {
             let core = self.core.lock();
@@ -301,7 +306,7 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- events and actions -----------------------------------------------------------------------------------------
 
-    /// Takes an event to the pager and carries out all that follows from it.
+    /// Submits an event to the pager and carries out all that follows from it.
     pub(crate) fn submit(&self, event: Event) {
         self.submit_asking(event);
     }
@@ -329,12 +334,12 @@ impl<V: View, S: Store> Engine<V, S> {
             if let Some(work) = self.works.lock().pop() {
                 return work;
             }
-            // Every work space is in use, each for a bounded time.
+            // All work spaces are in use. Each is in use for a bounded time.
             std::thread::yield_now();
         }
     }
 
-    /// Lets the pager decide on events, in order; what it answers comes first among the work to do.
+    /// Submits events to the pager in order, and puts its actions before the other work.
     fn step(&self, events: &[Event], work: &mut Work) -> Progress {
         let mut progress = Progress::Done;
         let mut core = self.core.lock();
@@ -350,7 +355,7 @@ impl<V: View, S: Store> Engine<V, S> {
                 work.opened |=
                     matches!((event, action), (Event::Fault { .. }, Action::Open { .. } | Action::Show { .. }));
                 if let Action::Release { unit, count } = action {
-                    // While the pager is locked: a later write-back of the same unit must not be overtaken.
+                    // Done while the pager is locked, so that no later write-back of the same unit comes first.
                     self.store.release(unit, count);
                 } else {
                     work.todo.push(Todo { action, units: pager.page_of(page_of(action)).1 });
@@ -409,9 +414,9 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// A touch trapped though the page is there. In sigsegv mode that is how a page is shown again whose access the
-    /// program changed; the pager stays locked, so that the page cannot leave meanwhile. A page that cannot be protected any
-    /// more is opened as by a write.
+    /// Handles a trap on a page that is present. In sigsegv mode a page whose access the program changed is shown again
+    /// by such a trap. The pager stays locked, so that the page cannot leave meanwhile. A page that can no longer be
+    /// protected is opened as by a write.
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
@@ -434,10 +439,10 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- upkeep -----------------------------------------------------------------------------------------------------
 
-    /// What is done now and then, beside the program.
+    /// Does the periodic upkeep.
     pub(crate) fn keep(&self) {
         let now_ms = now_ns() / 1_000_000;
-        // Bounded by what a policy can wish for at once; what is left waits for the next time.
+        // Bounded by what a policy can ask for at once. The rest waits for the next upkeep.
         for _ in 0..TICKS_MAX {
             if self.submit_asking(Event::Tick { now_ms }) == Progress::Done {
                 break;
@@ -446,7 +451,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.poll(Turn::Upkeep);
     }
 
-    /// Where every part stands, for the line that ends a run in which nothing goes on.
+    /// Writes the state of every part, for the message that ends a hanging run.
     pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
         match self.core.try_lock() {
             Some(core) => core.pager.write_stand(out)?,
@@ -455,7 +460,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.store.tell(Words::Stand, out)
     }
 
-    /// Adds what happened since the last time to the shared counters.
+    /// Adds the events since the last call to the shared counters.
     pub(crate) fn publish(&self) {
         let mut core = self.core.lock();
         let Core { pager, accounts, .. } = &mut *core;
@@ -464,13 +469,13 @@ impl<V: View, S: Store> Engine<V, S> {
 }
 
 impl<V> Engine<V, Kind> {
-    /// How long nothing may go on before that is a hang, in milliseconds.
+    /// Milliseconds without progress after which a wait counts as a hang.
     pub(crate) fn hang_ms(&self) -> u64 {
         self.store.silent().as_millis() as u64 + HANG_MARGIN_MS
     }
 }
 
-/// Whether an event tells that something under way has come to its end.
+/// Whether an event completes an action.
 fn is_completion(event: Event) -> bool {
     match event {
         Event::Fetched { ok, .. }
@@ -483,12 +488,12 @@ fn is_completion(event: Event) -> bool {
     }
 }
 
-/// Bytes of a run that come into view writable.
+/// Bytes of a read whose pages come into view writable.
 fn writable_bytes(read: &Read) -> usize {
     read.bytes as usize / read.count as usize * read.writable as usize
 }
 
-/// First unit of the page an action is about.
+/// First unit of an action's page.
 fn page_of(action: Action) -> u32 {
     match action {
         Action::Fetch { page, .. }

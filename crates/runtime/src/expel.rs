@@ -1,4 +1,4 @@
-//! Far memory that becomes the kernel's, for good: the program maps something else there, or has the kernel or the processor
+//! Excludes ranges from far memory for good: the program maps something else there, or the kernel or the processor must
 //! access what cannot be far.
 
 use hanare_sys::copy;
@@ -9,10 +9,11 @@ use crate::ranges::protect;
 use crate::span::Span;
 use crate::{kernel, places};
 
-/// Makes page-aligned far memory the kernel's for good, its contents lost: the caller maps something else there.
+/// Makes page-aligned far memory ordinary memory for good, and drops its contents. The caller maps something else
+/// there.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+/// The caller owns the range and gives it up: nothing uses or borrows it any more.
 pub unsafe fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {
@@ -20,7 +21,7 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });
         places::look_up_in(state.engine.view().windows());
-        // Units that are only partly in the hole: what was begun on them before they were so must end.
+        // Units that lie only partly in the range: any transit of theirs that began before must end.
         let unit = state.granularity;
         for unit in [offset / unit, (offset + len - 1) / unit] {
             state.engine.settle(unit as u32);
@@ -29,14 +30,14 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
     });
 }
 
-/// Makes page-aligned far memory plain memory of the kernel's with the same contents, for good: what is to be executed
-/// cannot be far, nor what the kernel accesses of a thread's stack.
+/// Makes page-aligned far memory ordinary memory with the same contents, for good. Executable memory cannot be far, nor
+/// the part of a thread's stack that the kernel accesses.
 ///
 /// # Errors
-/// The errno of the refusal; nothing but the access has changed.
+/// The errno of the refusal. Then only the access has changed.
 ///
 /// # Safety
-/// The caller owns the range; no other thread uses it meanwhile, and nobody borrows it.
+/// The caller owns the range. No other thread uses it meanwhile, and nothing borrows it.
 pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
     // SAFETY: passed on from the caller.
@@ -46,13 +47,13 @@ pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     unsafe { make_hole(addr, len) };
     let from = aside.leak();
     kernel::insist("map what is no longer to be far", || {
-        // SAFETY: both ranges are ours or the caller's, apart from each other; what the one held is in the other.
+        // SAFETY: both ranges are ours or the caller's and do not overlap; the contents were copied.
         unsafe { map::move_to(from, addr, len) }
     });
     Ok(())
 }
 
-/// Copies the caller's far memory to near memory of zeroes. Leaves out pages that were never accessed.
+/// Copies the caller's far memory to zeroed near memory. Leaves out pages that were never accessed.
 fn copy_touched(addr: usize, to: *mut u8, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     let end = offset + len;

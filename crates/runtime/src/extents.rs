@@ -1,24 +1,24 @@
-//! Which parts of the far address space are taken: a page-granular extent manager over `[0, len)`.
+//! The allocated parts of the far address space: a page-granular extent manager over `[0, len)`.
 //!
 //! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3): two
 //! ordered views of the gaps (by address, to coalesce on free; by size, to find the smallest sufficient one) and the
-//! allocations by address. Nothing here touches a far page, takes a lock or knows what a page holds.
+//! allocations by address. Nothing here accesses a far page, takes a lock or knows the contents of a page.
 //!
 //! Units are bytes, always multiples of [`PAGE`]. An allocation of [`LARGE`] or more starts on a [`LARGE`] boundary, so
-//! that a big page never holds the ends of two large arrays.
+//! that a huge page never holds the ends of two large arrays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The grain of every offset and length.
+/// Every offset and length is a multiple of this many bytes.
 pub const PAGE: u64 = 4096;
 
-/// From this size on an allocation starts on a multiple of this size: the largest page the pager uses.
+/// Bytes from which on an allocation starts on a multiple of this size: the largest page of the pager.
 pub const LARGE: u64 = 2 << 20;
 
-/// How many gaps that are long enough, but may miss the alignment, are tried before one that cannot miss is taken.
+/// Most gaps to try that are long enough but may miss the alignment, before one that cannot miss is taken.
 const CLOSE_FITS_TRIED: usize = 16;
 
-/// The taken and the free parts of `[0, len)`.
+/// The allocated and the free parts of `[0, len)`.
 ///
 /// Invariant: gaps and allocations tile the space without overlap, and no two gaps are adjacent. (Allocations may be:
 /// each keeps its own boundaries.)
@@ -47,7 +47,7 @@ impl Extents {
         self.taken_bytes
     }
 
-    /// The allocated parts, as offsets and lengths in order; neighbours are one.
+    /// The allocated parts in order, as offsets and lengths; adjacent ones are merged.
     pub fn allocated(&self) -> Vec<(u64, u64)> {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for (&start, &len) in &self.taken {
@@ -59,8 +59,9 @@ impl Extents {
         parts
     }
 
-    /// Takes the smallest gap that holds `len` (rounded up to pages) at a multiple of `align` (a power of two; at least a page
-    /// is used), the lowest address among equals. `None` when no gap does, or when `len` is 0 or `align` no power of two.
+    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align` (a power of two; at least a page is used).
+    /// Takes the smallest gap that holds it, the lowest address among equals. Returns `None` when no gap does, `len` is
+    /// 0 or `align` is not a power of two.
     pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {
         let len = round_up(len)?;
         if len == 0 || !align.is_power_of_two() {
@@ -75,8 +76,8 @@ impl Extents {
         Some(start)
     }
 
-    /// Takes what is free of the pages that meet `[off, off + len)`, each gap's part as an allocation of its own: addresses
-    /// that were given back and are mapped again. Returns the bytes taken.
+    /// Allocates the free parts of the pages that meet `[off, off + len)`, each gap's part as its own allocation: freed
+    /// addresses are mapped again. Returns the bytes allocated.
     pub fn claim(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -94,7 +95,7 @@ impl Extents {
         claimed
     }
 
-    /// Bytes of `[off, off + len)`, whole pages, that are free.
+    /// Free bytes of `[off, off + len)`, whole pages.
     pub fn free_bytes_in(&self, off: u64, len: u64) -> u64 {
         let end = off.saturating_add(len);
         let before = self.gaps.range(..off).next_back();
@@ -128,15 +129,15 @@ impl Extents {
         true
     }
 
-    /// Frees the allocation that starts at `off`; its length, or `None` when none starts there.
+    /// Frees the allocation that starts at `off`. Returns its length, or `None` when none starts there.
     pub fn free(&mut self, off: u64) -> Option<u64> {
         let len = self.remove_taken(off)?;
         self.merge_gap(off, len);
         Some(len)
     }
 
-    /// Frees whatever is taken of the pages that meet `[off, off + len)`: allocations inside vanish, those reaching in
-    /// are cut, one around it becomes two. Returns the bytes that were taken.
+    /// Frees all allocated pages that meet `[off, off + len)`: allocations inside vanish, those that reach in are cut,
+    /// one around it is split. Returns the bytes that were allocated.
     pub fn release(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -156,7 +157,7 @@ impl Extents {
         released
     }
 
-    /// Lengthens the allocation at `off` to `new_len` (rounded up to pages) where it stands. `false`, and nothing changed,
+    /// Grows the allocation at `off` in place to `new_len` (rounded up to pages). Returns false, and changes nothing,
     /// when none starts there, the following gap is too short, or a large array would start off its boundary.
     pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
         let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
@@ -179,8 +180,8 @@ impl Extents {
         true
     }
 
-    /// Shortens the allocation at `off` to `new_len` (rounded up to pages, at least one) and returns the bytes cut from
-    /// its end. `None`, and nothing changed, when none starts there, or it is shorter, or `new_len` is 0.
+    /// Shortens the allocation at `off` to `new_len` (rounded up to pages, at least one). Returns the bytes cut from
+    /// its end. Returns `None`, and changes nothing, when none starts there, it is shorter, or `new_len` is 0.
     pub fn shrink(&mut self, off: u64, new_len: u64) -> Option<u64> {
         let old = self.allocation(off)?;
         let new = round_up(new_len).filter(|&new| new > 0 && new <= old)?;
@@ -197,7 +198,7 @@ impl Extents {
         if let Some(found) = close.take(CLOSE_FITS_TRIED).find_map(fit) {
             return Some(found);
         }
-        // A gap with this much slack cannot miss the alignment; only when there is none is the rest worth a walk.
+        // A gap with this much slack cannot miss the alignment. Only if there is none are the other gaps searched.
         let slack = len.checked_add(align - PAGE)?;
         let roomy = self.gaps_by_len.range((slack, 0)..).next().and_then(fit);
         roomy.or_else(|| self.gaps_by_len.range((len, 0)..(slack, 0)).find_map(fit))
@@ -270,7 +271,7 @@ mod tests {
     /// Pages in the model's space: four large blocks and a bit.
     const PAGES: usize = 4 * (LARGE / PAGE) as usize + 37;
 
-    /// The plain model: who owns each page.
+    /// A simple model: the owner of each page.
     struct Model {
         owner: Vec<u32>,
         next: u32,
@@ -304,7 +305,7 @@ mod tests {
             Model { owner: vec![0; PAGES], next: 0 }
         }
 
-        /// (page, pages) of every run of one owner.
+        /// (page, pages) of every run with one owner.
         fn runs(&self, wanted: impl Fn(u32) -> bool) -> Vec<(usize, usize)> {
             let mut runs = Vec::new();
             let mut at = 0;
@@ -330,7 +331,7 @@ mod tests {
             self.owner[page..page + pages].fill(owner);
         }
 
-        /// After a release from the middle the two parts are allocations of their own.
+        /// A release from the middle leaves two allocations.
         fn release(&mut self, page: usize, pages: usize) {
             let end = (page + pages).min(PAGES);
             self.own(page, end - page, 0);
@@ -340,7 +341,7 @@ mod tests {
             }
         }
 
-        /// The length of the smallest gap that could hold this, if any does.
+        /// The length of the smallest gap that could hold the pages, if any does.
         fn best_gap(&self, pages: usize, align: u64) -> Option<usize> {
             let align = (align.max(PAGE) / PAGE) as usize;
             let fits = |&(page, len): &(usize, usize)| page.next_multiple_of(align) + pages <= page + len;

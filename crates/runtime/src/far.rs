@@ -1,5 +1,5 @@
-//! The public API of far memory: what the preload library and the C API call. Each call says in its own room what it does;
-//! this room only brings them together.
+//! The public API of far memory, which the preload library and the C API call. Each call is documented in its own
+//! module; this module only collects them.
 
 pub use crate::adopt::{ADOPTED_MAX, adopt};
 pub use crate::expel::{expel, make_hole};

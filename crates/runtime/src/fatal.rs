@@ -1,4 +1,4 @@
-//! The end of a run that cannot go on: one line, an exit code, nothing else.
+//! The end of a run that cannot continue: one message, an exit code, nothing else.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{
@@ -8,12 +8,12 @@ use std::sync::atomic::{
 
 pub(crate) use hanare_store::EXIT_LOST;
 
-/// The kernel refused for good what paging cannot do without, or nothing went on any more.
+/// Exit code when the kernel refuses for good what paging cannot do without, or when the run hangs.
 pub(crate) const EXIT_KERNEL: i32 = 123;
-/// Far memory could not be had in the first place.
+/// Exit code when far memory could not be started.
 pub(crate) const EXIT_BEFORE: i32 = 125;
 
-/// A line on the stack: the pager may be in the middle of a fault, where nothing may be allocated.
+/// A message on the stack: the pager may be in the middle of a fault, where nothing may be allocated.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -29,10 +29,10 @@ impl Write for Line {
     }
 }
 
-/// Whether a thread has the word.
+/// Whether a thread is printing its message.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// Says why on stderr and aborts, as the C library does when it is handed a pointer it never gave out.
+/// Prints the reason on stderr and aborts, as the C library does when it is passed a pointer that it never returned.
 pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
     say(why);
     std::process::abort()
@@ -40,22 +40,23 @@ pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
 
 pub(crate) fn say(why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
-    // What does not fit is cut.
+    // A message that does not fit is cut.
     let _ = write!(line, "hanare: {why}");
     line.bytes[line.len] = b'\n';
     // SAFETY: writes a buffer of ours, which is async-signal-safe.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len + 1) };
 }
 
-/// Says why on stderr and ends the process at once, without running anything of the program's. Several threads may find
-/// the same end; one says so.
+/// Prints the reason on stderr and ends the process at once, without running any code of the program. If several
+/// threads find the same reason, one prints it.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     #[cfg(test)]
     ended::unwind(code, why);
     while SAID.swap(true, AcqRel) {
-        // SAFETY: sleeps; the thread that has the word ends the process, this one with it.
+        // SAFETY: sleeps; the thread that is printing ends the process and this thread with it.
         unsafe { libc::usleep(1_000_000) };
-        // Still here: that thread was held up on the way. Better said twice than never, and never waited for long.
+        // Still here: that thread was delayed. It is better to print twice than never, and no thread is waited for
+        // long.
         SAID.store(false, Release);
     }
     say(why);
@@ -63,13 +64,13 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Ends that tests look at instead of ending with them.
+/// Lets tests inspect the end of a run instead of ending with it.
 #[cfg(test)]
 pub(crate) mod ended {
     use std::cell::Cell;
     use std::fmt;
 
-    /// The end of a run: its exit code and its line.
+    /// The end of a run: its exit code and its message.
     #[derive(Debug)]
     pub(crate) struct Ended(pub(crate) i32, pub(crate) String);
 
@@ -77,7 +78,7 @@ pub(crate) mod ended {
         static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// From now on an end on this thread unwinds with [`Ended`].
+    /// Makes the end of a run on this thread unwind with [`Ended`] from now on.
     pub(crate) fn catch() {
         IS_CAUGHT.set(true);
     }

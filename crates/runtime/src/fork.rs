@@ -1,14 +1,14 @@
-//! Fork with its true meaning: the child sees the parent's memory as it was, and both go on paging.
+//! Fork with its usual meaning: the child sees the parent's memory as it was, and both continue to page.
 //!
-//! Before the fork the engine is brought to rest ([`crate::gate`]): every page is untouched, in view, or away and on a
-//! server whole. Pages in view are the operating system's to share copy-on-write; those that are away the servers share,
-//! by a clone of the session that the parent opens on the child's behalf. The child's pager is the parent's, as copied by
-//! the fork; what it needs anew (trap, frames, links, threads) it has before it runs on, since a page that is away reads
-//! as zeroes where nothing traps.
+//! Before the fork the engine is brought to rest ([`crate::gate`]): every page is untouched, in view, or evicted with
+//! all its bytes on a server. The operating system shares pages in view copy-on-write. The servers share the evicted
+//! pages, by a clone of the session that the parent opens on the child's behalf. The child's pager is the copy of the
+//! parent's that the fork made. The child sets up its own trap, frames, links and threads before it continues, since an
+//! evicted page reads as zeroes where nothing traps.
 //!
-//! Where nothing was ever away and the budget has room for all far bytes, none of that is needed: such a child is
-//! *asleep*. A page that it accesses is there or is zeroes. It starts an engine when it allocates or frees far memory, or
-//! never: most children execute another program.
+//! None of that is needed if no page was ever evicted and the budget has room for all far bytes: such a child is
+//! *dormant*. A page that it accesses is present or zeroes. It starts an engine when it allocates or frees far memory,
+//! or never: most children execute another program.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
@@ -37,19 +37,19 @@ use hanare_store::{Kind, Links};
 
 /// Why a child cannot share far memory that another thread has just set up.
 const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
-/// How long a fork waits for what is under way. Servers that fall silent end the program before that.
+/// Longest wait of a fork for pages in transit. Servers that fall silent end the program before that.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What becomes of the child.
+/// How the child continues.
 enum Plan {
     /// There is no far memory, or none yet.
     Nothing,
-    /// It sleeps.
-    Asleep,
+    /// Its engine is dormant.
+    Dormant,
     /// It pages from the start.
-    Awake(Links),
-    /// It cannot share its parent's far memory, and why.
-    Apart(String),
+    Running(Links),
+    /// It cannot share its parent's far memory, for this reason.
+    Detached(String),
 }
 
 /// A fork between its beginning and its end.
@@ -59,23 +59,24 @@ struct Pending {
     mask: Unblocked,
 }
 
-/// One at a time: the gate is closed from [`before`] to [`in_parent`], and who closes it waits for whoever has.
+/// Only one at a time: the gate is closed from [`before`] to [`in_parent`], and closing it waits while another thread
+/// has it closed.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 
-/// Whether this thread's fork is the pending one, which its child knows by its copy. The fork of another thread may have
-/// begun before there was far memory, and so without the gate: it must not end this one. Most forks find nothing to do, and
-/// then write nothing either, which would cost them a page each.
+/// Whether this thread's fork is the pending one. The child knows by its copy of the flag. The fork of another thread
+/// may have begun before there was far memory, and so without the gate: it must not end this one. Most forks find
+/// nothing to do. Then they write nothing either, because a write would cost them a page each.
 static IS_PENDING: &Flag = &flags::FORKS;
 
-/// What a child needs to start its engine.
-struct Asleep {
+/// What a child needs to start its engine later.
+struct Dormant {
     kept: Kept,
     view: Base,
-    /// The parent's, to be taken over; none where nothing is away.
+    /// The parent's store, to be taken over. `None` if no page is evicted.
     store: Option<(Kind, Links)>,
-    /// Opens a link to the private server, wherever this process goes meanwhile.
+    /// Opens a link to the private server, even if this process changes its directory or user meanwhile.
     door: Option<OwnedFd>,
-    /// Tells which pages it accessed meanwhile, also where `/proc` is out of reach then.
+    /// Tells which pages the process accessed meanwhile, even if `/proc` is out of reach by then.
     pagemap: Option<Pagemap>,
     extents: Extents,
     idle: u64,
@@ -83,16 +84,16 @@ struct Asleep {
     seat: Option<Seat>,
 }
 
-static ASLEEP: AtomicPtr<Asleep> = AtomicPtr::new(std::ptr::null_mut());
-/// The program before this process was forked asleep: a signal, in modes that have one.
+static DORMANT: AtomicPtr<Dormant> = AtomicPtr::new(std::ptr::null_mut());
+/// Why this child cannot access its parent's far memory.
 static REASON: LockCell<String> = LockCell::new(String::new());
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
 /// Descriptors that a child opens besides one for each of its parent's.
 const CHILD_DESCRIPTORS: usize = 4;
 
-/// Whether a forked child could have the descriptors that it needs to page. One that could not would be kept apart from its
-/// parent's far memory; better the program is told that there can be no child now.
+/// Whether a forked child could have the descriptors that it needs to page. Without them it would lose its parent's far
+/// memory. It is better that fork reports an error now.
 pub fn can_fork() -> bool {
     process::state().is_none() || room().is_some()
 }
@@ -101,9 +102,9 @@ fn room() -> Option<descriptors::Room> {
     descriptors::Room::make(descriptors::count() + CHILD_DESCRIPTORS)
 }
 
-/// Before a fork, in the thread that forks. [`in_parent`] or [`in_child`] has to follow.
+/// To be called before a fork, in the thread that forks. [`in_parent`] or [`in_child`] must follow.
 pub fn before() {
-    if !process::has_begun() && ASLEEP.load(Acquire).is_null() {
+    if !process::has_begun() && DORMANT.load(Acquire).is_null() {
         return;
     }
     let mask = SignalMask::block_all().keep();
@@ -115,7 +116,7 @@ pub fn before() {
     IS_PENDING.set(true);
 }
 
-/// After a fork, in the parent, also when it failed.
+/// To be called after a fork, in the parent, even if the fork failed.
 pub fn in_parent() {
     if !was_pending() {
         return;
@@ -124,19 +125,19 @@ pub fn in_parent() {
     if let Some(state) = process::state() {
         state.engine.view().end_fork();
     }
-    // The child has its own copies of these links; the session ends with its last.
+    // The child has its own copies of these links. The session ends with its last link.
     drop(plan);
     gate::open();
     SignalMask::restore(mask);
 }
 
-/// After a fork, in the child.
+/// To be called after a fork, in the child.
 pub fn in_child() {
     if !was_pending() {
-        // Another thread was just about to start the engine. It does not exist here: whoever needs it starts it.
+        // Another thread was about to start the engine. It does not exist here: the first use starts it.
         gate::reset_if_closed();
         if process::state().is_some() {
-            keep_apart(TOO_NEW);
+            detach(TOO_NEW);
         }
         return;
     }
@@ -150,19 +151,19 @@ pub fn in_child() {
 fn go_on(plan: Plan, seat: Option<Seat>) {
     match plan {
         Plan::Nothing => {}
-        Plan::Asleep => fall_asleep(seat),
-        Plan::Awake(links) => {
+        Plan::Dormant => stay_dormant(seat),
+        Plan::Running(links) => {
             if let Some(seat) = seat {
                 seat.take(true);
             }
-            if let Some(asleep) = taken_apart(Some(links), seat) {
-                add(&asleep.launch.counters.forks, 1);
-                if let Err(error) = wake(asleep) {
-                    keep_apart(&error.to_string());
+            if let Some(dormant) = taken_apart(Some(links), seat) {
+                add(&dormant.launch.counters.forks, 1);
+                if let Err(error) = start_engine(dormant) {
+                    detach(&error.to_string());
                 }
             }
         }
-        Plan::Apart(reason) => keep_apart(&reason),
+        Plan::Detached(reason) => detach(&reason),
     }
 }
 
@@ -173,50 +174,50 @@ fn was_pending() -> bool {
 // ---- before ---------------------------------------------------------------------------------------------------------
 
 fn prepare() -> (Plan, Option<Seat>) {
-    if let Some(promised) = promise_asleep() {
+    if let Some(promised) = plan_dormant() {
         return promised;
     }
     let Some(state) = process::state() else { return (Plan::Nothing, None) };
     if !heap::can_be_forked() {
-        return (Plan::Apart(TOO_NEW.to_owned()), None);
+        return (Plan::Detached(TOO_NEW.to_owned()), None);
     }
     let engine = &state.engine;
     let bytes = state.far_bytes();
     let seat = state.seat;
     let is_bare = bytes == 0 && !engine.has_written_back();
     if is_bare && engine.is_settled() {
-        return (let_fork(engine).map_or_else(Plan::Apart, |()| Plan::Asleep), None);
+        return (let_fork(engine).map_or_else(Plan::Detached, |()| Plan::Dormant), None);
     }
-    // Whether the kernel's own fork gives the child everything.
+    // Whether the kernel's own fork gives the child all pages.
     let is_in_view = || !engine.has_written_back() && engine.is_settled();
     engine.rest();
-    // Such a child asks its page table what it accessed when it starts its engine.
+    // When such a child starts its engine, it asks its page table which pages it accessed.
     if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() && Pagemap::is_in_reach() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
-            // A smaller budget sends pages away.
+            // A smaller budget evicts pages.
             if is_in_view() {
                 if let Err(reason) = let_fork(engine) {
                     promised.withdraw();
-                    return (Plan::Apart(reason), None);
+                    return (Plan::Detached(reason), None);
                 }
-                return (Plan::Asleep, Some(promised));
+                return (Plan::Dormant, Some(promised));
             }
             promised.withdraw();
         }
     }
     let taken = spans(&state.extents.lock());
     match share(state, &taken) {
-        Ok((links, promised)) => (Plan::Awake(links), Some(promised)),
-        Err(reason) => (Plan::Apart(reason), None),
+        Ok((links, promised)) => (Plan::Running(links), Some(promised)),
+        Err(reason) => (Plan::Detached(reason), None),
     }
 }
 
 /// Brings the engine to rest, makes room for the child and opens its links.
 fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
     let engine = &state.engine;
-    // Without it the links say what they lack.
+    // Without room, opening the links reports what is missing.
     let _room = room();
     let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
@@ -228,7 +229,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
         Err(both) => {
-            // Half each; what the two share is counted twice.
+            // Half for each. Pages that both share are counted twice.
             let half = (both / 2).max(least);
             if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
                 return Err(slow());
@@ -238,7 +239,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         }
     };
     state.budget_is(state.seat.share());
-    // A smaller budget sends pages away.
+    // A smaller budget evicts pages.
     if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
         promised.withdraw();
         return Err(slow());
@@ -255,7 +256,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     }
 }
 
-/// Lets the child inherit what is in view.
+/// Lets the child inherit the pages in view.
 fn let_fork(engine: &Engine) -> Result<(), String> {
     let answer = engine.view().let_fork(true);
     answer.map_err(|errno| format!("the kernel does not let it inherit far memory: {errno}"))
@@ -265,17 +266,17 @@ fn open_links(engine: &Engine) -> Result<Links, LinkError> {
     engine.store().clone_links()
 }
 
-/// The fork of a process that is asleep itself: its child sleeps as well, with as much room.
-fn promise_asleep() -> Option<(Plan, Option<Seat>)> {
+/// Plans the fork of a dormant process: its child is dormant too, with the same room.
+fn plan_dormant() -> Option<(Plan, Option<Seat>)> {
     // SAFETY: set to a leaked box or null, and taken only with the gate closed, as it is here.
-    let asleep = unsafe { ASLEEP.load(Acquire).as_ref() }?;
-    let Some(seat) = &asleep.seat else { return Some((Plan::Asleep, None)) };
+    let dormant = unsafe { DORMANT.load(Acquire).as_ref() }?;
+    let Some(seat) = &dormant.seat else { return Some((Plan::Dormant, None)) };
     if Pagemap::is_in_reach()
         && let Ok(promised) = seat.promise(seat.share(), seat.share(), false)
     {
-        return Some((Plan::Asleep, Some(promised)));
+        return Some((Plan::Dormant, Some(promised)));
     }
-    wake_up_inside();
+    start_dormant();
     None
 }
 
@@ -285,8 +286,8 @@ fn spans(extents: &Extents) -> Vec<Span> {
 
 // ---- in the child ---------------------------------------------------------------------------------------------------
 
-/// Takes the parent's engine apart, or what it kept asleep. The child has no other thread, so nobody uses it.
-fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
+/// Takes apart the parent's engine. The child has no other thread, so nothing uses it.
+fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
     let state = process::take()?;
     let idle = state.idle();
     let State { engine, extents, launch, .. } = *state;
@@ -295,7 +296,7 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
         Some(links) => (Some((store, links)), None),
         None => (None, store.into_door()),
     };
-    Some(Asleep {
+    Some(Dormant {
         kept,
         view: view.without_trap(),
         store,
@@ -308,60 +309,61 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Asleep> {
     })
 }
 
-fn fall_asleep(seat: Option<Seat>) {
-    let asleep = match taken_apart(None, seat) {
-        Some(asleep) => asleep,
+fn stay_dormant(seat: Option<Seat>) {
+    let dormant = match taken_apart(None, seat) {
+        Some(dormant) => dormant,
         None => {
-            let before = ASLEEP.swap(std::ptr::null_mut(), AcqRel);
+            let before = DORMANT.swap(std::ptr::null_mut(), AcqRel);
             if before.is_null() {
                 return;
             }
             // SAFETY: a leaked box that nobody else has any more.
-            Asleep { seat, ..*unsafe { Box::from_raw(before) } }
+            Dormant { seat, ..*unsafe { Box::from_raw(before) } }
         }
     };
     if let Some(seat) = seat {
         seat.take(false);
         seat.set_local(seat.share());
-        seat.set_far(asleep.extents.taken_bytes().saturating_sub(asleep.idle + asleep.view.idle_bytes() as u64));
+        seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }
-    // The program must not close these until the child starts its engine. Without the mark the child goes by paths.
-    let door = asleep.door.filter(|_| mark::set().is_ok());
+    // The program must not close these until the child starts its engine. Without the mark the child opens them by
+    // path.
+    let door = dormant.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
-    let asleep = Asleep { door, pagemap, ..asleep };
-    ASLEEP.store(Box::into_raw(Box::new(asleep)), Release);
-    process::leave_to_first(wake_up_inside);
+    let dormant = Dormant { door, pagemap, ..dormant };
+    DORMANT.store(Box::into_raw(Box::new(dormant)), Release);
+    process::leave_to_first(start_dormant);
 }
 
-/// Wakes this process up if it is asleep. The gate is closed.
-fn wake_up_inside() {
-    let asleep = ASLEEP.swap(std::ptr::null_mut(), AcqRel);
-    if asleep.is_null() {
+/// Starts the engine of this process if it is dormant. The gate is closed.
+fn start_dormant() {
+    let dormant = DORMANT.swap(std::ptr::null_mut(), AcqRel);
+    if dormant.is_null() {
         return;
     }
     // SAFETY: a leaked box, taken out just now by this thread alone.
-    let asleep = *unsafe { Box::from_raw(asleep) };
-    if let Err(error) = wake(asleep) {
+    let dormant = *unsafe { Box::from_raw(dormant) };
+    if let Err(error) = start_engine(dormant) {
         fatal::die(EXIT_LOST, format_args!("a forked child cannot begin to page: {error}"));
     }
 }
 
-/// Puts a child's engine together and lets it run.
-fn wake(asleep: Asleep) -> Result<(), StartError> {
-    let Asleep { mut kept, view, store, door, pagemap, extents, idle, launch, seat } = asleep;
+/// Assembles a child's engine and starts it.
+fn start_engine(dormant: Dormant) -> Result<(), StartError> {
+    let Dormant { mut kept, view, store, door, pagemap, extents, idle, launch, seat } = dormant;
     let _room = room();
     let mechanism = start::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
-    let was_asleep = store.is_none();
+    let was_dormant = store.is_none();
     let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
     let (store, senders) = match on_links {
         Some(both) => both,
-        // Nothing is away: the links are new ones.
+        // No page is evicted: the links are new ones.
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
-    if was_asleep {
-        // Failing to read one's own page table is failing to know what is there.
+    if was_dormant {
+        // If the page table cannot be read, it is unknown which pages are present.
         let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
         let now = now.transpose().map_err(StartError::Pagemap)?;
         if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
@@ -375,7 +377,7 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
         None => start::join(&launch)?,
     };
     seat.begin(true);
-    // Their numbers are the program's again.
+    // Their numbers belong to the program again.
     for fd in [door.as_ref().map(AsFd::as_fd), pagemap.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
         descriptors::forget(fd.as_raw_fd());
     }
@@ -385,9 +387,9 @@ fn wake(asleep: Asleep) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The child goes on without its parent's far memory: touching it ends the child with a line, and never reads wrong
-/// bytes.
-fn keep_apart(reason: &str) {
+/// Leaves the child without its parent's far memory. An access to it ends the child with a message, and never reads
+/// wrong bytes.
+fn detach(reason: &str) {
     let _ = process::take().map(std::mem::forget);
     reason.clone_into(&mut REASON.lock());
     process::close();

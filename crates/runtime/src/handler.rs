@@ -1,5 +1,5 @@
 //! The traps: a handler thread that reads userfaultfd (thread mode), or a signal handler in the faulting thread (sigbus
-//! and sigsegv mode). They only translate what the kernel says into faults of the engine.
+//! and sigsegv mode). They only translate the kernel's messages into faults of the engine.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -19,26 +19,26 @@ use crate::watchdog::Waiting;
 use crate::{accounts, gate, kernel, process, threads};
 use hanare_sys::clock::now_ns;
 
-/// Faults the handler waits for by itself; further ones are resolved all the same, and only not timed.
+/// Faults that the handler itself waits for. Further ones are resolved too, but not timed.
 const WAITING_MAX: usize = 256;
-/// Rounds of waiting spent polling the link, some 5 us each.
+/// Rounds of waiting that poll the link, about 5 us each.
 const ROUNDS_POLLING: u32 = 60;
-/// Rounds after which a fault is no longer watched: its page went again before it was seen to be there.
+/// Rounds after which a fault is no longer watched. Its page has left again before the handler saw it present.
 const ROUNDS_MAX: u32 = 10_000;
-/// Rounds after which a waiting fault is told to the watchdog.
+/// Rounds after which the watchdog learns of a waiting fault.
 const ROUNDS_UNWATCHED: u32 = 500;
-/// Rounds between two times that a waiting thread is told to look again.
+/// Rounds between two wake-ups of a waiting thread.
 const ROUNDS_UNHEARD: u32 = 2_500;
 
-/// Resolves a fault signal in the thread that touched.
+/// Resolves a fault signal in the faulting thread.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
-    // A child made behind our back ends here: its links are its parent's.
+    // A child made by a bare system call ends here: its links belong to its parent.
     if !mark::is_set() {
         return Verdict::NotOurs;
     }
     let _inside = gate::enter();
     let Some((engine, offset)) = process::engine_at(info.addr) else { return Verdict::NotOurs };
-    // In sigsegv mode the program's own protection traps like ours, and is the program's to handle.
+    // In sigsegv mode the program's own protection traps too. The program must handle such a fault.
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
     }
@@ -46,7 +46,7 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
     Verdict::Handled
 }
 
-/// The life of the handler thread.
+/// The main function of the handler thread.
 pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
     let _mask = SignalMask::block_all();
     let Some(uffd) = engine.view().uffd() else { return };
@@ -70,11 +70,11 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
 
 struct Handler {
     engine: &'static Engine,
-    /// Its oldest fault, while that waits for long.
+    /// The handler's oldest fault, if it has waited for long.
     watched: Option<Waiting<'static>>,
     uffd: &'static Uffd,
     together: Together,
-    /// Faults whose pages are on their way.
+    /// Faults whose pages are in transit.
     waiting: Vec<Awaited>,
 }
 
@@ -87,7 +87,7 @@ struct Awaited {
 }
 
 impl Handler {
-    /// Brings the faults that have come to the engine; returns how many.
+    /// Submits the new faults to the engine. Returns their number.
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
         let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| lost_trap(errno));
@@ -98,14 +98,14 @@ impl Handler {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             threads::touched_by(tid);
             let small = self.engine.is_small(addr);
-            // A server that must be waited for needs the CPU itself.
+            // Waiting for a server would need the CPU itself.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // It became a hole after the touch: what is mapped there next answers it.
+                // The range became a foreign mapping after the access. That mapping now answers the access.
                 kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };
@@ -120,8 +120,8 @@ impl Handler {
         count
     }
 
-    /// Forgets the faults whose pages have come. After many rounds a thread is told to try again, since its page may have
-    /// gone again before it was seen to be there.
+    /// Removes the faults whose pages have come. After many rounds, wakes the thread to retry, since its page may have
+    /// left again before the handler saw it present.
     fn settle(&mut self) {
         let engine = self.engine;
         let mut most = 0;
@@ -143,7 +143,7 @@ impl Handler {
         }
     }
 
-    /// Sleeps until there is a fault, or until something that was asked for ahead of its use has arrived.
+    /// Sleeps until a fault comes, or until a prefetched page arrives.
     fn idle(&self) {
         let arriving = self.engine.store().arriving();
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
@@ -153,7 +153,7 @@ impl Handler {
         }
     }
 
-    /// Receives what the waiting faults wait for: polling at first, then asleep, but never past a new fault for long.
+    /// Receives the pages of the waiting faults. Polls at first and then sleeps, but never long past a new fault.
     fn receive(&self) {
         let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
         let wait = match rounds < ROUNDS_POLLING {
@@ -173,7 +173,7 @@ impl Handler {
     }
 }
 
-/// Ends the run: without its descriptor no fault is ever served again, and the program would read zeroes.
+/// Ends the run. Without its descriptor no further fault is resolved, and the program would read zeroes.
 pub(crate) fn lost_trap(errno: Errno) -> ! {
     let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
     fatal::die(EXIT_KERNEL, format_args!("userfaultfd is lost ({errno}): {advice}"))

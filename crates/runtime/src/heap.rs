@@ -1,12 +1,12 @@
-//! The heap: far blocks of any size, given out and taken back without touching them.
+//! The heap: allocates and frees far blocks of any size without accessing them.
 //!
-//! Blocks below [`DIRECT_MIN`] come from jemalloc, whose arenas lie in far memory and whose metadata does not (`arena`);
-//! larger ones are extents of their own (`ranges`), which start on a boundary of the largest page and are discarded as soon
-//! as they are freed. What a pointer leads to is looked up in a near map (`blocks`), so that a bad one is told and not
-//! obeyed.
+//! Blocks below [`DIRECT_MIN`] come from jemalloc, whose arenas lie in far memory and whose metadata does not
+//! (`arena`). Larger ones are extents of their own (`ranges`), which start on a boundary of the largest page and are
+//! discarded as soon as they are freed. A near map (`blocks`) finds the block of a pointer, so that a bad pointer is
+//! reported and never used.
 //!
 //! This is the allocator of the papers' second open problem (Saito, Midorikawa, Kai: allocation and freeing at malloc's
-//! speed): their bookkeeping out of band, as here, walked lists for every block.
+//! speed). Their bookkeeping is out of band as well, but walks lists for every block.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -26,8 +26,8 @@ pub const DIRECT_MIN: usize = 1 << 20;
 /// Reused memory of at least this size is discarded to make it zero; less is written to.
 const DISCARD_MIN: usize = 64 << 10;
 
-/// A moved block is copied in pieces of this size, each discarded behind the copy, so that moving a block does not need
-/// room for two of it.
+/// Bytes of a piece in which a moved block is copied. Each piece is discarded after its copy, so that moving a block
+/// does not need room for two of it.
 const MOVE_PIECE: usize = 2 << 20;
 
 const PAGE: usize = 4096;
@@ -42,10 +42,10 @@ pub enum HeapError {
     Refused { option: &'static CStr, source: std::io::Error },
 }
 
-/// What is wrong with a pointer that was handed back.
+/// Why a freed or resized pointer is bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPointer {
-    /// No block starts there.
+    /// No block starts at this address.
     Invalid,
     /// The block was freed before.
     Freed,
@@ -70,25 +70,26 @@ fn with_heap(call: impl FnOnce(&Heap)) {
     }
 }
 
-/// Makes the heap of this process, over far memory of `len` bytes at `base`. Before the first [`alloc`].
+/// Makes the heap of this process, over far memory of `len` bytes at `base`. Must precede the first [`alloc`].
 pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     HEAP.store(Box::leak(Box::new(Heap { base, blocks: Blocks::new(len) })), Release);
     arena::open()
 }
 
-/// Before `fork::before`, in a library whose handlers run before those of jemalloc: a thread that holds a lock of
-/// jemalloc's may have to come into the engine before it frees it.
+/// To be called before `fork::before`, in a library whose handlers run before those of jemalloc: a thread that holds a
+/// lock of jemalloc may have to enter the engine before it releases the lock.
 pub(crate) fn lock_for_fork() {
     arena::lock_for_fork();
 }
 
-/// In a fork, before it: whether a child may use the heap. Not if it was opened while the fork had begun.
+/// Whether a child of the fork under way may use the heap. False if the heap was opened after the fork began.
 pub(crate) fn can_be_forked() -> bool {
     heap().is_none() || arena::is_locked()
 }
 
-/// `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked for.
-/// Null with errno ENOMEM when there is no room. Touches nothing, but to zero a reused block of less than 64 KiB.
+/// Allocates `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked
+/// for. Returns null with errno ENOMEM when there is no room. Accesses no page, except to zero a reused block of less
+/// than 64 KiB.
 #[inline(always)] // as in [`free`]
 pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let block = match (heap(), class_for(size)) {
@@ -103,28 +104,29 @@ pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     block
 }
 
-/// The first block of a process in which far memory was left to be started by who needs it.
+/// Allocates the first block of a process in which the start of far memory was deferred.
 #[cold]
 fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     process::ensure_started();
     if heap().is_some() { alloc(size, align, zeroed) } else { std::ptr::null_mut() }
 }
 
-/// Gives a block back. Nothing of it is fetched or touched.
+/// Frees a block. Nothing of it is fetched or accessed.
 ///
 /// # Errors
-/// What is wrong with the pointer; nothing was done. A block is known to be freed as long as its pages were not used
-/// again, and, when it is small, no more than some thousand others were freed since.
+/// Why the pointer is bad; nothing was done. A block is known to be freed until its pages are used again. A small block
+/// is also forgotten after some thousand further frees.
 ///
 /// # Safety
-/// Nobody uses the block at `addr` afterwards, if there is one.
+/// Nothing uses the block at `addr` afterwards, if there is one.
 #[inline(always)] // a tenth of a small block's free would be the call
 pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     let Some(heap) = heap() else { return Err(BadPointer::Invalid) };
     let offset = addr.wrapping_sub(heap.base);
     match heap.blocks.find(offset) {
         Start::Small(class) if heap.blocks.take_small(offset) => {
-            // SAFETY: a block of this class starts here and was not freed, as far as the map knows: the program's promise.
+            // SAFETY: a block of this class starts here and was not freed, as far as the map knows: the caller's
+            // promise.
             unsafe { arena::free_sized(addr as *mut u8, SIZES[class] as usize) };
             Ok(())
         }
@@ -134,11 +136,11 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     }
 }
 
-/// Keeps a block from being used again if part of it became the kernel's, as the end of a stack does: its addresses are no
-/// longer far, and do not read as zeroes.
+/// Keeps a block from being used again if part of it became ordinary memory, as the end of a stack does. Its addresses
+/// are no longer far, and do not read as zeroes.
 ///
 /// # Safety
-/// A live large block starts here, which nobody uses any more.
+/// A live large block starts here, which nothing uses any more.
 unsafe fn is_retired(addr: usize) -> bool {
     // SAFETY: the caller's promise.
     let len = unsafe { arena::size_of_block(addr as *mut u8) };
@@ -151,12 +153,13 @@ unsafe fn is_retired(addr: usize) -> bool {
     retired
 }
 
-/// Bytes of local memory that the heap's and the pager's own data take now. Walks their tables: a millisecond or so.
+/// Bytes of local memory in which the heap's and the pager's own data lie. Walks their tables: about a millisecond.
 pub(crate) fn near_bytes() -> u64 {
     near::large_resident() + arena::metadata().map(|(addr, len)| near::resident(addr, len)).sum::<u64>()
 }
 
-/// Ends the process as the C library does when a program hands `call` a pointer it was never given, or twice.
+/// Ends the process as the C library does when a program passes `call` a pointer that it never received, or already
+/// freed.
 pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     match error {
         BadPointer::Invalid => fatal::abort(format_args!(
@@ -168,7 +171,7 @@ pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     }
 }
 
-/// Bytes the block at `addr` may use; `None` when none starts there.
+/// Usable bytes of the block at `addr`. `None` when none starts there.
 pub fn usable_size(addr: usize) -> Option<usize> {
     let heap = heap()?;
     match heap.blocks.find(addr.wrapping_sub(heap.base)) {
@@ -180,12 +183,12 @@ pub fn usable_size(addr: usize) -> Option<usize> {
     }
 }
 
-/// Changes the size of the block at `addr` (not 0), moving it when it must. Null with errno ENOMEM, and the block as it
-/// was, when there is no room. Blocks from [`DIRECT_MIN`] on grow where they lie when they can; else their bytes are
-/// copied, and the pages left behind are discarded.
+/// Changes the size of the block at `addr` (not 0), and moves it if necessary. Returns null with errno ENOMEM, and
+/// leaves the block as it was, when there is no room. Blocks from [`DIRECT_MIN`] on grow in place if possible.
+/// Otherwise their bytes are copied, and the old pages are discarded.
 ///
 /// # Errors
-/// What is wrong with the pointer.
+/// Why the pointer is bad.
 ///
 /// # Safety
 /// Nobody else uses the block during the call.
@@ -225,7 +228,7 @@ unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
     }
 }
 
-/// Copies bytes that are not needed where they were, discarding whole pieces of far memory behind the copy.
+/// Copies bytes whose source is no longer needed, and discards whole pieces of far memory after their copy.
 ///
 /// # Safety
 /// Both are valid for `len` bytes and do not overlap, and nobody reads the source afterwards.
@@ -257,10 +260,10 @@ impl Heap {
         block.as_ptr()
     }
 
-    /// Frees what is no small block. By itself, so that small ones, which are many, find a short way.
+    /// Frees a block that is not small. A separate function keeps the path of the many small blocks short.
     ///
     /// # Safety
-    /// Nobody uses the block at `addr` afterwards, if there is one; the map knows it as `start`.
+    /// Nothing uses the block at `addr` afterwards, if there is one; the map knows it as `start`.
     #[inline(never)]
     unsafe fn free_other(&self, addr: usize, start: Start) -> Result<(), BadPointer> {
         match start {
@@ -280,7 +283,7 @@ impl Heap {
         }
     }
 
-    /// Large blocks, and small ones of unusual alignment.
+    /// Allocates a large block, or a small one of unusual alignment.
     fn alloc_other(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         if size >= DIRECT_MIN || align > PAGE {
             return if size > isize::MAX as usize { std::ptr::null_mut() } else { ranges::alloc(size, align) };

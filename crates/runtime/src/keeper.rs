@@ -1,5 +1,5 @@
-//! The keeper: a thread that keeps the links up, publishes the counters, is the watchdog, and ends a process that no thread
-//! of the program's is in any more.
+//! The keeper: a thread that maintains the links, publishes the counters and runs the watchdog. It also ends a process
+//! that has none of the program's threads any more.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -17,13 +17,14 @@ use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
 use crate::{gate, heap, threads, tracing};
 
-/// Far bytes from which it is worth a millisecond at the end to count the near ones.
+/// Least far bytes for which the end of a run spends a millisecond on counting near memory.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
-/// Rung when the keeper has something to do at once.
+/// Notified when the keeper must act at once.
 pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
 
-/// The life of the keeper: upkeep of the links, counters that are never older than a tenth of a second, and the watchdog.
+/// The main function of the keeper: upkeep of the links, publishing counters at least every tenth of a second, and the
+/// watchdog.
 pub(crate) fn keep(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let mut published_ns = 0;
@@ -35,7 +36,7 @@ pub(crate) fn keep(engine: &'static Engine) {
         if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
             end_hang(engine, hang);
         }
-        // While a fork has the gate closed only the watchdog goes on.
+        // While a fork has the gate closed, only the watchdog continues.
         let Some(_inside) = gate::try_enter() else { continue };
         keep_up();
         if now_ns() - published_ns > 100_000_000 {
@@ -51,10 +52,10 @@ pub(crate) fn keep(engine: &'static Engine) {
     }
 }
 
-/// Ends a process that no thread of the program's is in any more.
+/// Ends a process that has none of the program's threads any more.
 fn end_with(code: i32) -> ! {
     shutdown();
-    // SAFETY: ends the process; nobody is left whose handlers were to run.
+    // SAFETY: ends the process; no thread is left whose exit handlers would have to run.
     unsafe { libc::_exit(code) }
 }
 
@@ -76,7 +77,7 @@ fn end_hang(engine: &Engine, hang: Hang) -> ! {
     )
 }
 
-/// Does the upkeep of the engine. Called inside the gate, by a thread of Hanare's own.
+/// Does the upkeep of the engine. Called inside the gate, by one of Hanare's own threads.
 fn keep_up() {
     if let Some(state) = state() {
         state.engine.keep();
@@ -85,7 +86,7 @@ fn keep_up() {
     }
 }
 
-/// Brings the shared counters up to date at the end of a run. Far memory stays usable: destructors may still access it.
+/// Publishes the final counters at the end of a run. Far memory stays usable, because destructors may still access it.
 pub fn shutdown() {
     if let Some(state) = state() {
         let _mask = SignalMask::block_all();

@@ -1,6 +1,6 @@
-//! The border to the kernel: calls that paging cannot do without are made again until they are granted, within a bound.
+//! The border to the kernel: retries the calls that paging cannot do without, within a bound, until they are granted.
 //!
-//! A refusal that lasts ends the run with a line. Nothing here allocates, so the fault path may come here.
+//! A lasting refusal ends the run with a message. Nothing here allocates, so the fault path may call it.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -9,37 +9,37 @@ use hanare_sys::{Errno, futex};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Refusals in a row after which each further one is waited for.
+/// Refusals in a row after which a wait precedes each further attempt.
 const TRIES_AT_ONCE: u32 = 64;
 /// Length of each such wait, in milliseconds.
 const PAUSE_MS: u64 = 1;
 /// Refusals in a row after which the run ends: 5 s of waiting.
 const TRIES_MAX: u32 = TRIES_AT_ONCE + 5_000;
 
-/// How often a call was refused in a row.
+/// Counts the refusals of a call in a row.
 pub(crate) struct Patience {
     what: &'static str,
     tries: u32,
 }
 
 impl Patience {
-    /// For a call that does this: "cannot {what}" is what the last line says.
+    /// For a call with this purpose: the run's last message says "cannot {what}".
     pub(crate) fn to(what: &'static str) -> Self {
         Self { what, tries: 0 }
     }
 
-    /// Returns when the call may be made again; ends the run when it was refused too often.
+    /// Returns when the call may be retried. Ends the run when it was refused too often.
     #[cold]
     pub(crate) fn refused(&mut self, errno: Errno) {
         self.tries += 1;
-        // A descriptor that is gone does not come back.
+        // A descriptor that was closed does not come back.
         let is_final = matches!(errno.0, libc::EBADF | libc::ENOTTY);
         if is_final || self.tries > TRIES_MAX {
             fatal::die(EXIT_KERNEL, format_args!("the kernel does not {}: {errno}; {}", self.what, advice(errno)));
         }
         if self.tries > TRIES_AT_ONCE {
             let nobody = AtomicU32::new(0);
-            // However the wait ends, the call is made again.
+            // However the wait ends, the call is retried.
             futex::wait(&nobody, 0, Some(Duration::from_millis(PAUSE_MS)));
         }
     }
@@ -49,13 +49,13 @@ impl Patience {
         self.tries
     }
 
-    /// The call was granted, or did a part.
+    /// Notes that the call was granted, in full or in part.
     pub(crate) fn progressed(&mut self) {
         self.tries = 0;
     }
 }
 
-/// Makes a call until it is granted; ends the run when that takes too long.
+/// Repeats a call until it is granted. Ends the run when that takes too long.
 #[inline]
 pub(crate) fn insist<T>(what: &'static str, mut call: impl FnMut() -> Result<T, Errno>) -> T {
     match call() {
@@ -77,7 +77,7 @@ fn insist_on<T>(what: &'static str, first: Errno, mut call: impl FnMut() -> Resu
     }
 }
 
-/// What a person can do about a refusal.
+/// Advice to the user about a refusal.
 pub(crate) fn advice(errno: Errno) -> &'static str {
     match errno.0 {
         libc::ENOMEM => "raise the limit on memory or vm.max_map_count, or lower --local",

@@ -1,10 +1,10 @@
 //! The engine that gives a live program far memory, and the C API on it.
 //!
 //! `far` is the public API. Below it, `start` and `fork` make a process' engine, and `ranges` and `heap` allocate far
-//! memory. `process` holds the engine that is running, `places` says where its memory is. `engine` drives the pure pager of
-//! `hanare_paging` between `view` (the program's memory), the store (`hanare_store`: where pages are while they are away) and
-//! `handler` (the traps). `plan` and `choose` decide the shapes of a run beforehand; `counters` and `stats` say what
-//! happened.
+//! memory. `process` holds the running engine, `places` knows the addresses of far memory. `engine` drives the pure
+//! pager of `hanare_paging` between `view` (the program's memory), the store (`hanare_store`, which holds evicted
+//! pages) and `handler` (the traps). `plan` and `choose` decide the shape of a run beforehand; `counters` and `stats`
+//! report on it.
 
 mod accounts;
 pub mod adopt;
@@ -41,6 +41,6 @@ mod view;
 mod watchdog;
 mod windows;
 
-// A sanitizer has to see what is allocated and freed.
+// A sanitizer must see all allocations and frees.
 #[cfg_attr(not(hanare_sanitize), global_allocator)]
 static NEAR: near::Near = near::Near;

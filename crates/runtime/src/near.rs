@@ -1,12 +1,12 @@
 //! Near memory: the allocator of everything Hanare itself allocates.
 //!
-//! The preload library answers the program's `malloc` and `mmap`, and may answer with far memory. Hanare's own data must
-//! never go through those answers: a page table that is itself far, or a fault handler that allocates, is a deadlock.
-//! So this room calls glibc's own functions, whoever else defines their names, and, for large sizes, the kernel by number. It
-//! must know nothing of pages, regions or links.
+//! The preload library answers the program's `malloc` and `mmap`, and may answer with far memory. Hanare's own data
+//! must never go through those answers: a page table that is itself far, or a fault handler that allocates, is a
+//! deadlock. So this module calls glibc's own functions, even if their names are interposed, and, for large sizes, the
+//! kernel by number. It must know nothing of pages, regions or links.
 //!
-//! Large blocks (from [`LARGE`]) are mapped without reserving swap and are zero as they come: `vec![0; n]` commits
-//! nothing until it is touched.
+//! Large blocks (from [`LARGE`]) are mapped without reserving swap and arrive as zeroes: `vec![0; n]` commits nothing
+//! until it is accessed.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -16,20 +16,22 @@ use hanare_sys::{limits, syscall};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Sizes from here on (bytes) are mapped one by one instead of being carved from glibc's heap.
+/// Bytes from which on a block is a mapping of its own instead of a part of glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
-/// The kernel's page, the unit of every mapping made here.
+/// Bytes of the kernel's page, the unit of every mapping made here.
 const PAGE: usize = 4096;
 
-/// What glibc aligns every block to on the 64-bit machines Hanare runs on.
+/// Alignment of glibc's blocks in bytes, on the 64-bit machines that Hanare supports.
 const MALLOC_ALIGN: usize = 16;
 
-/// The C library's own functions, found in that library and not by their names alone: the dynamic linker binds even the
-/// internal ones to an allocator that defines them (tcmalloc). That allocator would be entered from within its own `mmap`.
+/// The C library's own functions, looked up in that library and not by name alone: the dynamic linker binds even the
+/// internal ones to an allocator that defines them (tcmalloc). That allocator would be entered from within its own
+/// `mmap`.
 ///
-/// Each is called through a place that first holds a function which looks all of them up. All come from one allocator: from
-/// the C library where it has every one, else from whatever the names are bound to (a static program).
+/// Each is called through a pointer that first holds a function which looks all of them up. All come from one
+/// allocator: from the C library if it has every one, otherwise from whatever the names are bound to (a static
+/// program).
 #[cfg(target_env = "gnu")]
 mod heap {
     use std::ffi::{CStr, c_void};
@@ -75,7 +77,7 @@ mod heap {
             }),*];
             static PLACES: [&AtomicPtr<c_void>; NAMES.len()] = [$(&$place),*];
 
-            /// Takes no lock and allocates nothing. Threads that come here at once find the same.
+            /// Takes no lock and allocates nothing. Threads that run it at once find the same functions.
             #[cold]
             fn resolve() {
                 let mut found: [*mut c_void; NAMES.len()] = [$(linked::$name as *mut c_void),*];
@@ -98,7 +100,7 @@ mod heap {
         fn usable_size(block: *mut c_void) -> usize, by "malloc_usable_size", USABLE_SIZE, first_usable_size;
     }
 
-    /// All of them in the C library.
+    /// Looks all of them up in the C library.
     fn of_the_library() -> Option<[NonNull<c_void>; NAMES.len()]> {
         let library = Library::loaded(c"libc.so.6")?;
         let mut found = [NonNull::dangling(); NAMES.len()];
@@ -108,7 +110,7 @@ mod heap {
         Some(found)
     }
 
-    /// Where the code of the C library's allocator is.
+    /// Address of the code of the C library's allocator.
     pub(super) fn code() -> usize {
         if MALLOC.load(Relaxed) == first_malloc as *mut c_void {
             resolve();
@@ -137,7 +139,7 @@ mod heap {
     }
 }
 
-/// `malloc` of the C library itself, whoever interposes the name.
+/// `malloc` of the C library itself, even if the name is interposed.
 pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: any size is a valid argument.
     unsafe { heap::malloc(size).cast() }
@@ -158,7 +160,7 @@ pub fn memalign(align: usize, size: usize) -> *mut u8 {
 /// `realloc` of the C library itself.
 ///
 /// # Safety
-/// `block` is null or a live block of the C library's heap that nobody else uses during the call.
+/// `block` is null or a live block of the C library's heap that nothing else uses during the call.
 pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: the caller's promise.
     unsafe { heap::realloc(block.cast(), size).cast() }
@@ -167,7 +169,7 @@ pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
 /// `free` of the C library itself.
 ///
 /// # Safety
-/// `block` is null or a live block of the C library's heap that nobody uses afterwards.
+/// `block` is null or a live block of the C library's heap that nothing uses afterwards.
 pub unsafe fn free(block: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(block.cast()) }
@@ -187,12 +189,12 @@ pub fn code() -> usize {
     heap::code()
 }
 
-/// Hanare's own allocator, to be named by `#[global_allocator]` in the runtime.
+/// Hanare's own allocator, named by `#[global_allocator]` in the runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Near;
 
-// SAFETY: a block belongs to the heap or to a mapping by its layout alone (`is_large`), which the caller of every
-// method must pass unchanged, so that a block is always returned to where it came from; neither source unwinds.
+// SAFETY: a block belongs to the heap or to a mapping by its layout alone (`is_large`). The caller of every method must
+// pass the layout unchanged, so a block always returns to its source. Neither source unwinds.
 unsafe impl GlobalAlloc for Near {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         needed(if is_large(layout.size()) {
@@ -247,7 +249,7 @@ unsafe impl GlobalAlloc for Near {
     }
 }
 
-/// A block that Hanare cannot go on without. No code of its own asks for memory that it could do without.
+/// Ends the run if `block` is null. Hanare's own code never asks for memory that it could do without.
 fn needed(block: *mut u8) -> *mut u8 {
     if block.is_null() {
         fatal::die(
@@ -265,13 +267,13 @@ fn is_large(size: usize) -> bool {
     size >= LARGE
 }
 
-/// To whole pages. A layout's size is at most `isize::MAX`, so this cannot overflow.
+/// Rounds up to whole pages. A layout's size is at most `isize::MAX`, so this cannot overflow.
 fn round_up(size: usize) -> usize {
     (size + PAGE - 1) & !(PAGE - 1)
 }
 
-/// The large blocks there are, by address and length, so that what they cost can be told. Ones for which there is no room
-/// here are not counted.
+/// The existing large blocks, by address and length, so that their cost can be reported. Blocks beyond the table's size
+/// are not counted.
 static LARGE_BLOCKS: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
 fn note_large(block: *mut u8, len: usize) -> *mut u8 {
@@ -291,18 +293,18 @@ fn forget_large(block: *mut u8) {
     }
 }
 
-/// Bytes of large blocks that are in memory.
+/// Bytes of large blocks that are resident.
 pub fn large_resident() -> u64 {
     LARGE_BLOCKS.iter().map(|[addr, len]| resident(addr.load(Relaxed), len.load(Relaxed))).sum()
 }
 
-/// Bytes of a page-aligned range of mapped memory that are in memory.
+/// Bytes of a page-aligned mapped range that are resident.
 pub fn resident(addr: usize, len: usize) -> u64 {
     let mut pages = [0u8; 4096];
     let mut bytes = 0;
     for from in (0..len).step_by(pages.len() * PAGE) {
         let part = (len - from).min(pages.len() * PAGE);
-        // SAFETY: mincore touches nothing of the range, and writes a byte for each of its pages, which fit.
+        // SAFETY: mincore accesses nothing of the range, and writes a byte for each of its pages, which fit.
         if unsafe { syscall(libc::SYS_mincore, [addr + from, part, pages.as_mut_ptr() as usize, 0, 0, 0]) }.is_ok() {
             bytes += pages[..part.div_ceil(PAGE)].iter().filter(|&&page| page & 1 != 0).count() * PAGE;
         }
@@ -314,7 +316,7 @@ pub fn resident(addr: usize, len: usize) -> u64 {
 pub fn is_mapped(addr: usize, len: usize) -> bool {
     (addr..addr + len).step_by(PAGE).all(|page| {
         let mut there = 0_u8;
-        // SAFETY: mincore touches nothing of the page, and writes one byte.
+        // SAFETY: mincore accesses nothing of the page, and writes one byte.
         unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
     })
 }
@@ -342,14 +344,14 @@ fn map(size: usize, align: usize) -> *mut u8 {
 fn map_pages(len: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists. The call goes
-    // by number because `mmap` may be interposed.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice changes no existing memory. The call goes by
+    // number because `mmap` may be interposed.
     let map = || unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
     limits::holding(len, true, map).map_or(null_mut(), |addr| without_dump(addr, len))
 }
 
-/// Leaves a fresh mapping of Hanare's out of core files: its tables span gigabytes of addresses, which debuggers that write
-/// cores would fill with zeroes. A kernel that refuses writes larger cores and nothing else.
+/// Leaves a new mapping of Hanare out of core files: its tables span gigabytes of addresses, which debuggers that write
+/// cores would fill with zeroes. If the kernel refuses, core files are only larger.
 fn without_dump(addr: usize, len: usize) -> *mut u8 {
     // SAFETY: the advice changes no contents.
     let _ = unsafe { syscall(libc::SYS_madvise, [addr, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
@@ -359,7 +361,7 @@ fn without_dump(addr: usize, len: usize) -> *mut u8 {
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     let may_move = libc::MREMAP_MAYMOVE as usize;
-    // SAFETY: `block` is a mapping of `old_len` made by `map`, given up by its owner when the call succeeds.
+    // SAFETY: `block` is a mapping of `old_len` made by `map`, which its owner gives up when the call succeeds.
     let map = || unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
     let addr = limits::holding(new_len.saturating_sub(old_len), true, map);
     if addr.is_ok() {
@@ -370,7 +372,7 @@ fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
 
 fn unmap(addr: usize, len: usize) {
     if len > 0 {
-        // SAFETY: callers pass (part of) a mapping made here that nobody uses any more. Unmapping the end or the start
+        // SAFETY: callers pass (part of) a mapping made here that nothing uses any more. Unmapping the end or the start
         // of a mapping splits nothing, so it cannot fail for want of memory areas.
         if unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.is_ok() {
             limits::give_back(len, true);

@@ -1,5 +1,5 @@
-//! Where far memory is: the reservation, and once there are windows or holes, what these say. It answers in a forked child
-//! too, and knows no engine.
+//! The location of far memory: the reservation, and the alias and foreign mappings that change it. It also answers in a
+//! forked child, and knows no engine.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -8,17 +8,17 @@ use crate::windows::Windows;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// Where far memory is, once that is more than the reservation: null until there is a window or a hole.
+/// The alias and foreign mappings. Null until there is one.
 static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
 static ADOPTED: AtomicU64 = AtomicU64::new(0);
 
-/// Far memory is reserved at `base`, `len` bytes of it.
+/// Notes that `len` bytes of far memory are reserved at `base`.
 pub(crate) fn are_reserved(base: usize, len: usize) {
     BASE.store(base, Relaxed);
     LEN.store(len, Relaxed);
 }
 
-/// From now on far memory is where the windows say.
+/// Looks far memory up in `windows` from now on.
 pub(crate) fn look_up_in(windows: &'static Windows) {
     WINDOWS.store(std::ptr::from_ref(windows).cast_mut(), Release);
 }
@@ -41,12 +41,12 @@ pub(crate) fn len() -> usize {
     LEN.load(Relaxed)
 }
 
-/// Whether far memory was started in this process, or in the one it was forked from.
+/// Whether far memory was started in this process, or in the parent that forked it.
 pub fn is_started() -> bool {
     LEN.load(Relaxed) != 0
 }
 
-/// Whether an address is far (also in a forked child, where it leads nowhere).
+/// Whether an address is far. In a forked child it may be far without an engine.
 #[inline]
 pub fn contains(addr: usize) -> bool {
     match windows() {
@@ -55,12 +55,12 @@ pub fn contains(addr: usize) -> bool {
     }
 }
 
-/// Whether an address lies in the reservation, where allocations are.
+/// Whether an address lies in the reservation, which contains all allocations.
 pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Whether an address is far, and up to where (at most `end`) that stays so in one piece.
+/// Whether an address is far, and the end (at most `end`) of the contiguous range with the same answer.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());
@@ -70,13 +70,13 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
     (windows.offset_of(addr).is_some(), windows.border_after(addr, end))
 }
 
-/// Whether an address is one of the far ones that became the kernel's for good, by a mapping or as part of a stack.
+/// Whether an address was far and became ordinary memory for good, by a mapping or as part of a stack.
 #[inline]
 pub fn is_hole(addr: usize) -> bool {
     is_reserved(addr) && windows().is_some_and(|windows| windows.is_hole(addr))
 }
 
-/// Whether any of a range of the reservation became the kernel's.
+/// Whether any part of a range of the reservation became ordinary memory.
 pub(crate) fn meets_hole(addr: usize, len: usize) -> bool {
     let mut meets = false;
     visit_holes(addr, len, |_, _| meets = true);
@@ -89,11 +89,11 @@ fn visit_holes(addr: usize, len: usize, visit: impl FnMut(usize, usize)) {
     }
 }
 
-/// Gives the memory of the kernel's back that lies in a block, whose owner has given it up. The addresses stay its own.
+/// Drops the ordinary memory in a block that its owner has freed. The addresses stay excluded from far memory.
 pub(crate) fn empty_holes(addr: usize, len: usize) {
     visit_holes(addr, len, |start, len| {
-        // Ignored: what cannot be given back is kept.
-        // SAFETY: a part of the block that nobody uses any more.
+        // Ignored: memory that cannot be returned is kept.
+        // SAFETY: a part of the block that nothing uses any more.
         let _ = unsafe { hanare_sys::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
     });
 }

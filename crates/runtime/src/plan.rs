@@ -1,4 +1,4 @@
-//! From settings and what the machine allows to the shapes of a run: page sizes, budgets, frames. Pure arithmetic.
+//! Derives the shape of a run from the settings and the machine: page sizes, budgets, frames. Pure arithmetic.
 
 use hanare_paging::{Class, Config, Geometry, limits};
 use hanare_sys::features::Features;
@@ -18,25 +18,26 @@ const GUARDED_BYTES: usize = 16 << 10;
 const PROTECTED_BYTES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, HUGE_BYTES];
 /// Least huge pages of budget for which page sizes are mixed; the pager's own bound.
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
-/// Most dirty pages on their way to a server at once, where pages are copied.
+/// Most dirty pages in transit to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
 /// Bytes of places for dirty pages where the budget is a share of what the program allocates, which is not known yet.
 const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
-/// The places take no more than this part of local memory.
+/// Divisor of local memory: the places take at most one part of it.
 const STAGING_PART: u64 = 8;
-/// Least bytes of a slot that this process copies itself: with a slot for every 4 KiB the table of slots would cost more near
-/// memory than the pager's own books.
+/// Least bytes of a slot that this process copies itself. With a slot for every 4 KiB the table of slots would need
+/// more near memory than the pager's own tables.
 const DIRECT_SLOT_MIN: usize = 64 << 10;
-// A slot is copied by way of a buffer of that size.
+// A slot is copied through a buffer of that size.
 const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
-/// How many mappings a process may have, where the kernel does not say (vm.max_map_count).
+/// Most mappings of a process where the kernel does not say (vm.max_map_count).
 const MAPPINGS_MAX: u64 = 65_530;
-/// Of these, what is left to the program and to the rest of Hanare: so many at least, and this part.
+/// Least mappings left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT: u64 = 16 << 10;
+/// Divisor of all mappings: at least one part of them is left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT_PART: u64 = 4;
-/// Up to this page size guarded pages are compared when they leave rather than closed to writes (measured: a comparison takes
-/// less than two changes of a mapping and a trap).
+/// Largest page size at which guarded pages are compared when they leave, rather than closed to writes (measured: a
+/// comparison takes less than two changes of a mapping and a trap).
 const COMPARED_MAX: usize = 16 << 10;
 
 /// The shapes of a run.
@@ -47,16 +48,16 @@ pub(crate) struct Plan {
     pub(crate) reserve: usize,
     /// Bytes of one slot at the server.
     pub(crate) slot_bytes: usize,
-    /// Local memory beside the pager's budget.
+    /// Bytes of local memory that the pager's budget does not count.
     pub(crate) overhead_bytes: u64,
-    /// Whether huge pages are asked for.
+    /// Whether to request huge pages.
     pub(crate) huge: bool,
-    /// Most units in local memory, whatever the budget: where each costs mappings.
+    /// Most units in local memory, whatever the budget. Bounded where each costs mappings.
     pub(crate) units_max: u32,
 }
 
 impl Plan {
-    /// What traps in sigsegv mode.
+    /// The trap of sigsegv mode.
     pub(crate) fn protection(&self, features: &Features) -> Protection {
         if !features.guards {
             return Protection::Pages;
@@ -65,20 +66,20 @@ impl Plan {
         Protection::Guards { mappings: if compared { 0 } else { mappings(features) as usize } }
     }
 
-    /// Whether pages in view can be hidden.
+    /// Whether pages in view can be unmapped for reference sampling.
     pub(crate) fn hides(&self) -> bool {
         self.config.small.moves || self.config.hides_in_place
     }
 
-    /// Places where small dirty pages are moved aside on their way out, in units: a batch for each thread that may be in
+    /// Units of places where dirty base pages are moved aside on their way out: a batch for each thread that may be in
     /// the engine at once.
     pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
         let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 
-    /// The pager's budget in bytes where local memory is a share, in percent, of `far` bytes. What lies beside the pager is
-    /// part of the share, as soon as that is eight times as large.
+    /// The pager's budget in bytes where local memory is a share, in percent, of `far` bytes. The memory beside the
+    /// pager is part of the share once the share is eight times as large.
     pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
         let share = far / 100 * u64::from(percent);
         share - self.overhead_bytes.min(share / STAGING_PART)
@@ -100,34 +101,35 @@ pub enum PlanError {
         /// Bytes of a page.
         page: u64,
     },
-    /// A process may have too few mappings for pages that cost some each.
+    /// A process may have too few mappings for pages that each need some.
     #[error(
         "vm.max_map_count is {most}, too few mappings for sigsegv mode on this kernel: the program and Hanare keep {left}; as root, sysctl vm.max_map_count=1048576, or use another --mode"
     )]
     Mappings {
         /// The limit.
         most: u64,
-        /// What is left to others.
+        /// Mappings left to the program and the rest of Hanare.
         left: u64,
     },
 }
 
-/// Mappings that pages may cost.
+/// Most mappings that pages may use.
 fn mappings(features: &Features) -> u64 {
     let most = features.max_map_count.unwrap_or(MAPPINGS_MAX);
     most.saturating_sub(MAPPINGS_LEFT.max(most / MAPPINGS_LEFT_PART))
 }
 
-/// Most units in local memory. A page that traps by its own protection has a border to each of its neighbours, at worst.
+/// Most units in local memory. At worst a page that traps by its own protection has a border to each of its neighbours.
 fn units_max(mode: Mode, features: &Features) -> u32 {
     let costs_mappings = mode == Mode::Sigsegv && !features.guards;
     if costs_mappings { (mappings(features) / 2).min(u64::from(limits::UNITS_MAX)) as u32 } else { limits::UNITS_MAX }
 }
 
-/// Unit and block, in bytes, for a page size as asked for.
+/// Bytes of a unit and of a block for a requested page size.
 fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, direct: bool) -> (usize, usize) {
     let has_room_for_huge = !matches!(local, Local::Bytes(bytes) if bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64);
-    // A server lends its memory in slots of a block, and a small program's huge ones go in fewer, longer requests.
+    // A server lends its memory in slots of a block, and the huge pages of a small program go in fewer, longer
+    // requests.
     let huge = has_room_for_huge || !direct;
     match page_size {
         PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
@@ -137,15 +139,15 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, dir
         }
         PageSize::Auto if features.move_ && features.thp.usable() => match huge {
             true => (4 << 10, HUGE_BYTES),
-            // The pager would never choose a huge page, and need only keep room and books for small ones.
+            // The pager would never choose a huge page, and needs room and tables only for base pages.
             false => (4 << 10, 4 << 10),
         },
-        // Without whole huge pages to move, one middling size serves all patterns passably.
+        // Where whole huge pages cannot move, one middle size serves all access patterns acceptably.
         PageSize::Auto => (16 << 10, 16 << 10),
     }
 }
 
-/// The page size in sigsegv mode where none is asked for.
+/// The page size in sigsegv mode where none is requested.
 fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
     if features.guards {
         let is_small = match local {
@@ -155,13 +157,13 @@ fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
         };
         return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };
     }
-    // Each page on its own costs mappings there: large enough that the budget can be used.
+    // Each page costs mappings there, so it must be large enough that the budget can be used.
     let most = u64::from(units_max(Mode::Sigsegv, features)).max(1);
     let fits = |page: &usize| !matches!(local, Local::Bytes(bytes) if bytes / *page as u64 > most);
     PROTECTED_BYTES.into_iter().find(fits).unwrap_or(HUGE_BYTES)
 }
 
-/// Plans a run. `direct` tells whether pages are copied by this process itself, `hides` whether the policy hides pages.
+/// Plans a run. `direct` says whether this process copies pages itself, `hides` whether the policy samples references.
 pub(crate) fn plan(
     settings: &Settings,
     mode: Mode,
@@ -172,7 +174,8 @@ pub(crate) fn plan(
     let (unit, block) = sizes(settings.page_size, mode, features, settings.local, direct);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
     let in_place = mode == Mode::Sigsegv;
-    // A hidden page waits in a frame. Without MOVE its bytes are copied there, which is slower and otherwise the same.
+    // A page unmapped for reference sampling waits in a frame. Without MOVE its bytes are copied there, which is slower
+    // and otherwise the same.
     let small_moves = !in_place && (hides || features.move_ && unit >= MOVE_FROM_BYTES);
     let staged = !direct && !small_moves;
     let staging_bytes = match settings.local {
@@ -183,7 +186,7 @@ pub(crate) fn plan(
     let overhead_bytes = staging * unit as u64;
     let (budget, budget_max) = match settings.local {
         Local::Bytes(bytes) => (bytes, bytes),
-        // Nothing is allocated yet: the least, beside the places for dirty pages.
+        // Nothing is allocated yet: the least budget, beside the places for dirty pages.
         Local::Percent(percent) => {
             let least = u64::from(limits::BUDGET_PAGES_MIN) * block as u64;
             (least + overhead_bytes, (reserve as u64 / 100 * u64::from(percent)).max(least))
@@ -221,8 +224,8 @@ pub(crate) fn plan(
     })
 }
 
-/// How far ahead whole frames are fetched: over a link, enough to keep it busy; on one host, where the copy is made by
-/// the thread that waits, not at all.
+/// Units to prefetch as whole frames: over a link, enough to keep it busy. On one host none, because the waiting thread
+/// makes the copy.
 fn ahead(direct: bool, unit: usize, block: usize) -> u32 {
     const AHEAD_BYTES: usize = 4 << 20;
     if direct { 0 } else { (AHEAD_BYTES / unit).max(2 * block / unit) as u32 }
@@ -235,7 +238,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine that can move pages, with huge ones.
+    /// A machine with huge pages that can move pages.
     fn machine() -> Features {
         let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
         let mut features = Features::probe(&nothing);
@@ -243,7 +246,7 @@ mod tests {
         features
     }
 
-    /// Settings with nothing but a budget.
+    /// Settings with only a budget.
     fn a_mebibyte(name: &str) -> Option<std::ffi::OsString> {
         (name == "HANARE_LOCAL").then(|| "1M".into())
     }
@@ -254,8 +257,8 @@ mod tests {
         plan(&settings, Mode::Thread, &machine(), direct, false).unwrap()
     }
 
-    /// With few huge pages of budget none would ever be chosen: on this host pages are small from the start, and the books of
-    /// blocks and the room for huge frames are spared. A server's slots stay huge, for its sake.
+    /// With few huge pages of budget none would ever be chosen. On this host all pages are then base pages, and the
+    /// tables of blocks and the room for huge frames are saved. A server's slots stay huge, for the server's sake.
     #[test]
     fn pages_are_small_where_the_budget_is_and_on_this_host_only() {
         let (small, mixed) = ((4 << 10, 1), (4 << 10, 512));
@@ -289,7 +292,7 @@ mod tests {
         PageSize::Fixed(2 << 20),
     ];
 
-    /// Calls `judge` with the plan of every page size, mode, kind of store, machine and way of hiding.
+    /// Calls `judge` with the plan of every page size, mode, kind of store, machine and way of reference sampling.
     fn each_plan(local: Local, judge: impl Fn(Result<Plan, PlanError>, &str)) {
         for page_size in PAGES {
             for bits in 0..24 {
@@ -306,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A share begins with nothing allocated: every plan starts, with places for more than one dirty page.
+    /// A share begins with nothing allocated. Every plan must start, with places for more than one dirty page.
     #[test]
     fn every_share_starts_whatever_the_page_size_and_the_link() {
         use hanare_paging::{Pager, Space, policy, prefetch};
@@ -381,7 +384,7 @@ mod tests {
         assert!(!moves(auto, true, Mode::Sigsegv, &features), "its memory is shared, which MOVE refuses");
     }
 
-    /// Guards against "no more mappings": at worst each local page has two borders of its own.
+    /// Guards against "no more mappings". At worst each local page has two borders of its own.
     #[test]
     fn without_guards_pages_are_so_few_or_so_large_that_there_are_mappings_for_all() {
         let machine = |most| Features { guards: false, max_map_count: Some(most), ..machine() };

@@ -1,13 +1,13 @@
-//! Polling on idle CPUs while small pages are faulted in one after the other.
+//! Polling on idle CPUs while base pages are faulted in one after another.
 //!
-//! A virtual CPU that has gone idle takes some 20 us to wake. That is several times what serving a fault takes, and the
-//! scheduler likes to put the thread it wakes on just that CPU. So while faults come close together, pollers spin there at
-//! the lowest priority (nice 19). Whatever else wants to run takes the CPU from them at once, and wake-ups stay where they
-//! were. Nobody spins longer than a millisecond after the last fault.
+//! A virtual CPU that has gone idle takes some 20 us to wake. That is several times the time to resolve a fault, and
+//! the scheduler tends to place the woken thread on that very CPU. So while faults come close together, pollers spin
+//! there at the lowest priority (nice 19). Any other thread takes the CPU from them at once, and threads wake where
+//! they ran before. No poller spins longer than a millisecond after the last fault.
 //!
-//! The handler in the program notifies the pollers, through the shared counters. They are threads of the command that
-//! started the program. In the program itself they would keep its page tables loaded on their CPUs, and each page taken
-//! out of view would have to interrupt them.
+//! The handler in the program notifies the pollers, through the shared counters. The pollers are threads of the command
+//! that started the program. In the program itself they would keep its page tables loaded on their CPUs, and each page
+//! taken out of view would have to interrupt them.
 
 use std::io;
 use std::sync::Arc;
@@ -19,37 +19,37 @@ use hanare_sys::{futex, thread};
 
 use hanare_sys::clock::now_ns;
 
-/// Most CPUs that are kept awake. On a larger machine `together` does what can be done.
+/// Most CPUs that are kept awake. On a larger machine `together` keeps the two threads on one CPU instead.
 const POLLERS_MAX: usize = 3;
-/// Faults closer together than this are dense.
+/// Nanoseconds between two faults below which they count as dense.
 const DENSE_NS: u64 = 150_000;
-/// Dense faults in a row after which it is worth waking the pollers.
+/// Dense faults in a row after which the pollers are woken.
 const ENOUGH: u32 = 32;
-/// How long after the last fault the pollers give up.
+/// Nanoseconds after the last fault when the pollers stop.
 const PATIENCE_NS: u64 = 1_000_000;
 /// Pauses between two looks at the clock, about 2 us.
 const PAUSES: u32 = 64;
 
-/// How close together small faults come: part of the shared counters.
+/// The rate of faults on base pages: part of the shared counters.
 #[repr(C)]
 #[derive(Default)]
 pub struct FaultRate {
-    /// When the last small fault came, on CLOCK_MONOTONIC.
+    /// Time of the last fault on a base page, on CLOCK_MONOTONIC.
     last_ns: AtomicU64,
-    /// Counted up to wake the pollers.
+    /// Incremented to wake the pollers.
     wakeups: AtomicU32,
     /// Dense faults in a row.
     dense: AtomicU32,
 }
 
 impl FaultRate {
-    /// A small page was faulted at this time.
+    /// Notes a fault on a base page at this time.
     pub(crate) fn fault(&self, now_ns: u64) {
         let last = self.last_ns.swap(now_ns, Relaxed);
         if now_ns.saturating_sub(last) > DENSE_NS {
             self.dense.store(0, Relaxed);
         } else if self.dense.fetch_add(1, Relaxed) % ENOUGH == ENOUGH - 1 {
-            // Pollers that spin already do not wait for this, and waking nobody costs little.
+            // Pollers that already spin do not wait for this, and waking no thread costs little.
             self.notify();
         }
     }
@@ -74,7 +74,7 @@ pub struct Pollers {
 }
 
 impl Pollers {
-    /// Starts one for each CPU this process may use but the one that serves a fault, and three at most.
+    /// Starts a poller for each CPU that this process may use, except the one that resolves faults, and at most three.
     ///
     /// # Errors
     /// No thread can be started.
@@ -96,7 +96,7 @@ impl Drop for Pollers {
         self.stop.store(true, Release);
         self.counters.fault_rate().notify();
         for thread in self.threads.drain(..) {
-            // A poller has nothing that could fail.
+            // A poller cannot fail.
             let _ = thread.join();
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         let rate = Arc::new(FaultRate::default());
         drop(Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap());
         let pollers = Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap();
-        // They would spin until then.
+        // The pollers would spin until then.
         rate.last_ns.store(u64::MAX, Relaxed);
         rate.notify();
         drop(pollers);

@@ -1,9 +1,9 @@
-//! The state of this process: the engine and what it was started from. One engine a process, never taken down, since the
-//! program may access far memory until its very end.
+//! The state of this process: the engine and the settings it was started from. A process has one engine and never takes
+//! it down, since the program may access far memory until its very end.
 //!
-//! Calls of the program go through [`inside`]: signals are blocked while one of its threads is there, and a fork waits until
-//! everybody is out. This room knows no way to start an engine. `start` and `fork` leave a function here that does, for the
-//! first need (`dormant`).
+//! Calls of the program go through [`inside`]: signals are blocked while one of its threads is there, and a fork waits
+//! until all threads are out. This module cannot start an engine. `start` and `fork` store a function here that does so
+//! at the first use (`dormant`).
 
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
@@ -31,21 +31,21 @@ pub use dormant::{active, ensure_started, is_dormant, is_due, threshold};
 pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) extents: LockCell<Extents>,
-    /// Bytes of the space that are taken: a copy that can be read without the lock.
+    /// Allocated bytes of the space: a copy that can be read without the lock.
     taken: AtomicU64,
-    /// The part of it that no page of the program's can be in: what the heap took and has no block in, and the rest of a
-    /// static array's last page.
+    /// The part of it that holds no page of the program: ranges that the heap took and has no block in, and the rest of
+    /// a static array's last page.
     idle: AtomicU64,
-    /// Bytes that have been promised to the heap ahead of its use of them.
+    /// Bytes reserved for the heap ahead of its use.
     heap_promised: AtomicU64,
     pub(crate) launch: Launch,
-    /// Its place among the processes of the run.
+    /// The process' budget share among the processes of the run.
     pub(crate) seat: Seat,
     /// Bytes to which allocations are rounded.
     pub(crate) granularity: usize,
 }
 
-/// The choices that an engine is started from, and a child's again.
+/// The choices from which an engine is started. A forked child starts from the same ones.
 pub(crate) struct Launch {
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,
@@ -55,13 +55,13 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// The least budget to get on with, in bytes.
+    /// The least budget on which the engine works, in bytes.
     pub(crate) fn least_bytes(&self) -> u64 {
         let pages = u64::from(paging::limits::BUDGET_PAGES_MIN);
         self.plan.overhead_bytes + pages * u64::from(self.plan.config.geometry.unit_bytes)
     }
 
-    /// The budget that all processes of the run share; 0 where each has its own.
+    /// The budget that all processes of the run share. 0 where each has its own.
     pub(crate) fn whole_bytes(&self) -> u64 {
         if let Local::Bytes(bytes) = self.settings.local { bytes } else { 0 }
     }
@@ -71,7 +71,7 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 static TRAP: AtomicI32 = AtomicI32::new(0);
 
 impl State {
-    /// An engine with what of the space is taken, and the idle part of that.
+    /// An engine, with the allocated parts of the space and the number of idle bytes in them.
     pub(crate) fn new(engine: Engine, (extents, idle): (Extents, u64), launch: Launch, seat: Seat) -> Self {
         let granularity = launch.plan.config.geometry.unit_bytes as usize;
         let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
@@ -81,13 +81,13 @@ impl State {
     }
 }
 
-/// Makes a state, in a leaked box, this process'.
+/// Makes a state, in a leaked box, the state of this process.
 pub(crate) fn set(state: &'static mut State) -> &'static State {
     STATE.store(state, Release);
     state
 }
 
-/// Far memory can be had from now on.
+/// Makes far memory available from now on.
 pub(crate) fn open() {
     if let Some(state) = state() {
         dormant::open(state.launch.settings.far);
@@ -95,11 +95,11 @@ pub(crate) fn open() {
 }
 
 pub(crate) fn state() -> Option<&'static State> {
-    // SAFETY: a leaked box, or null; taken back only where nobody else exists ([`take`]).
+    // SAFETY: a leaked box, or null; taken back only where no other thread exists ([`take`]).
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
-/// The engine, started if need be. Signals are not blocked yet.
+/// The engine, started if necessary. Signals are not blocked yet.
 #[inline]
 pub(crate) fn ready() -> Option<&'static State> {
     dormant::bring_up_if_left();
@@ -113,8 +113,8 @@ pub(crate) fn take() -> Option<Box<State>> {
     (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
 }
 
-/// Runs `work` inside the gate with signals blocked. A thread whose stack is far gets a near one for that long: an access to a
-/// page of its own stack would wait for a lock that it holds itself. So `work` owns what it uses.
+/// Runs `work` inside the gate with signals blocked. A thread whose stack is far gets a near stack for that time, since
+/// an access to its own far stack would wait for a lock that it holds itself. So `work` owns what it uses.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
     let enter = move || {
@@ -128,7 +128,7 @@ pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     answer.unwrap_or_else(|| fatal::abort(format_args!("a near stack ran nothing; please report this line")))
 }
 
-/// The engine and the offset, if this address is its to serve.
+/// The engine and the offset of an address, if the engine serves it.
 pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
     let engine = &state()?.engine;
     Some((engine, engine.view().offset_of(addr)?))
@@ -138,12 +138,12 @@ pub(crate) fn offset_of(addr: usize) -> Option<usize> {
     state()?.engine.view().offset_of(addr)
 }
 
-/// The offset of an allocation of [`crate::ranges::alloc`]; `None` elsewhere, also in static arrays.
+/// The offset of an address in the reservation. `None` elsewhere, also in static arrays.
 pub(crate) fn allocated_offset(addr: usize) -> Option<usize> {
     offset_of(addr).filter(|_| places::is_reserved(addr))
 }
 
-/// The signal that traps accesses; none in thread mode.
+/// The signal that traps accesses. `None` in thread mode.
 pub fn trap_signal() -> Option<i32> {
     Some(TRAP.load(Relaxed)).filter(|&signal| signal != 0)
 }
@@ -153,7 +153,7 @@ pub(crate) fn traps_by(signal: i32) {
     TRAP.store(signal, Release);
 }
 
-/// Whether this is a child that shares its parent's far memory until it executes something (vfork).
+/// Whether this is a child that shares its parent's far memory until it executes another program (vfork).
 pub fn is_borrowed() -> bool {
     state().is_some() && threads::are_elsewhere()
 }

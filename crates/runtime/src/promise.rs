@@ -1,13 +1,13 @@
-//! Whether memory that is asked for can be promised: the rule, and asking the servers how much room they have.
+//! Whether an allocation can be granted: the overcommit rule, and the query of the servers' room.
 //!
-//! Every far page that was touched needs a place on a server sooner or later, for local memory is a cache of far memory.
-//! So what is touched already, the new allocation and some headroom must fit into what the servers can hold, or all
-//! must stay in the local budget. Then the program gets ENOMEM from malloc or mmap while it can still do something about
-//! it, and not the end of its run when pages have nowhere to go.
+//! Every far page that was accessed needs a place on a server sooner or later, because local memory is a cache of far
+//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room, or all must
+//! stay in the local budget. Otherwise the program gets ENOMEM from malloc or mmap while it can still react. Without
+//! this check its run would end when pages have nowhere to go.
 //!
-//! Memory that was allocated and not touched counts only up to an eighth of the room by default, much as with the kernel's
-//! heuristic overcommit: what an allocator took a moment ago will be used, and what a sparse program reserves will not.
-//! Who touches later what did not fit meets full servers, and the end of the run.
+//! By default memory that is allocated but not accessed counts only up to an eighth of the room, much as with the
+//! kernel's heuristic overcommit. An allocator soon uses what it just took, and a sparse program never uses most of
+//! what it reserves. A program that later accesses more than fits meets full servers, and its run ends.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,24 +19,25 @@ use hanare_settings::Overcommit;
 use hanare_store::{Ask, STRETCH_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
-/// What the servers said of their room is believed for so long.
+/// Longest time that the servers' answer about their room is used.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Before an allocation is refused pages on their way are waited for, so long at most and in such steps.
+/// Longest wait for pages in transit before an allocation is refused.
 const SETTLING: Duration = Duration::from_millis(200);
+/// Time between two checks during that wait.
 const SETTLING_STEP: Duration = Duration::from_millis(2);
-/// Of the room, one part in so many is left for what was allocated and is touched later.
+/// Divisor of the room: one part stays free for memory that is allocated now and accessed later.
 const HEADROOM_PART: u64 = 64;
-/// What is allocated and not touched counts up to one part in so many of the room.
+/// Divisor of the room: memory that is allocated but not accessed counts up to one part.
 const UNTOUCHED_PART: u64 = 8;
 
-/// What a promise is judged by, all in bytes.
+/// The figures on which a decision is based, all in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Books {
-    /// What the servers hold for this process and could still hold.
+    /// The bytes that the servers hold for this process, and those they could still hold.
     pub(crate) capacity: u64,
-    /// Far memory that was touched.
+    /// Far memory that was accessed.
     pub(crate) touched: u64,
-    /// The room that it has on servers, or will need.
+    /// The room on servers that the accessed memory has, or will need.
     pub(crate) placed: u64,
     /// Far memory that is allocated.
     pub(crate) allocated: u64,
@@ -45,7 +46,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Whether `request` more bytes can be promised.
+    /// Whether `request` more bytes can be granted.
     pub(crate) fn allow(&self, request: u64, overcommit: Overcommit) -> bool {
         let untouched = self.allocated.saturating_sub(self.touched);
         let counted = match overcommit {
@@ -55,27 +56,27 @@ impl Books {
         };
         let more = counted.saturating_add(request);
         let headroom = (self.capacity / HEADROOM_PART).max(STRETCH_BYTES as u64);
-        // What stays within seven eighths of the budget is never evicted.
+        // A process that stays within seven eighths of the budget never evicts.
         self.touched.saturating_add(more) <= self.local - self.local / 8
             || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)
     }
 }
 
-/// What a refusal is.
+/// How a refusal is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The program gets ENOMEM: the user is told.
+    /// The program gets ENOMEM. A message informs the user.
     Told,
-    /// Less is asked for next.
+    /// The caller asks for less next.
     Silent,
 }
 
-/// Whether the user has been told of a refusal.
+/// Whether a message about a refusal was printed.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 impl Engine {
-    /// Whether `request` bytes more than the `allocated` ones can be promised; counts and tells a refusal, unless it is to be
-    /// silent. Not for fault paths: it may wait for the servers' answer.
+    /// Whether `request` bytes can be granted beyond the `allocated` ones. Counts a refusal, and prints a message
+    /// unless it is silent. Not for fault paths: it may wait for the servers' answer.
     pub(crate) fn promises(&self, request: u64, allocated: u64, overcommit: Overcommit, refusal: Refusal) -> bool {
         if overcommit == Overcommit::Always {
             return true;
@@ -90,7 +91,7 @@ impl Engine {
         if refusal == Refusal::Silent {
             return false;
         }
-        // What was freed a moment ago may still be on its way to a server, and the server's room of before it be known.
+        // Pages freed a moment ago may still be on their way to a server, and the known room may be out of date.
         let mut waits = SETTLING.as_millis() / SETTLING_STEP.as_millis();
         while waits > 0 && self.is_moving() && !self.books(allocated).allow(request, overcommit) {
             waits -= 1;

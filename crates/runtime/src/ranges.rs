@@ -1,5 +1,5 @@
-//! Ranges of far memory: allocating and freeing them, discarding what they hold, the program's access to them. Whole pages;
-//! blocks of any size are the heap's.
+//! Ranges of far memory: allocates, frees and discards them, and changes the program's access. Whole pages only; the
+//! heap handles blocks of any size.
 
 use hanare_settings::Overcommit;
 use hanare_sys::map::Prot;
@@ -15,14 +15,14 @@ mod units;
 
 pub(crate) use for_heap::{heap_discards, heap_forgets, heap_uses, take_for_heap};
 
-/// Allocates zeroed far memory, whole pages; null when there is none left, or when the memory servers have no room for it
-/// (see [`hanare_settings::Overcommit`]). Touches nothing.
+/// Allocates zeroed far memory, whole pages. Returns null when no address space is left, or when the memory servers
+/// have no room for it (see [`hanare_settings::Overcommit`]). Accesses no page.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
     let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
 }
 
-/// Allocates zeroed far memory that nobody promises to have room for, as mmap does with MAP_NORESERVE.
+/// Allocates zeroed far memory without a reservation of room, as mmap does with MAP_NORESERVE.
 pub fn alloc_unpromised(len: usize, align: usize) -> *mut u8 {
     alloc_by(len, align, Overcommit::Always)
 }
@@ -35,7 +35,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     start
 }
 
-/// Takes a range, and leaves it to the caller to account for it.
+/// Allocates a range without accounting for it; the caller does that.
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     inside(move || {
@@ -48,11 +48,11 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     })
 }
 
-/// Takes addresses of far memory again that were given back, as a fixed mapping there does. Ranges that are taken already
-/// stay so.
+/// Allocates freed addresses of far memory again, as a fixed mapping there does. Ranges that are still allocated stay
+/// so.
 ///
 /// # Errors
-/// `ENOMEM` when nobody has room for it.
+/// `ENOMEM` when the servers have no room for it.
 pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), allocated_offset(addr)) else { return Ok(()) };
     inside(move || {
@@ -68,10 +68,10 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
     })
 }
 
-/// Frees the far allocation that starts here; false when there is none. Nothing is fetched.
+/// Frees the far allocation that starts here. Returns false when there is none. Nothing is fetched.
 ///
 /// # Safety
-/// The caller owns the allocation, if there is one, and gives it up: nobody uses or borrows it any more.
+/// The caller owns the allocation, if there is one, and gives it up: nothing uses or borrows it any more.
 pub unsafe fn free(addr: usize) -> bool {
     let Some(state) = ready().filter(|_| active() && places::is_reserved(addr)) else { return false };
     // As in `allocation`.
@@ -86,14 +86,14 @@ pub unsafe fn free(addr: usize) -> bool {
     })
 }
 
-/// Gives back any page-aligned part of far allocations, as munmap does.
+/// Frees any page-aligned part of far allocations, as munmap does.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+/// The caller owns the range and gives it up: nothing uses or borrows it any more.
 pub unsafe fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !places::is_reserved(addr) {
-        // Of a static array the pages go, and its place stays taken.
+        // A static array only loses its pages, and its place stays allocated.
         // SAFETY: passed on from the caller.
         unsafe { discard(addr, len) };
         return inside(move || {
@@ -109,10 +109,10 @@ pub unsafe fn release(addr: usize, len: usize) {
     })
 }
 
-/// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages everywhere.
+/// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages locally and on servers.
 ///
 /// # Safety
-/// The caller owns the range and gives up what it holds: nobody borrows it or relies on its bytes.
+/// The caller owns the range and gives up its contents: nothing borrows it or relies on its bytes.
 pub unsafe fn discard(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
@@ -121,10 +121,10 @@ pub unsafe fn discard(addr: usize, len: usize) {
     })
 }
 
-/// Grows or shrinks a far allocation where it lies; false when it cannot grow there.
+/// Grows or shrinks a far allocation in place. Returns false when it cannot grow.
 ///
 /// # Safety
-/// The caller owns the allocation, and nobody uses or borrows what lies beyond the new length.
+/// The caller owns the allocation, and nothing uses or borrows the part beyond the new length.
 pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     inside(move || {
@@ -152,7 +152,7 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
 /// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
 ///
 /// # Safety
-/// The caller owns the range, and nobody borrows of it what the new access forbids.
+/// The caller owns the range, and nothing borrows from it what the new access forbids.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     inside(move || {
@@ -165,13 +165,13 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     })
 }
 
-/// As [`alloc`], for memory that is not accessible until [`protect`] says so, which costs nothing of the budget until then.
-/// Null also for more than a quarter of what is left.
+/// Allocates like [`alloc`], without access until [`protect`] grants it. Until then it costs nothing of the budget.
+/// Returns null also for more than a quarter of the free address space.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready()
         .map_or(0, |state| inside(move || places::len().saturating_sub(state.extents.lock().taken_bytes() as usize)));
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
-    // SAFETY: an allocation that nobody else has yet.
+    // SAFETY: an allocation that nothing else uses yet.
     if start.is_null() || unsafe { protect(start as usize, len, libc::PROT_NONE) }.is_ok() {
         return start;
     }
@@ -180,7 +180,7 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
     std::ptr::null_mut()
 }
 
-/// Length of the far allocation that starts here, though its first page may have become the kernel's.
+/// Length of the far allocation that starts here, even if its first page became ordinary memory.
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = ready().filter(|_| places::is_reserved(addr))?;
     inside(move || state.extents.lock().allocation((addr - places::base()) as u64).map(|len| len as usize))
@@ -192,12 +192,12 @@ pub fn is_allocated(addr: usize, len: usize) -> bool {
     inside(move || state.extents.lock().covers(offset as u64, len as u64))
 }
 
-/// Whether the program left itself write access to a far address.
+/// Whether the program left write access to a far address.
 pub fn is_writable(addr: usize) -> bool {
     permits(addr, true)
 }
 
-/// Whether the program left itself read access to a far address.
+/// Whether the program left read access to a far address.
 pub fn is_readable(addr: usize) -> bool {
     permits(addr, false)
 }
@@ -207,8 +207,8 @@ fn permits(addr: usize, write: bool) -> bool {
     inside(move || state.engine.view().permits(offset, write))
 }
 
-/// Up to where, from `at`, the program left itself the access to read (or to write) its far memory. Near memory counts as
-/// open: the kernel looks after it.
+/// The end of the range from `at` in which the program left read (or write) access to its far memory. Near memory
+/// counts as accessible: the kernel checks it.
 pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     let Some(state) = ready().filter(|state| state.engine.view().has_restrictions()) else { return end };
     inside(move || {
@@ -224,7 +224,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     })
 }
 
-/// Fetches a range ahead of its use, as far as there is room.
+/// Prefetches a range, as far as there is room.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {

@@ -1,4 +1,4 @@
-//! What access the program itself left to its far memory (mprotect), a page of the operating system at a time.
+//! The access that the program itself left to its far memory (mprotect), for each page of the operating system.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,11 +8,11 @@ use hanare_sys::map::Prot;
 
 use crate::span::{OS_PAGE, Span};
 
-/// Two bits a page, both clear for the usual read and write access, so that unrestricted memory costs nothing.
+/// Two bits per page, both clear for the usual read and write access, so that unrestricted memory costs nothing.
 pub(crate) struct Restrictions {
     any: AtomicBool,
     bits: LockCell<Bits>,
-    /// Pages the program may not even read.
+    /// Number of pages that the program may not even read.
     closed_pages: AtomicUsize,
 }
 
@@ -31,7 +31,7 @@ impl Restrictions {
         }
     }
 
-    /// Notes the program's access to a range.
+    /// Records the program's access to a range.
     pub(crate) fn set(&self, span: Span, prot: i32) {
         let (no_read, no_write) = (prot & libc::PROT_READ == 0, prot & libc::PROT_WRITE == 0);
         if no_read || no_write {
@@ -43,21 +43,21 @@ impl Restrictions {
         let before = put(&mut bits.no_read, pages(span), no_read);
         put(&mut bits.no_write, pages(span), no_write);
         let after = if no_read { pages(span).len() } else { 0 };
-        // The lock makes one change of the two.
+        // The lock makes the load and the store one change.
         self.closed_pages.store(self.closed_pages.load(Relaxed) + after - before, Relaxed);
     }
 
-    /// Whether there ever were any.
+    /// Whether there ever were any restrictions.
     pub(crate) fn are_any(&self) -> bool {
         self.any.load(Relaxed)
     }
 
-    /// Bytes the program may not even read.
+    /// Bytes that the program may not even read.
     pub(crate) fn closed_bytes(&self) -> usize {
         self.closed_pages.load(Relaxed) * OS_PAGE
     }
 
-    /// Whether any page of a range is not open for reading and writing.
+    /// Whether any page of a range lacks read or write access.
     pub(crate) fn touch(&self, span: Span) -> bool {
         self.any.load(Relaxed) && {
             let bits = self.bits.lock();
@@ -79,7 +79,7 @@ impl Restrictions {
         }
     }
 
-    /// Cuts a range into runs of one access each.
+    /// Splits a range into runs of equal access.
     pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(Span, Prot)) {
         if !self.touch(span) {
             return visit(span, Prot::READ_WRITE);
@@ -114,7 +114,7 @@ fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Sets or clears bits, and returns how many were set before.
+/// Sets or clears bits, and returns the number that were set before.
 fn put(bits: &mut [u64], range: Range<usize>, on: bool) -> usize {
     let mut before = 0;
     for (word, mask) in words(range) {

@@ -1,4 +1,5 @@
-//! Starting the engine of a process: at once, or by the first who needs far memory. A forked child starts from the same parts.
+//! Starts the engine of a process, at once or at the first use of far memory. A forked child starts from the same
+//! parts.
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -27,13 +28,13 @@ pub use error::StartError;
 pub(crate) use parts::{open_mechanism, open_store};
 use parts::{open_pager, open_threads, open_trap, open_view};
 
-/// Descriptors that a start needs at a time, with a private server.
+/// Most descriptors that a start needs at a time, with a private server.
 const DESCRIPTORS: usize = 16;
 const DESCRIPTORS_PER_SERVER: usize = 3;
 
-/// The environment from which the first use starts far memory.
+/// The environment for a start at the first use.
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
-/// What [`before_start`] was given.
+/// The function given to [`before_start`].
 static BEFORE_START: Call = Call::none();
 /// The counters of this process, mapped once.
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
@@ -48,8 +49,9 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     Ok((features, mode, plan))
 }
 
-/// Small blocks stay near where the kernel cannot access far pages: they hold what the C library accesses with every signal
-/// blocked (a new thread's number), or waits on in the kernel (condition variables), and would end the program.
+/// Keeps small blocks near where the kernel cannot access far pages. The C library accesses some of them with every
+/// signal blocked (a new thread's number), or waits on them in the kernel (condition variables). A far block would end
+/// the program there.
 fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
     if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
         return Err(StartError::Far { mode });
@@ -57,14 +59,14 @@ fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(),
     Ok(())
 }
 
-/// Whether and how a process could start with these settings: the trap mode it would have.
+/// Checks whether a process could start with these settings, and returns the trap mode it would have.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
     let (features, mode, plan) = consider(settings)?;
     check_far(settings, mode, &features)?;
-    // Every page has two addresses there, in mappings that are shared.
+    // In sigsegv mode every page has two addresses, in shared mappings.
     let is_shared = mode == Mode::Sigsegv;
     let wanted = plan.reserve as u64 * if is_shared { 2 } else { 1 };
     let limited = |kind| Some(limits::reach(kind)).filter(|&most| most < wanted);
@@ -81,12 +83,12 @@ pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
 /// Sets up far memory for this process: reservation, trap, links, threads.
 ///
 /// # Errors
-/// See [`StartError`]; nothing is left behind but unused address space.
+/// See [`StartError`]. Only unused address space is left behind.
 pub fn start(settings: &Settings) -> Result<(), StartError> {
     start_if(settings, |_, _, _| Ok(()))
 }
 
-/// A check whether a mode serves on a machine.
+/// A check whether a mode works on a machine.
 type Check = fn(&Settings, Mode, &Features) -> Result<(), StartError>;
 
 fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
@@ -125,7 +127,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let seat = join(&launch)?;
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
-    // SAFETY: a plain function of a library that stays loaded; a full table costs the last tenth second of counts.
+    // SAFETY: a plain function of a library that stays loaded. If the table is full, the last tenth of a second is not
+    // counted.
     unsafe { libc::atexit(at_exit) };
     set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
     heap::open(base, len)?;
@@ -133,8 +136,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What I/O the program cannot be left. Where nothing tells that a transfer holds a page, the page may leave beneath the
-/// transfer. So no page may be held beyond a call there, nor during one, save where calls are handed near copies.
+/// Which I/O the program must be refused. Where transfers cannot be detected, a page may leave during one. Then no page
+/// may be in use by a transfer after its call returns, nor during the call unless it works on near copies.
 fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     match mode {
         Mode::Sigsegv => Some(Refused::AsyncIo),
@@ -144,13 +147,13 @@ fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     }
 }
 
-/// A place among the processes of the run.
+/// A budget share among the processes of the run.
 pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
     let counters = launch.counters;
     counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
 }
 
-/// Makes an engine this process', with what of the space is taken and the idle part of it, and starts its trap and threads.
+/// Makes an engine this process' own, with its allocated and idle ranges, and starts its trap and threads.
 pub(crate) fn set_state(
     engine: Engine,
     taken: (Extents, u64),
@@ -171,9 +174,9 @@ pub(crate) fn set_state(
     open_threads(state, senders).map_err(StartError::Thread)
 }
 
-/// Leaves the start to the first far allocation, which most programs that others execute never make: they are not to be
-/// slowed down by what they do not use. Unless the settings say that a thread traps, the start is now: a program may take
-/// the fault signal for itself before.
+/// Defers the start to the first far allocation. Most programs that others execute never make one, and should not pay
+/// for what they do not use. Only thread mode allows this. In other modes far memory starts now, because the program may
+/// take the fault signal for itself first.
 ///
 /// # Errors
 /// See [`start`].
@@ -182,7 +185,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     if mode != Mode::Thread {
         return start_now(&environment);
     }
-    // Before the program opens a file: what it has open already could not be refused any more.
+    // Done before the program opens a file. A file that is already open could no longer be refused.
     if !Features::kernel_moves(&disabled) {
         filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }
@@ -192,7 +195,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Starts what [`start_later`] left.
+/// Does the start that [`start_later`] deferred.
 fn start_left() {
     // SAFETY: a leaked box, or null.
     if let Some(environment) = unsafe { LATER.load(Acquire).as_ref() }
@@ -210,7 +213,7 @@ fn start_now(environment: &Environment) -> Result<(), StartError> {
     start_if(&Settings::from_environment(environment)?, check_far)
 }
 
-/// `prepare` is called before far memory starts in this process by [`start_later`].
+/// Sets a function that is called before a deferred start ([`start_later`]).
 pub fn before_start(prepare: fn()) {
     BEFORE_START.set(prepare);
 }

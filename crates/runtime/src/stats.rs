@@ -15,31 +15,31 @@ use crate::counters::{Counters, MAGIC};
 use crate::polling::{FaultRate, HasFaultRate};
 use crate::tree::Tree;
 
-/// Why counters could not be had.
+/// Why there are no counters.
 #[derive(Debug, Error)]
 pub enum StatsError {
-    /// Their memory could not be mapped.
+    /// The memory of the counters could not be mapped.
     #[error("cannot set up the counters: {0}")]
     Map(#[from] MapError),
-    /// Their memfd could not be written.
+    /// The memfd of the counters could not be written.
     #[error("cannot write the counters' memfd: {0}; check the memory that is left")]
     Write(#[from] std::io::Error),
 }
 
-/// What is in the memfd.
+/// The layout of the memfd.
 #[repr(C)]
 struct Shared {
     counters: Counters,
     tree: Tree,
 }
 
-/// Mapped counters. They stay mapped as long as this lives; an engine keeps it for the life of the process.
+/// Mapped counters, unmapped with this value. An engine keeps it until the process ends.
 pub struct Stats {
     mapping: Mapping,
 }
 
 impl Stats {
-    /// Makes fresh counters in a memfd (close-on-exec) that a program can be given.
+    /// Makes new counters in a memfd (close-on-exec) that a program can inherit.
     ///
     /// # Errors
     /// No memory or no file descriptor is left.
@@ -56,14 +56,14 @@ impl Stats {
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the mapping is page-aligned, at least as long as Shared, readable and writable, and lives as long as
-        // self. Shared is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
+        // SAFETY: the mapping is page-aligned, not shorter than Shared, readable and writable, and lives until self is
+        // dropped. Shared is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
         // processes may change at any time.
         unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 
-    /// Maps the counters in file descriptor `fd`, or, where it is closed or something else by now, as programs that start
-    /// others often leave it, in that of process `pid`; or fresh ones for this process and its children.
+    /// Maps the counters in file descriptor `fd`. Programs that start others often close or reuse it; then maps the
+    /// same descriptor of process `pid`. Otherwise makes new counters for this process and its children.
     ///
     /// # Errors
     /// No memory is left.
@@ -100,7 +100,7 @@ fn own_file(fd: i32) -> Option<File> {
     if copy < 0 {
         return None;
     }
-    // SAFETY: `copy` was just made and belongs to nobody else.
+    // SAFETY: `copy` was just made and has no other owner.
     Some(File::from(unsafe { OwnedFd::from_raw_fd(copy) })).filter(are_counters)
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let own_pid = std::process::id() as i32;
         let program = Stats::attach(Some(fd.as_raw_fd()), Some(own_pid)).unwrap();
         add(&program.requests, 2);
-        // As in a process in which the number is closed: it is looked up under the other one's.
+        // As in a process in which the number is closed. The descriptor is found under the other process' number.
         let elsewhere = File::options().read(true).write(true).open(format!("/proc/{own_pid}/fd/{}", fd.as_raw_fd()));
         assert!(are_counters(&elsewhere.unwrap()));
         assert_eq!(parent.snapshot().requests, 2);

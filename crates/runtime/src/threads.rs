@@ -1,4 +1,4 @@
-//! The threads of a process: Hanare's own, which it starts and tells apart, and whether the program's run meanwhile.
+//! The threads of a process: starts and recognises Hanare's own, and checks whether the program's run meanwhile.
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use hanare_sys::{futex, limits};
 
 use crate::view::Still;
 
-/// How long a new thread may take to run.
+/// Longest wait for a new thread to run.
 const START_MAX: Duration = Duration::from_secs(10);
 const STACK_BYTES: usize = 256 << 10;
-/// Address space that a thread costs beside its stack: what the C library reserves for its allocations.
+/// Bytes of address space that a thread costs beside its stack: the C library reserves them for its allocations.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// The most threads there were at once; what they cost stays reserved.
+/// Most threads that existed at once. Their cost stays reserved.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
-/// The thread whose access the handler thread served last.
+/// The thread whose access the handler thread resolved last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
-/// The process the engine is in, and so its first thread.
+/// The process of the engine, and so the id of its first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
-/// The engine is in this process from now on; whether a thread reads its traps.
+/// Notes that this process has the engine. `thread_mode` says whether a thread reads its traps.
 pub(crate) fn are_home(thread_mode: bool) {
-    // Opens the count of threads now: later the program may have used up all descriptors.
+    // Opens the thread count now, because the program may use up all descriptors later.
     let _ = thread::count();
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
 
-/// Whether this is another process than the one that the engine is in.
+/// Whether this is not the process that has the engine.
 pub(crate) fn are_elsewhere() -> bool {
     HOME.load(Relaxed) != thread::first()
 }
@@ -46,7 +46,7 @@ pub fn is_own_thread() -> bool {
     OWN.get()
 }
 
-/// An access of this thread's is about to be served.
+/// Notes that an access of this thread is about to be resolved.
 pub(crate) fn touched_by(tid: i32) {
     LAST_TOUCHED.store(tid, Relaxed);
 }
@@ -56,9 +56,9 @@ pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
-/// How the program can be seen not to run: its only thread is the first one, which is here or waits for the pager. None where
-/// others may run too. A child that shares its parent's memory until it executes something (vfork) has no thread here,
-/// but its accesses are seen, and it is another process.
+/// Evidence that the program does not run: its only thread is the first one, and it is here or waits for the pager.
+/// `None` where others may run too. A child that shares its parent's memory until it executes another program (vfork)
+/// has no thread here, but its accesses trap, and it is another process.
 pub(crate) fn still() -> Option<Still> {
     let home = HOME.load(Relaxed);
     if !OWN.get() {
@@ -71,16 +71,16 @@ pub(crate) fn still() -> Option<Still> {
     thread::run_ns(home).map(|ns| Still::Ran { tid: home, ns })
 }
 
-/// The calling thread is one of Hanare's while this lives: neither do programs wait for it before they end.
+/// Marks the calling thread as one of Hanare's while it lives. The end of a program does not wait for such threads.
 struct Running {
     _uncounted: thread::Uncounted,
 }
 
-/// How many of these there are.
+/// Number of [`Running`] threads.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Running {
-    /// The starter of the thread waits for it, and has called [`thread::find_counted`] before.
+    /// The starter of the thread waits for this, and has already called [`thread::find_counted`].
     fn new() -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self { _uncounted: thread::Uncounted::new() }
@@ -93,7 +93,7 @@ impl Drop for Running {
     }
 }
 
-/// In a forked child, where none of Hanare's threads exist. `work` allocates near memory.
+/// Runs `work` with near allocations, in a forked child that has none of Hanare's threads.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
     forget_all();
@@ -102,24 +102,24 @@ pub(crate) fn forked(work: impl FnOnce()) {
     OWN.set(before);
 }
 
-/// In a forked child, which has none of its parent's threads.
+/// Forgets the parent's threads, in a forked child.
 fn forget_all() {
     RUNNING.store(0, Relaxed);
     LEFT_WITH.store(-1, Relaxed);
 }
 
-/// The code with which a thread ended by a system call of its own; negative when none has.
+/// The exit code of the last thread that ended by its own system call. Negative if there was none.
 static LEFT_WITH: AtomicI32 = AtomicI32::new(-1);
 
-/// The calling thread of the program's ends with this code, and its process with it if it is the last one.
+/// Ends the calling thread of the program with this code, and the process if it is the last one.
 pub fn leaves(code: i32) {
     LEFT_WITH.store(code & 0xff, Relaxed);
 }
 
-/// The exit code of a process in which no thread of the program's is left. The C library ends it when the last thread
-/// returns; threads that end by a system call of their own leave Hanare's behind.
+/// The exit code of a process without any thread of the program. The C library ends it when the last thread returns. A
+/// thread that ends by its own system call leaves Hanare's threads behind.
 pub(crate) fn left_alone() -> Option<i32> {
-    // The first thread stays among those that are counted when it has ended.
+    // The first thread is still counted after it has ended.
     if thread::count() != RUNNING.load(Relaxed) + 1 {
         return None;
     }
@@ -127,31 +127,32 @@ pub(crate) fn left_alone() -> Option<i32> {
     Some(LEFT_WITH.load(Relaxed)).filter(|&code| code >= 0).or(Some(libc::WEXITSTATUS(status)))
 }
 
-/// A thread of Hanare's between its making and its first step.
+/// The data that a starting thread of Hanare takes over.
 struct Birth<F> {
     name: &'static CStr,
     is_known: Arc<AtomicU32>,
     life: F,
 }
 
-/// Starts a thread of Hanare's and waits until it is known as such: what is allocated in it is near, and once far memory is
-/// active only [`is_own_thread`] sees to that.
+/// Starts a thread of Hanare and waits until it is registered. Its allocations are near; once far memory is active,
+/// only [`is_own_thread`] ensures that.
 ///
-/// It is not made by the standard library, whose threads register destructors of thread-locals: for that the C library
-/// takes the dynamic linker's lock, which whoever starts far memory may hold, in the constructor of a library being loaded.
+/// It is not a thread of the standard library. Those register destructors of thread-locals, for which the C library
+/// takes the dynamic linker's lock. The thread that starts far memory may hold that lock, in the constructor of a
+/// library being loaded.
 pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> std::io::Result<()> {
     let threads = OWN_THREADS.fetch_add(1, Relaxed) + 1;
     if MOST.fetch_max(threads, Relaxed) < threads {
         limits::hold(STACK_BYTES, true);
         limits::hold(ARENA_BYTES, false);
     }
-    // The new thread inherits the mask, so no signal of the program's ever runs its handler there.
+    // The new thread inherits the mask, so no signal handler of the program ever runs in it.
     let _mask = SignalMask::block_all();
     thread::find_counted();
     let is_known = Arc::new(AtomicU32::new(0));
     let birth = Box::into_raw(Box::new(Birth { name, is_known: Arc::clone(&is_known), life }));
     if let Err(error) = spawn(live::<F>, birth.cast()) {
-        // SAFETY: made above, and no thread was.
+        // SAFETY: made above, and no thread took it over.
         drop(unsafe { Box::from_raw(birth) });
         return Err(std::io::Error::from_raw_os_error(error));
     }
@@ -165,7 +166,7 @@ pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
     Ok(())
 }
 
-/// A detached thread with a small stack; or the C library's number.
+/// Starts a detached thread with a small stack. On failure returns the C library's errno.
 fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -> Result<(), i32> {
     let told = |number: i32| if number == 0 { Ok(()) } else { Err(number) };
     let mut attributes = std::mem::MaybeUninit::uninit();
@@ -189,7 +190,7 @@ extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     let running = Running::new();
     // SAFETY: what `own_thread` made for this thread alone.
     let Birth { name, is_known, life } = *unsafe { Box::from_raw(birth.cast::<Birth<F>>()) };
-    // SAFETY: a terminated name for this very thread. Debuggers show it; nothing hangs on it.
+    // SAFETY: a terminated name for this very thread. Debuggers show it; nothing depends on it.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
     is_known.store(1, Release);
     futex::wake_all(&is_known);
@@ -199,7 +200,7 @@ extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The calling thread, one of Hanare's, ends before the process does.
+/// Notes that the calling thread, one of Hanare's, ends before the process does.
 pub(crate) fn ends() {
     OWN_THREADS.fetch_sub(1, Relaxed);
 }

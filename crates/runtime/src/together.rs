@@ -1,18 +1,19 @@
-//! Keeps the handler thread and the thread whose faults it serves on one CPU.
+//! Handler affinity: keeps the handler thread and the thread whose faults it resolves on one CPU.
 //!
-//! Waking a thread on its own CPU costs about 2 us; waking one on an idle CPU costs an interrupt to it, some 20 us where
-//! CPUs are virtual. The scheduler prefers the idle CPU each time, so with nothing else to do on the machine the two
-//! threads would chase each other. The handler pins itself to the other's CPU; and once it sees that one move all the
-//! same, it confines it for the length of each wake-up. That asks for the right to run first (SCHED_FIFO), so that the
-//! thread is free again before it can look, and for a program of one thread, whose other threads cannot starve.
+//! Waking a thread on its own CPU costs about 2 us. Waking one on an idle CPU costs an interrupt to that CPU, some 20
+//! us where CPUs are virtual. The scheduler prefers the idle CPU each time, so on an otherwise idle machine the two
+//! threads would move after each other. The handler pins itself to the other thread's CPU. If that thread moves even
+//! so, the handler confines it for the length of each wake-up. Confining needs two conditions: the right to run first
+//! (SCHED_FIFO), so that the thread is free again before it can notice, and a program of one thread, so that no other
+//! thread can starve.
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
 use crate::view::LiveView;
 
-/// Faults between two looks at a thread whose CPU is dear to learn.
+/// Faults between two checks of a thread whose CPU is expensive to find out.
 const LOOK_EVERY: u32 = 32;
-/// Faults for which a thread that has moved is confined.
+/// Faults for which a thread that has moved stays confined.
 const CONFINE_FAULTS: u32 = 1024;
 
 pub(crate) struct Together {
@@ -21,23 +22,23 @@ pub(crate) struct Together {
     faults: u32,
     /// The CPU the handler has pinned itself to.
     cpu: Option<usize>,
-    /// Faults for which to go on confining.
+    /// Faults for which confining continues.
     confine: u32,
-    /// Whether the handler runs first; none once the kernel has refused it.
+    /// Whether the handler runs first. `None` once the kernel has refused it.
     first: Option<bool>,
 }
 
 impl Together {
-    /// `first_thread` tells the CPU of the program's first thread.
+    /// `first_thread` reports the CPU of the program's first thread.
     pub(crate) fn new(first_thread: Option<CpuCell>) -> Self {
         Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }
 
-    /// Comes to the CPU of a thread that waits for the answer to its fault. What is returned is to be dropped once it was
-    /// answered, without waiting for anything.
+    /// Moves to the CPU of a thread that waits for its fault to be resolved. Drop the returned value once the fault is
+    /// resolved, before any wait.
     pub(crate) fn on_fault(&mut self, tid: i32, view: &LiveView, small: bool) -> Option<Confined> {
         if !small {
-            // Moving a large page takes longer than any wake-up, and other threads must not wait for that.
+            // Moving a large page takes longer than any wake-up, and other threads must not wait for it.
             if self.first == Some(true) {
                 self.first = thread::set_first(false).then_some(false);
             }
@@ -45,12 +46,12 @@ impl Together {
         }
         self.faults = self.faults.wrapping_add(1);
         let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
-        // Several threads that fault in turn would have the handler move all the time.
+        // With several threads that fault in turn, the handler would move all the time.
         if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || view.is_alone()) {
             if self.cpu.is_some() && self.first_thread.is_some_and(|cell| cell.cpu(tid).is_some()) {
                 self.confine = CONFINE_FAULTS;
             }
-            // Only speed is lost when the kernel refuses.
+            // A refusal of the kernel only costs speed.
             if thread::set_affinity(&[cpu]).is_ok() {
                 self.cpu = Some(cpu);
             }

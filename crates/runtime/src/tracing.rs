@@ -1,8 +1,8 @@
-//! Recording a live run: from the pager, which must not wait, to a file.
+//! Records a live run: from the pager, which must not wait, to a file.
 //!
-//! The recorder pushes records into a ring of fixed size; the keeper empties it into the file every few milliseconds, and
-//! the end of the run once more. When the ring or the file's bound is full, recording ends and the trace says so: it is
-//! always the unbroken beginning of what happened.
+//! The recorder pushes records into a ring of fixed size. The keeper empties the ring into the file every few
+//! milliseconds, and once more at the end of the run. When the ring is full or the file reaches its bound, recording
+//! ends and the trace says so. A trace is always the unbroken beginning of the run.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,28 +21,29 @@ use crate::plan::Plan;
 use hanare_settings::{Mode, Settings};
 use hanare_sys::clock::now_ns;
 
-/// Bytes of the ring: what a hundred thousand faults, or some tenths of a second, may fill while the file is waited for.
+/// Bytes of the ring. A hundred thousand faults, or some tenths of a second, may fill it while the file is slow.
 const RING_BYTES: usize = 8 << 20;
 const FLUSH_NS: u64 = 20_000_000;
-/// Bytes taken out of the ring at once.
+/// Bytes moved from the ring to the file at once.
 const PART_BYTES: usize = 64 << 10;
 
-/// One writer, the recorder, which the pager's lock lets run one call at a time; one reader, which holds the file's lock.
-/// The writer moves `head` by whole records only, so that the reader sees none in part.
+/// A ring with one writer and one reader. The writer is the recorder, whose calls the pager's lock serialises. The
+/// reader holds the file's lock. The writer advances `head` by whole records only, so that the reader never sees a part
+/// of one.
 struct Ring {
     bytes: *mut u8,
-    /// Bytes ever written, and ever read.
+    /// Bytes ever written, and bytes ever read.
     head: AtomicUsize,
     tail: AtomicUsize,
-    /// What is in it tells of pages, and is worth a file.
+    /// Whether the ring holds records about pages, which are worth a file.
     worthwhile: AtomicBool,
-    /// Nothing is taken any more.
+    /// Whether further records are refused.
     closed: AtomicBool,
-    /// Something was refused for want of room.
+    /// Whether a record was refused for want of room.
     overrun: AtomicBool,
 }
 
-// SAFETY: the bytes are a mapping of its own, which is never unmapped; writer and reader touch disjoint parts of it,
+// SAFETY: the bytes are a mapping of its own, which is never unmapped. Writer and reader access disjoint parts of it,
 // handed over by `head` and `tail`.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
@@ -60,7 +61,7 @@ impl Ring {
         })
     }
 
-    /// Called by the one writer.
+    /// Pushes a record. Only the one writer calls it.
     fn push(&self, record: &[u8]) -> bool {
         let head = self.head.load(Relaxed);
         if self.closed.load(Acquire) {
@@ -71,7 +72,7 @@ impl Ring {
             return false;
         }
         for (index, &byte) in record.iter().enumerate() {
-            // SAFETY: inside the mapping, and in the part that is the writer's.
+            // SAFETY: inside the mapping, in the writer's part.
             unsafe { self.bytes.add((head + index) % RING_BYTES).write(byte) };
         }
         self.head.store(head + record.len(), Release);
@@ -81,12 +82,12 @@ impl Ring {
         true
     }
 
-    /// Copies the front of what is there; nothing is taken yet. Called by the one reader.
+    /// Copies the front of the ring without removing it. Only the one reader calls it.
     fn peek(&self, part: &mut [u8]) -> usize {
         let tail = self.tail.load(Relaxed);
         let len = (self.head.load(Acquire) - tail).min(part.len());
         let first = len.min(RING_BYTES - tail % RING_BYTES);
-        // SAFETY: inside the mapping, in the part that is the reader's; `part` has room for `len` bytes.
+        // SAFETY: inside the mapping, in the reader's part; `part` has room for `len` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(self.bytes.add(tail % RING_BYTES), part.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(self.bytes, part.as_mut_ptr().add(first), len - first);
@@ -124,9 +125,9 @@ struct Output {
 enum Target {
     /// Nothing was recorded yet.
     Untouched,
-    /// The file is ours; with what frames records in it.
+    /// The file belongs to this process; the framer writes records to it.
     Open(File, Framer),
-    /// Another process records, or the file takes no more, or the trace has its end.
+    /// Another process records, the file is full, or the trace has ended.
     Over,
 }
 
@@ -137,7 +138,7 @@ fn tracing() -> Option<&'static Tracing> {
     unsafe { TRACING.load(Acquire).as_ref() }
 }
 
-/// Records what a policy sees and does, from now on.
+/// Records the policy's events and actions from now on.
 pub(crate) fn record(
     policy: Box<dyn Policy>,
     path: &Path,
@@ -173,7 +174,7 @@ fn command_line() -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
 }
 
-/// Writes what has been recorded, now and then.
+/// Writes the recorded bytes to the file. Called periodically.
 pub(crate) fn flush() {
     let Some(tracing) = tracing() else { return };
     let now = now_ns();
@@ -183,19 +184,19 @@ pub(crate) fn flush() {
     }
 }
 
-/// In a forked child, which is not recorded: the file is the parent's.
+/// Ends recording in a forked child: the file belongs to the parent.
 pub(crate) fn forked() {
     let tracing = TRACING.swap(std::ptr::null_mut(), AcqRel);
     // SAFETY: set once to a leaked box, or null.
     if let Some(tracing) = unsafe { tracing.as_ref() } {
         tracing.ring.closed.store(true, Release);
-        // The child's copy of the descriptor would hold the file's lock beyond the parent's end. No thread of the parent's
-        // was at the output when it forked.
+        // The child's copy of the descriptor would hold the file's lock beyond the parent's end. No thread of the
+        // parent was writing when it forked.
         tracing.output.lock().file = Target::Over;
     }
 }
 
-/// Ends the trace: what happens from now on is not recorded.
+/// Ends the trace: later events are not recorded.
 pub(crate) fn finish() {
     let Some(tracing) = tracing() else { return };
     tracing.ring.closed.store(true, Release);
@@ -204,7 +205,7 @@ pub(crate) fn finish() {
 
 impl Output {
     fn flush(&mut self, ring: &Ring) {
-        // The time told to a process without pages piles up: a few bytes every few tens of milliseconds.
+        // Time records of a process without pages accumulate: a few bytes every few tens of milliseconds.
         while ring.worthwhile.load(Acquire) {
             let len = ring.peek(&mut self.part);
             if len == 0 {
@@ -223,7 +224,7 @@ impl Output {
         }
     }
 
-    /// Writes what it can of the part at hand; returns how many of its bytes that were.
+    /// Writes as much as possible of the current part. Returns the number of bytes written.
     fn write(&mut self, len: usize) -> usize {
         let Target::Open(file, framer) = &mut self.file else { return 0 };
         let (head, taken) = framer.chunk(&self.part[..len]);
@@ -248,17 +249,17 @@ impl Output {
     }
 }
 
-/// Says once a process why its run is not recorded to the end. The run itself goes on.
+/// Prints once per process why its run is not recorded to the end. The run itself continues.
 fn tell_lost(error: &std::io::Error) {
     fatal::say(format_args!("cannot write the trace any more: {error}; the run goes on unrecorded"));
 }
 
-/// The file, if it is there for us: of all processes of a run the first that has pages to tell of is recorded, and that
-/// is the one that finds the file empty.
+/// The file, if this process is to record. Of all processes of a run the first with pages is recorded: the one that
+/// finds the file empty.
 fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
     match try_file(path, header, bytes_max) {
         Ok(taken) => taken,
-        // The command that wants the trace has ended, and took the file away.
+        // The command that requested the trace has ended, and removed the file.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
             tell_lost(&error);
@@ -311,7 +312,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
         let mut output = output(file.path(), u64::MAX);
-        // Far jumps make records of four bytes: more than the ring holds passes through it.
+        // Long jumps make records of four bytes: more than the ring holds passes through it.
         const ROUNDS: u32 = 3 << 20;
         let page = |round: u32| (round % 2) * (1 << 21) + round / 2;
         std::thread::scope(|scope| {
@@ -341,7 +342,7 @@ mod tests {
             let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
             let mut output = output(file.path(), bytes_max);
             let mut recorder = recorder(ring);
-            // Nobody empties it, or the file does not take it all.
+            // No reader empties the ring, or the file does not take all of it.
             let rounds = if bytes_max == u64::MAX { 2 << 20 } else { 100_000 };
             for round in 0..rounds {
                 recorder.inserted(PageId((round % 2) * (1 << 21) + round / 2), Cause::Read);

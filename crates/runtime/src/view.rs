@@ -1,9 +1,10 @@
-//! The program's view of far memory, and the frames beside it: the only room that makes pages appear and vanish.
+//! The program's view of far memory, and the frames beside it. Only this module makes pages appear and vanish.
 //!
-//! The engine knows a view by the trait [`View`] alone. Two mechanisms implement it on live memory. [`Userfaultfd`]: private
-//! anonymous memory; pages are copied in or whole frames moved in and out, and protected against writes while clean.
-//! [`Doubled`] (sigsegv mode): shared memory mapped twice; pages are filled through a second mapping that never traps. [`Base`]
-//! has what both need. Nothing here decides anything, allocates anything or knows what a server is.
+//! The engine knows a view by the trait [`View`] alone. Two mechanisms implement it on live memory. [`Userfaultfd`]:
+//! private anonymous memory; pages are copied in or whole frames moved in and out, and protected against writes while
+//! clean. [`Doubled`] (sigsegv mode): shared memory mapped twice; pages are filled through a second mapping that never
+//! traps. [`Base`] is their common part. This module makes no decisions, allocates nothing and knows nothing of
+//! servers.
 
 mod access;
 mod base;
@@ -34,7 +35,8 @@ pub(crate) use userfaultfd::Userfaultfd;
 
 /// A view, as the engine uses it. Spans are whole pages.
 ///
-/// A page *in transit* belongs to whoever carries out the pager's action on it: no other call changes it meanwhile.
+/// A page *in transit* belongs to the thread that carries out the pager's action on it: no other call changes it
+/// meanwhile.
 pub(crate) trait View {
     /// The offset of a far address; `None` for one that is not far.
     fn offset_of(&self, addr: usize) -> Option<usize>;
@@ -44,69 +46,69 @@ pub(crate) trait View {
     /// Address of a frame's bytes.
     fn frame(&self, frame: FrameId) -> *mut u8;
 
-    /// Gives a frame's memory back to the system.
+    /// Returns a frame's memory to the system.
     fn empty_frame(&self, frame: FrameId);
 
-    /// How many units can be moved aside at once.
+    /// Number of units that can be moved aside at once.
     fn aside_units(&self) -> usize;
 
-    /// Where the page moved aside to the place of this number lies.
+    /// Address of the bytes that were moved aside to place `place`.
     fn aside(&self, place: usize) -> *const u8;
 
-    /// Empties `count` places of pages that were moved aside, from `first` on.
+    /// Empties `count` places of pages that were moved aside, from place `first` on.
     fn drop_aside(&self, first: usize, count: usize);
 
-    /// A range of zeroes as long as the largest page. Nobody writes to it.
+    /// A range of zeroes with the length of the largest page. Nothing writes to it.
     fn zeroes(&self) -> *const u8;
 
-    /// Where bytes for a page can be received straight into view, if the mechanism has such a place.
+    /// Address at which bytes for a page can be received straight into view. `None` where the mechanism has none.
     fn receive_place(&self, offset: usize) -> Option<*mut u8>;
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
-    /// Copies bytes into view at pages that are absent, and lets the threads that wait for them go on. Returns false when
-    /// a page was there already, which keeps its bytes, or could not be protected: then all of the span is open for writing.
+    /// Copies bytes into view at absent pages, and wakes the threads that wait for them. Returns false when a page was
+    /// there already, which keeps its bytes, or could not be protected. Then the whole span is open for writing.
     ///
     /// # Safety
     /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool;
 
-    /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that was to be protected is
-    /// open for writing instead.
+    /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that had to be protected
+    /// is open for writing instead.
     ///
     /// # Safety
     /// The page is in transit and the frame filled, both this call's to handle.
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool;
 
-    /// Shows pages that were filled through [`Self::receive_place`], or were write-protected. Returns false when pages that were to
-    /// be protected are open for writing instead.
+    /// Shows pages that were filled through [`Self::receive_place`], or were write-protected. Returns false when pages
+    /// that had to be protected are open for writing instead.
     #[must_use = "pages that are open for writing count as dirty"]
     fn show(&self, span: Span, writable: bool) -> bool;
 
-    /// Shows pages again that trapped though they are in view, as far as it goes without opening for writing what is to be
-    /// protected: false where it does not.
+    /// Shows pages again that trapped although they are in view. Returns false where that would open a page for writing
+    /// that must stay protected.
     #[must_use = "pages that are not shown go on trapping"]
     fn show_again(&self, span: Span, writable: bool) -> bool;
 
-    /// Opens a protected page for writing and lets its writers go on.
+    /// Opens a protected page for writing and wakes its writers.
     fn open(&self, span: Span);
 
-    /// Lets threads that wait for a page look again.
+    /// Wakes the threads that wait for a page.
     fn wake(&self, span: Span);
 
     // ---- out of view ------------------------------------------------------------------------------------------------
 
-    /// Moves a page out of view into an empty frame, in one step that no write can fall into. `clean` says that it is not
-    /// open for writing; the frame has its bytes all the same, and an access brings it back from there. Returns false when a
-    /// transfer holds it: then it is in view, unchanged.
+    /// Moves a page out of view into an empty frame, atomically with respect to writes. `clean` says that it is not
+    /// open for writing; the frame receives its bytes even so, and an access brings it back from there. Returns false
+    /// when a transfer holds the page: then it is in view, unchanged.
     ///
     /// # Safety
     /// The page is in transit and the frame empty, both this call's to handle.
     #[must_use = "a page that stays is still in view"]
     unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool;
 
-    /// Moves small dirty pages out of view, in one step that no write can fall into, to the places from this number on.
-    /// Cheaper than to write-protect and drop them: it is one change of the page table instead of two.
+    /// Moves dirty base pages out of view to the places from `place` on, atomically with respect to writes. Cheaper
+    /// than to write-protect and drop them: one change of the page table instead of two.
     ///
     /// # Safety
     /// The pages are in transit, in view and open for writing, and the places empty, all this call's to handle.
@@ -115,7 +117,7 @@ pub(crate) trait View {
     /// Stops writes to pages in view: later ones trap and wait.
     fn write_protect(&self, span: Span);
 
-    /// Address of a write-protected page's bytes, where they can be read in place.
+    /// Address of a write-protected page's bytes, if they can be read in place.
     fn protected_bytes(&self, span: Span) -> Option<*const u8>;
 
     /// Copies a write-protected page's bytes.
@@ -124,7 +126,7 @@ pub(crate) trait View {
     /// The page is write-protected and present; `to` has room for it and is the caller's.
     unsafe fn read(&self, span: Span, to: *mut u8);
 
-    /// Takes write-protected or clean pages out of view, together. Their bytes are gone.
+    /// Takes write-protected or clean pages out of view, together. Their bytes are lost.
     fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>);
 }
 
@@ -132,18 +134,19 @@ pub(crate) trait View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a page that stays is still in view"]
 pub(crate) enum Moved {
-    /// It is out of view, its bytes where they were to go.
+    /// It is out of view, with its bytes at the destination.
     Gone,
-    /// A transfer holds it: it is in view, unchanged.
+    /// A transfer holds it. It is in view, unchanged.
     Stays,
-    /// It cannot be moved for what it is, and is in view, unchanged: it can be write-protected, copied and dropped.
+    /// The kernel cannot move this kind of page. It is in view, unchanged, and can be write-protected, copied and
+    /// dropped.
     Unmovable,
 }
 
 /// Why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
-    /// Address space could not be had.
+    /// Address space was refused.
     #[error("cannot set up far memory: {0}; lower HANARE_RESERVE or raise the limit on address space")]
     Map(#[from] MapError),
     /// The kernel refused to register it.
@@ -152,7 +155,7 @@ pub enum ViewError {
     /// This process' own memory cannot be opened as a file.
     #[error("cannot open /proc/self/mem: {0}; {advice}", advice = own_memory_advice(*.0))]
     OwnMemory(Errno),
-    /// There are too many places of the program's own that are to be far.
+    /// The program has too many static arrays in different places.
     #[error("more than {WINDOWS_MAX} programs and libraries have large arrays; set HANARE_STATIC=off")]
     Windows,
 }
@@ -161,21 +164,21 @@ fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
-/// What the view has to know of the program's threads.
+/// What the view asks about the program's threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
-    /// Whether it has a single thread.
+    /// Whether the program has a single thread.
     pub(crate) is_alone: fn() -> bool,
-    /// Whether and how its code can be seen not to run.
+    /// Whether and how the program's code is known not to run.
     pub(crate) still: fn() -> Option<Still>,
 }
 
-/// Why no code of the program ran since this was asked for.
+/// Evidence that no code of the program has run since the question was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// Its only thread is the calling one, which is in the engine with signals blocked.
+    /// The program's only thread is the calling one, which is in the engine with signals blocked.
     Here,
-    /// Its only thread had used so much CPU time, in nanoseconds. The same again means that it did not run.
+    /// CPU time of the program's only thread, in nanoseconds. If it is the same later, the thread did not run.
     Ran {
         /// The thread.
         tid: i32,
@@ -185,7 +188,7 @@ pub(crate) enum Still {
 }
 
 impl Still {
-    /// Whether it is so still. No second thread can have been made by a thread that did not run.
+    /// Whether the evidence still holds. A thread that did not run cannot have made a second one.
     fn holds(self) -> bool {
         match self {
             Still::Here => true,
@@ -194,9 +197,9 @@ impl Still {
     }
 }
 
-/// How a view is made.
+/// The mechanism of a view.
 pub(crate) enum Mechanism {
-    /// Userfaultfd, opened with the features the mode needs.
+    /// Userfaultfd, opened with the features that the mode needs.
     Uffd(Uffd),
     /// A memfd mapped twice.
     Protection(Protection),
@@ -204,13 +207,13 @@ pub(crate) enum Mechanism {
 
 /// The view of a live process.
 pub(crate) enum LiveView {
-    /// Userfaultfd is the trap.
+    /// Userfaultfd traps accesses.
     Userfaultfd(Userfaultfd),
-    /// The protection of pages, or guards, are the trap.
+    /// Page protection or guards trap accesses.
     Doubled(Doubled),
 }
 
-/// Asks whichever view it is.
+/// Calls a method of either view.
 macro_rules! ask {
     ($view:expr, $of:ident => $answer:expr) => {
         match $view {
@@ -221,7 +224,7 @@ macro_rules! ask {
 }
 
 impl LiveView {
-    /// Reserves and registers far memory and its frames. `batches` says whether pages are dropped by `process_madvise`.
+    /// Reserves and registers far memory and its frames. `batches` says whether `process_madvise` drops pages.
     pub(crate) fn new(
         mechanism: Mechanism,
         sizes: Sizes,
@@ -235,17 +238,17 @@ impl LiveView {
         })
     }
 
-    /// Shows `span`, so far untouched, at `addr` instead of in the reservation. Whatever is mapped at `addr` is replaced.
-    /// On an error the range reads as plain zeroes, or nothing is mapped there.
+    /// Shows `span`, which was never used, at `addr` instead of in the reservation. Replaces whatever is mapped at
+    /// `addr`. On an error the range reads as plain zeroes, or nothing is mapped there.
     ///
     /// # Safety
-    /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nobody touches it meanwhile.
+    /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nothing accesses it meanwhile.
     pub(crate) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
         // SAFETY: passed on from the caller.
         ask!(self, view => unsafe { view.add_window(addr, span) })
     }
 
-    /// Makes `span` a hole for good. Nothing of it is in view; whoever maps something there does it afterwards.
+    /// Excludes `span` from far memory for good. Nothing of it is in view. The caller maps something there afterwards.
     pub(crate) fn puncture(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.windows.puncture(span),
@@ -253,7 +256,7 @@ impl LiveView {
         }
     }
 
-    /// The trap, where it is userfaultfd.
+    /// The userfaultfd, if it traps accesses.
     pub(crate) fn uffd(&self) -> Option<&Uffd> {
         match self {
             LiveView::Userfaultfd(view) => Some(&view.uffd),
@@ -344,7 +347,7 @@ impl View for LiveView {
     fn wake(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.wake(span),
-            // The faulting thread itself waits, in its handler.
+            // The faulting thread waits in its own handler.
             LiveView::Doubled(_) => {}
         }
     }

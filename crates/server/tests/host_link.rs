@@ -1,4 +1,4 @@
-//! The same-host link: grants, limits, returns, and that nobody sees another's slots.
+//! The same-host link: grants, limits, returns, and that no session sees another's slots.
 
 mod common;
 
@@ -272,7 +272,7 @@ fn a_clone_is_granted_what_its_original_is() {
     assert_eq!((status.slots, status.memory_bytes, status.spill_bytes), (0, 0, 0));
 }
 
-/// A process may have lost the server's path, for example by chroot. A link that it has opens further ones.
+/// A process may lose the server's path, for example by chroot. Its existing link opens further ones.
 #[test]
 fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     let server = TestServer::start(64 * MIB);

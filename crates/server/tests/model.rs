@@ -19,7 +19,7 @@ struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// What each page of a held slot contains. Slots that hold nothing have no entry.
+    /// The contents of each page of a held slot. Empty slots have no entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,
@@ -33,7 +33,7 @@ impl Model {
         Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
     }
 
-    /// Another session that holds the same from now on.
+    /// Another session with the same contents from now on.
     fn cloned(&self, seed: u8) -> Model {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let client = self.client.cloned(&self.options);

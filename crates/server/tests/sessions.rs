@@ -1,5 +1,5 @@
 //! The limits of each session and their reports: quotas, the remaining room in answers, the list of sessions, and
-//! memory that goes back to the system when nobody needs it.
+//! memory that returns to the system when it is no longer needed.
 
 mod common;
 

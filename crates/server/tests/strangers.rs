@@ -1,5 +1,5 @@
 //! Clients that may not use the server, or do not follow its protocol: keys, tokens, garbage, lies. Each is refused
-//! with a reason, and the others go on undisturbed.
+//! with a reason, and the other clients are served as before.
 
 mod common;
 

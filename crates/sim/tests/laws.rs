@@ -1,4 +1,4 @@
-//! What must hold for every policy on every string, and replays of runs that the machine itself recorded.
+//! Laws that hold for every policy on every string, and replays of runs that the machine itself recorded.
 
 use std::sync::{Arc, Mutex};
 

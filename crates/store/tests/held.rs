@@ -1,4 +1,4 @@
-//! Both stores against a plain model, on servers in this process: random writes, reads and releases, and every byte that is
+//! Both stores against a plain model, on servers in this process: random writes, reads and releases. Every byte that is
 //! held comes back. `HANARE_SEED` repeats a run.
 
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ const TURNS: u32 = 12_000;
 const RUN: u32 = 8;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs a test on servers of its own with this much memory each: their TCP and AF_UNIX addresses.
+/// Runs a test on its own servers, each with this much memory. Passes their TCP and AF_UNIX addresses.
 fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBuf)])) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut addresses = Vec::new();
@@ -43,7 +43,7 @@ fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBu
     }
 }
 
-/// A generator of numbers that a seed repeats.
+/// A random number generator that a seed reproduces.
 struct Random(u64);
 
 impl Random {
@@ -109,7 +109,7 @@ impl Take for Checking<'_> {
     }
 }
 
-/// Frames of the test's own, in which pages wait for their sender.
+/// The test's frames, in which pages wait for their sender.
 struct Frames(Vec<Box<[u8; PAGE]>>);
 
 /// Pages and frames whose writes have ended.
@@ -122,12 +122,12 @@ struct Work<'a> {
     units: &'a RefCell<Vec<Unit>>,
     take: Checking<'a>,
     frames: Frames,
-    /// Frames without a write.
+    /// Frames without a write in progress.
     free: Vec<u32>,
     /// Whether the store writes from frames.
     frames_wanted: bool,
     spare: Vec<u8>,
-    /// Writes that were seen to be of the bytes held already.
+    /// Writes that the store recognised as unchanged bytes.
     same: u32,
     /// Reads.
     begun: u32,
@@ -143,7 +143,7 @@ impl Work<'_> {
         }
     }
 
-    /// Releases pages, but those whose write is under way, which may not be released.
+    /// Releases pages, except those with a write in progress, which may not be released.
     fn release(&mut self, first: u32) {
         let count = (1 + self.random.below(200)).min(UNITS - first);
         let mut at = first;
@@ -166,7 +166,7 @@ impl Work<'_> {
         let Some(index) = self.free.pop() else {
             return std::thread::sleep(Duration::from_millis(1));
         };
-        // The bytes held already, now and then.
+        // Sometimes the bytes that are held already.
         let may_be_same = !self.frames_wanted && unit.held && self.random.below(2) == 0;
         let changed = !may_be_same || self.random.below(2) == 0;
         unit.version += u32::from(changed);
@@ -181,7 +181,7 @@ impl Work<'_> {
             may_be_same,
             spare: self.spare.as_mut_ptr(),
         };
-        // SAFETY: `from` is a frame that nobody changes until the write has ended, and `to` has room for a page.
+        // SAFETY: `from` is a frame that does not change until the write has ended, and `to` has room for a page.
         let saved = unsafe { self.store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
         match saved.expect("room") {
             Saved::Later => unit.writing = true,

@@ -62,8 +62,8 @@ fn adjacent_ranges_merge_and_a_full_batch_says_so() {
     assert!(batch.is_empty());
 }
 
-/// A range that cannot be dropped must not keep those behind it from being dropped, nor end the use
-/// of the one call for all.
+/// A range that cannot be dropped must not prevent the drop of those behind it, nor end the use of the one call for
+/// all.
 fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
     let page = page_size();
     let memory = near(4 * page, 2);
@@ -85,7 +85,7 @@ fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
 
 #[test]
 fn a_hole_is_reported_and_passed_over() {
-    // Too low for the kernel ever to place a mapping there unasked.
+    // Too low for the kernel to choose this address for a mapping.
     const UNMAPPED: usize = 0x10000;
     goes_on_behind(UNMAPPED, libc::ENOMEM, features().process_madvise);
     goes_on_behind(UNMAPPED, libc::ENOMEM, false);

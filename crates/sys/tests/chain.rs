@@ -1,5 +1,5 @@
-//! What is not ours goes where it would have gone without us. Every case runs in a process of its
-//! own, which is this test program started again with the case's name in an environment variable.
+//! Faults that are not ours go where they would go without our handler. Every case runs in a process of its own: this
+//! test program, started again with the case's name in an environment variable.
 
 mod common;
 
@@ -18,7 +18,7 @@ static OWNED: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 static AT_START: AtomicU64 = AtomicU64::new(0);
 
-/// Ours is one page; the rest is refused.
+/// One page is ours. All other faults are refused.
 fn ours(fault: FaultInfo) -> Verdict {
     ASKED.fetch_add(1, Ordering::Relaxed);
     let addr = fault.addr & !(page_size() - 1);
@@ -30,12 +30,12 @@ fn ours(fault: FaultInfo) -> Verdict {
     Verdict::Handled
 }
 
-/// The program's handler: ends with 40 when it sees the fault as the kernel would have shown it.
+/// The program's handler. It ends with 40 when it sees the fault as the kernel would have shown it.
 extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the chain passes on what the kernel gave.
     let addr = unsafe { (*info).si_addr() } as usize;
     let good = signal == libc::SIGSEGV && addr == NOT_MAPPED && !context.is_null();
-    // The mask must be the interrupted one, the action's and the signal itself, and no more.
+    // The mask must contain the interrupted one, the action's and the signal itself, and nothing more.
     let mask = blocked();
     let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
     // SAFETY: ends the process.
@@ -74,7 +74,7 @@ fn set_kernel(action: &libc::sigaction) {
     assert_eq!(answer, 0);
 }
 
-/// A page that traps and is ours, to show that our handler works before the foreign fault.
+/// A page of ours that traps, to show that our handler works before the foreign fault.
 fn own_page() -> Mapping {
     let page = near(page_size(), 1);
     OWNED.store(page.addr(), Ordering::Relaxed);
@@ -127,7 +127,7 @@ fn run_case(case: &str) {
     std::process::exit(99);
 }
 
-/// The entry of the started process; nothing to do in the ordinary test run.
+/// The entry of the started process. Does nothing in the ordinary test run.
 #[test]
 fn child() {
     if let Ok(case) = std::env::var(CASE) {

@@ -1,4 +1,4 @@
-//! Calls refused by a filter, in a child: a filter is for good.
+//! Calls that a filter refuses, tested in a child, because a filter cannot be removed.
 
 use hanare_sys::filter::{Refused, refuse};
 use hanare_sys::{Errno, syscall};
@@ -29,7 +29,7 @@ fn sets_up(number: libc::c_long) -> Result<usize, i32> {
     call(number, [1, params.as_mut_ptr() as usize, 0, 0, 0, 0])
 }
 
-/// Opens this very program, by whichever call, with these flags.
+/// Opens this test program by the given call and flags.
 fn opens(number: libc::c_long, flags: i32) -> Result<usize, i32> {
     let path = c"/proc/self/exe".as_ptr() as usize;
     match number {

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[test]
 fn four_threads_lose_no_update() {
     const ROUNDS: u64 = 20_000;
-    // Two numbers that only stay related if nobody else is inside.
+    // Two numbers that stay related only if no other thread is inside.
     let cell = Arc::new(LockCell::new((0u64, 0u64)));
     let (sender, receiver) = mpsc::channel();
     for _ in 0..4 {
@@ -25,7 +25,7 @@ fn four_threads_lose_no_update() {
     assert_eq!(*cell.lock(), (4 * ROUNDS, 12 * ROUNDS));
 }
 
-/// Adds up under the lock, and counts how often the pair was found half-changed.
+/// Increments both under the lock, and counts how often they were found half-changed.
 fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
     let mut torn = 0;
     for round in 0..rounds {
@@ -33,7 +33,7 @@ fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
         torn += usize::from(pair.1 != pair.0 * 3);
         pair.0 += 1;
         if round % 100 == 0 {
-            // Long enough that the others give up spinning and sleep.
+            // Long enough that the other threads stop spinning and sleep.
             std::thread::sleep(Duration::from_micros(100));
         } else if round % 10 == 0 {
             std::thread::yield_now();

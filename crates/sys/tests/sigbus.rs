@@ -55,7 +55,7 @@ fn faults_resolve_in_the_faulting_thread() {
     assert!(signal::is_installed(libc::SIGBUS));
     assert!(!signal::is_installed(libc::SIGSEGV));
 
-    // errno must be as before a touch that was resolved.
+    // errno must be the same as before an access that was resolved.
     // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() = 1234 };
     let value = read(addr + 8);

@@ -1,4 +1,4 @@
-//! SIGSEGV and mprotect: trapping with no privilege at all.
+//! SIGSEGV and mprotect: trapping without any privilege.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn protected_pages_open_on_touch() {
     assert_eq!(signal::install(libc::SIGTERM, open_page), Err(SignalError::NotAFaultSignal(15)));
     {
         let _outer = SignalMask::block_all();
-        // The C library uses 32 and 33 for itself, which pass.
+        // The C library uses signals 32 and 33 for itself. They pass.
         let passing = [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(|signal| 1u64 << (signal - 1)).iter().sum::<u64>();
         assert_eq!(blocked_mask(), !passing);
         drop(SignalMask::block_all());

@@ -1,4 +1,4 @@
-//! Threads: where they run and how many there are. One test only, as it counts the whole process.
+//! Threads: the CPUs on which they run, and their number. There is only one test, because it counts the whole process.
 
 use hanare_sys::thread;
 use std::sync::mpsc;
@@ -59,7 +59,7 @@ fn threads_are_counted_placed_and_named() {
     ways_to_run();
 }
 
-/// A part of the test above, which counts threads and so has to be the only one.
+/// A part of the test above, which counts threads and must be the only test.
 fn ways_to_run() {
     std::thread::spawn(|| {
         // SAFETY: takes and gives numbers only.
@@ -69,7 +69,7 @@ fn ways_to_run() {
         assert!(thread::set_patient());
         assert_eq!(policy(), libc::SCHED_BATCH);
         assert!(!thread::set_patient(), "it has another way to run already");
-        // What answers for a thread that computes is started by it.
+        // A thread that computes starts the thread that answers for it.
         std::thread::spawn(move || {
             assert!(thread::set_prompt());
             // SAFETY: as above.

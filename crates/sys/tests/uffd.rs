@@ -1,4 +1,4 @@
-//! userfaultfd on the real kernel: every request checked by the contents it leaves.
+//! userfaultfd on the real kernel: every request is checked by the contents that it leaves.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const HUGE: usize = 2 << 20;
 
-/// Runs `touch` in a thread of its own, which tells its id first and the result when the touch came back.
+/// Runs `touch` in a thread of its own. The thread sends its id first, and the result when the access has returned.
 fn toucher(touch: impl FnOnce() -> u64 + Send + 'static) -> mpsc::Receiver<u64> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -162,7 +162,7 @@ fn moves_in_and_out(len: usize) {
     check(frame.addr(), len, 7);
 }
 
-/// A frame is registered too, or nothing could be moved into it.
+/// A frame is registered too; otherwise nothing could be moved into it.
 fn far_frame(uffd: &Uffd, len: usize) -> Mapping {
     let frame = Mapping::reserve(len, page_size()).unwrap();
     uffd.register(frame.addr(), len, WP).unwrap();

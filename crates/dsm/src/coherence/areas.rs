@@ -1,8 +1,8 @@
-//! Which pages of the region are allocated: the same on every rank, since every rank makes the same calls.
+//! The allocated pages of the region. They are the same on every rank, since every rank makes the same calls.
 
 use super::units::Run;
 
-/// First fit over allocations in order.
+/// First-fit allocation, with the allocations in order.
 #[derive(Debug)]
 pub(crate) struct Areas {
     pages: u32,
@@ -14,7 +14,7 @@ impl Areas {
         Self { pages, taken: Vec::new() }
     }
 
-    /// Takes the first room for so many pages.
+    /// Allocates the first gap of `count` pages.
     pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
         let mut first = 0;
         let mut at = self.taken.len();
@@ -47,7 +47,7 @@ impl Areas {
         self.find(first).map(|index| self.taken[index])
     }
 
-    /// Gives an allocation back.
+    /// Frees an allocation.
     pub(crate) fn give(&mut self, first: u32) -> Option<Run> {
         self.find(first).map(|index| self.taken.remove(index))
     }

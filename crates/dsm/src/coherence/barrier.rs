@@ -6,22 +6,22 @@ use super::units::{Rank, RankSet, Run, runs_of};
 use super::{CHANGED, Call, Checked, Machine, Protocol, State, directory};
 use crate::limits::{ADOPTS_MAX, MOVES_MAX, RUNS_MAX};
 
-/// How far a rank is in a memory barrier.
+/// The progress of a rank in a memory barrier.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Barrier {
-    /// Waits for everyone to stop computing.
+    /// Waits until all ranks have stopped computing.
     Stopping,
-    /// Its own diffs are sent; waits for those of so many ranks.
+    /// Its own diffs are sent; waits for those of `expect` ranks.
     Flushing { expect: u16 },
-    /// Waits for everyone to have all diffs.
+    /// Waits until all ranks have all diffs.
     Flushed,
-    /// Update protocol: waits for everyone to have sent its updates.
+    /// Update protocol: waits until all ranks have sent their updates.
     Updating,
-    /// Waits for the settlements of so many ranks.
+    /// Waits for the settlements of `expect` ranks.
     Settling { expect: u16 },
 }
 
-/// What a home settles with one rank.
+/// A home's settlement for one rank.
 #[derive(Debug)]
 struct Share {
     rank: Rank,
@@ -45,13 +45,13 @@ impl Machine {
         self.send(Rank(0), arrive, actions);
     }
 
-    /// A meeting is over. The call was taken out of `self.call`, and is put back as it goes on.
+    /// Continues after a meeting. The call was taken out of `self.call`, and is put back here if it continues.
     pub(super) fn go_on(&mut self, at: Barrier, meeting: u8, expect: u16, actions: &mut Vec<Action>) -> Checked {
         match (at, meeting) {
             (Barrier::Stopping, 1) => {
                 self.call = Call::Barrier(Barrier::Flushing { expect });
                 self.flush(Purpose::Barrier, actions);
-                // A lock's notices of before are told by this barrier.
+                // This barrier also covers the earlier notices of locks.
                 self.flushed_early.clear();
                 self.flushed_by_all(actions);
             }
@@ -69,8 +69,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Sends home what this rank wrote. Pages with copies elsewhere are protected, so that the next write is seen.
-    /// Returns the homes that get diffs, and adds the pages others may have to hear of to `flushed_early`.
+    /// Sends home what this rank wrote. Pages with copies elsewhere are protected, so that the next write traps.
+    /// Returns the homes that get diffs, and adds the pages that others may have to learn of to `flushed_early`.
     pub(super) fn flush(&mut self, purpose: Purpose, actions: &mut Vec<Action>) -> RankSet {
         let me = self.config.rank;
         let mut pages = std::mem::take(&mut self.dirty);
@@ -111,7 +111,7 @@ impl Machine {
         homes
     }
 
-    /// Messages with no diffs, behind those that went before.
+    /// Sends messages without diffs, behind those that were sent before.
     pub(super) fn send_diffs_to(&mut self, homes: RankSet, purpose: Purpose, actions: &mut Vec<Action>) {
         for to in homes.iter() {
             self.counters.flushes += 1;
@@ -119,9 +119,9 @@ impl Machine {
         }
     }
 
-    /// Sends home what this rank wrote to some pages, ahead of the next flush.
+    /// Sends home what this rank wrote to these pages, ahead of the next flush.
     pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
-        // A release under way must not tell of pages that it has not flushed.
+        // A release in progress must not publish pages that it has not flushed.
         if !matches!(self.call, Call::None) {
             return;
         }
@@ -132,14 +132,14 @@ impl Machine {
         self.early_homes.extend(homes);
     }
 
-    /// Makes written copies clean, ascending pages that are these runs; their diffs have to be sent. The next release will
-    /// tell of them.
+    /// Makes written copies clean: `pages` in ascending order, which form `runs`. The caller sends their diffs. The
+    /// next release publishes them.
     pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
         actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
         self.dirty.retain(|page| pages.binary_search(page).is_err());
         self.flushed_early.extend(pages);
         if self.flushed_early.len() > 2 * self.pages.len() {
-            // Each page once.
+            // Removes duplicates.
             runs_of(&mut self.flushed_early);
         }
         let mut diffs = Vec::with_capacity(pages.len());
@@ -151,7 +151,7 @@ impl Machine {
         diffs
     }
 
-    /// Sends diffs of protected pages, one message a home. Returns the homes.
+    /// Sends diffs of protected pages, one message per home. Returns the homes.
     pub(super) fn send_diffs(
         &mut self,
         mut diffs: Vec<(Rank, u32)>,
@@ -203,7 +203,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Goes on when every diff is here.
+    /// Continues when every diff is here.
     fn flushed_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Flushing { expect }) = self.call else { return };
         if self.diffs_here.len() < u32::from(expect) {
@@ -218,7 +218,7 @@ impl Machine {
         self.meet(2, targets, actions);
     }
 
-    /// As a home: tells every rank what became of its copies. Returns the ranks that were told anything.
+    /// As a home: tells every rank the state of its copies. Returns the ranks that got a message.
     fn settle(&mut self, actions: &mut Vec<Action>) -> RankSet {
         let mut shares: Vec<Share> = (0..self.config.ranks)
             .map(|rank| Share { rank: Rank(rank), invalid: vec![], updates: vec![], adopts: vec![] })
@@ -264,14 +264,15 @@ impl Machine {
                 entry.sharers.remove(rank);
             }
         }
-        // A rank that got an update is as true as the page; one to become home must not have needed it.
-        // Nor may this rank be about to write it without a trap.
+        // A rank that got an update is as current as the page. A rank that becomes home must not have needed one. This
+        // rank must not be able to write the page without a trap either.
         let may_move = self.config.migrate && local.state == State::HomeClean && moves.len() < MOVES_MAX;
         let writer = entry.count_writers(me).filter(|_| may_move);
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            // What this rank has is true until somebody writes again: mostly the new home, which need not trap for its sake.
+            // This rank's copy is current until the next write. Mostly the new home writes it, and need not trap for
+            // this rank.
             self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
@@ -284,7 +285,8 @@ impl Machine {
         }
     }
 
-    /// Sends one rank its share: what is invalid and what moved, then updates. Only the last frame says so.
+    /// Sends one rank its share: the stale copies and the moves, then the updates. Only the last frame is marked as
+    /// last.
     fn send_share(&mut self, mut share: Share, moves: &[Move], actions: &mut Vec<Action>) {
         let to = share.rank;
         let runs = runs_of(&mut share.invalid);
@@ -317,7 +319,7 @@ impl Machine {
         }
         let known = self.pages.len() as u32;
         for run in invalid {
-            // Checked as a whole first: a run's length is a peer's word.
+            // Checked as a whole first, because a peer chose the length of the run.
             if run.pages().end > known || run.pages().is_empty() {
                 return Err(Violation::Page);
             }
@@ -347,8 +349,8 @@ impl Machine {
         Ok(())
     }
 
-    /// This rank is a page's home from now on. Its copy is true: it wrote the page, and nobody else did. What nobody else has
-    /// is added to `own`.
+    /// Makes this rank a page's home. Its copy is current: it wrote the page, and no other rank did. A page without
+    /// other copies is added to `own`.
     fn adopt(&mut self, adopt: &Adopt, own: &mut Vec<u32>, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
@@ -381,9 +383,10 @@ impl Machine {
             let local = self.local(page)?;
             let wanted = match local.state {
                 State::Clean => true,
-                // Taken away by a lock's notice, of which the home knows nothing; or given up, and the home will hear.
+                // A lock's notice took it away, which the home does not know; or it was given up, and the home will
+                // learn of that.
                 State::Invalid => local.flags & super::LEFT == 0,
-                // What is being fetched is served after this, and is no older.
+                // A page being fetched is served after this, and is no older.
                 State::Fetching | State::Asking => false,
                 _ => return Err(Violation::Unasked),
             };
@@ -405,7 +408,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Goes back to the program when every settlement is here.
+    /// Returns to the program when every settlement is here.
     fn settled_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Settling { expect }) = self.call else { return };
         if self.settled_here.len() < u32::from(expect) {
@@ -425,7 +428,7 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Gives up a copy that is not true; says whether there was one.
+    /// Gives up a stale copy. Returns whether there was one.
     pub(super) fn take_away(&mut self, page: u32) -> bool {
         match self.pages.get_mut(page as usize) {
             Some(local) if local.state == State::Clean => {

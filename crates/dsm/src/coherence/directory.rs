@@ -1,4 +1,4 @@
-//! What a home knows of its shared pages: who has copies, whose are no longer true, who writes and who reads.
+//! The directory of a home's shared pages: which ranks have copies, which copies are stale, which ranks write and read.
 
 use super::units::{Rank, RankSet};
 use crate::limits::{MOVE_AFTER, PROBE_FIRST, PROBE_LAST, UPDATE_AFTER};
@@ -6,7 +6,7 @@ use crate::limits::{MOVE_AFTER, PROBE_FIRST, PROBE_LAST, UPDATE_AFTER};
 /// Index that stands for no entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Who wrote a page since the last memory barrier.
+/// The writers of a page since the last memory barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writers {
     Nobody,
@@ -14,7 +14,7 @@ enum Writers {
     Several,
 }
 
-/// How a sharer has dealt with a page, for the adaptive protocol.
+/// A sharer's past use of a page, for the adaptive protocol.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     rank: Rank,
@@ -22,31 +22,32 @@ struct Habit {
     fetches: u8,
     /// Updates since the last invalidation.
     updates: u8,
-    /// Updates until the next one.
+    /// Updates until the next invalidation.
     interval: u8,
-    /// Invalidated, and not fetched since.
+    /// Whether the copy was invalidated, and not fetched since.
     away: bool,
 }
 
 /// A shared page at its home.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Who has, or had when last heard of, a copy.
+    /// Ranks with a copy, as far as the home knows.
     pub(crate) sharers: RankSet,
-    /// Sharers whose copy lacks something another rank wrote.
+    /// Sharers whose copy lacks words that another rank wrote.
     pub(crate) stale: RankSet,
     writers: Writers,
-    /// The only writer of the last barriers, and of how many in a row.
+    /// The only writer at the last `barriers` barriers.
     main_writer: Option<Rank>,
     barriers: u8,
-    /// Nobody is known to have written it before.
+    /// Whether no rank is known to have written the page before.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// How often the home wrote it, as far as traps told; below 0 for some time when another rank wrote it.
+    /// Number of the home's writes that trapped. Negative for some time after another rank wrote the page.
     pub(crate) traps: i8,
-    /// A rank that was told to read the page itself may still be doing so.
+    /// Whether a rank that may read the page itself may still be doing so.
     pub(crate) is_being_read: bool,
-    /// A watched page: flushes since it was last written, and whether it is protected again to see that it is not.
+    /// For a watched page: flushes since its last write, and whether it is protected again to see that it is not
+    /// written.
     pub(crate) quiet: u8,
     pub(crate) is_leaving: bool,
 }
@@ -68,13 +69,14 @@ impl Entry {
         }
     }
 
-    /// Every stale copy is settled. Its rank hears of that behind what told it to read the page.
+    /// Notes that every stale copy is settled. Its rank receives the settlement after the message that lets it read the
+    /// page.
     pub(crate) fn settled(&mut self) {
         self.is_being_read &= self.sharers.iter().any(|rank| !self.stale.contains(rank));
         self.stale = RankSet::EMPTY;
     }
 
-    /// A rank gets the page as it is now.
+    /// Notes that a rank gets the page as it is now.
     pub(crate) fn fetched(&mut self, rank: Rank) {
         self.sharers.insert(rank);
         self.stale.remove(rank);
@@ -82,13 +84,13 @@ impl Entry {
             habit.away = false;
             habit.fetches = habit.fetches.saturating_add(1);
             if habit.fetches > UPDATE_AFTER {
-                // It was asked whether it still reads, and does: ask less often.
+                // The copy was invalidated to see whether the rank still reads the page, and it does: probe less often.
                 habit.interval = habit.interval.saturating_mul(2).min(PROBE_LAST);
             }
         }
     }
 
-    /// A rank reads the page by itself, perhaps before it was as it is now.
+    /// Notes that a rank reads the page itself, perhaps before its last change.
     pub(crate) fn joined(&mut self, rank: Rank, is_stale: bool) {
         self.fetched(rank);
         if is_stale {
@@ -96,7 +98,8 @@ impl Entry {
         }
     }
 
-    /// The page has words now that only `writer` had before. `at_barrier`: it still has its copy.
+    /// Notes that the page has words that only `writer` had before. `at_barrier` says that the writer still has its
+    /// copy.
     pub(crate) fn written(&mut self, writer: Rank, at_barrier: bool) {
         let mut others = self.sharers;
         others.remove(writer);
@@ -108,11 +111,11 @@ impl Entry {
         };
     }
 
-    /// The adaptive protocol's choice for a stale copy: whether to send the page rather than to take the copy away.
+    /// Whether the adaptive protocol sends the page to a stale copy, rather than invalidate the copy.
     ///
     /// A copy that was fetched again after each of the last invalidations is read, and an update saves its fetch. An
-    /// update leaves no trace of its use, so after some the copy is taken away once: a reader costs one fetch in up to
-    /// [`PROBE_LAST`], an idle sharer at most [`PROBE_FIRST`] updates.
+    /// update does not show whether it is used. So after some updates the copy is invalidated once: a reader costs one
+    /// fetch in up to [`PROBE_LAST`] updates, an idle sharer at most [`PROBE_FIRST`] updates.
     pub(crate) fn wants_update(&mut self, rank: Rank) -> bool {
         let habit = self.habit(rank);
         let update = habit.fetches >= UPDATE_AFTER && habit.updates < habit.interval;
@@ -136,21 +139,22 @@ impl Entry {
         &mut self.habits[at]
     }
 
-    /// The page changed again: whoever was invalidated before and has not fetched since does not read it.
+    /// Resets the records of invalidated sharers that have not fetched the page again. The page changes once more, so
+    /// they do not read it.
     pub(crate) fn forget_idle(&mut self) {
         for habit in self.habits.iter_mut().filter(|habit| habit.away) {
             (habit.fetches, habit.interval, habit.away) = (0, PROBE_FIRST, false);
         }
     }
 
-    /// The home of such a page is one already that wrote it.
+    /// Sets the sharers of a page whose home moved here. The new home has written the page before.
     pub(crate) fn adopted(&mut self, sharers: RankSet) {
         self.sharers = sharers;
         self.is_fresh = false;
     }
 
-    /// Ends the count of this barrier's writers. The rank that should be home, when one other than `home` has been the
-    /// only writer often enough: once, where it was the first.
+    /// Ends the count of this barrier's writers. Returns the rank that should be home, when one other than `home` has
+    /// been the only writer often enough. Once is enough for the page's first writer.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
@@ -166,12 +170,12 @@ impl Entry {
         }
         self.is_fresh = false;
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
-        // Nobody else wrote, so its copy is true; it wrote at this barrier, so it has not given the copy up since.
+        // No other rank wrote, so its copy is current. It wrote at this barrier, so it has not given the copy up since.
         self.sharers.contains(rank).then_some(rank)
     }
 }
 
-/// The entries of all shared pages of one home, named by index.
+/// The entries of all shared pages of one home, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     entries: Vec<Entry>,
@@ -179,7 +183,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// A new entry's index.
+    /// Adds an entry and returns its index.
     pub(crate) fn add(&mut self) -> u32 {
         if let Some(index) = self.free.pop() {
             return index;
@@ -188,17 +192,17 @@ impl Directory {
         (self.entries.len() - 1) as u32
     }
 
-    /// The entry of that index, unless it is [`NONE`].
+    /// The entry at this index, unless it is [`NONE`].
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Entry> {
         self.entries.get_mut(index as usize)
     }
 
-    /// The same, to look at.
+    /// The same, for reading.
     pub(crate) fn look(&self, index: u32) -> Option<&Entry> {
         self.entries.get(index as usize)
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             *entry = Entry::new();
@@ -214,7 +218,7 @@ mod tests {
     const READER: Rank = Rank(1);
     const WRITER: Rank = Rank(2);
 
-    /// One barrier after the page changed; says whether the reader got an update.
+    /// One barrier after the page changed. Returns whether the reader got an update.
     fn settle(entry: &mut Entry, reads: bool) -> bool {
         entry.forget_idle();
         if !entry.sharers.contains(READER) {

@@ -1,10 +1,10 @@
-//! What the machine is told, and what it answers.
+//! The events that the machine receives, and the actions that it answers.
 
 use super::message::{Failure, Message, Purpose};
 use super::placement::Placement;
 use super::units::{Rank, Run};
 
-/// What a reduction computes, value by value over all ranks, in the order of the ranks.
+/// The operation of a reduction, value by value over all ranks, in the order of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Reduction {
@@ -28,7 +28,7 @@ impl Reduction {
         [SumI64, MinI64, MaxI64, SumF64, MinF64, MaxF64].into_iter().find(|known| *known as u64 == detail)
     }
 
-    /// One step: what came of the ranks before, and the next rank's value.
+    /// One step: combines the result of the ranks before with the next rank's value.
     pub(crate) fn combine(self, a: u64, b: u64) -> u64 {
         let (x, y) = (a as i64, b as i64);
         let (f, g) = (f64::from_bits(a), f64::from_bits(b));
@@ -43,47 +43,48 @@ impl Reduction {
     }
 }
 
-/// Something that happened. Pages are indices into the shared region.
+/// An event. Pages are indices into the shared region.
 ///
-/// A rank may touch from many threads, and makes one of the calls below `Wrote` at a time: it waits for [`Action::Finished`] before the next.
+/// A rank may access pages from many threads. It makes the calls below `Wrote` one at a time, and waits for
+/// [`Action::Finished`] before the next one.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A thread touched a page that its view does not allow.
+    /// A thread accessed a page in a way that its view does not allow.
     Touch {
         /// The page.
         page: u32,
-        /// Whether it was a write.
+        /// Whether the access was a write.
         write: bool,
     },
     /// A message arrived.
     Received {
-        /// From whom.
+        /// The sender.
         from: Rank,
-        /// The message. Its pages' bytes are at hand while the actions are carried out.
+        /// The message. The bytes of its pages are available while the actions are carried out.
         message: Message,
     },
-    /// The rank can do without its copy of a page. Nothing happens when the copy is in use or the only one.
+    /// The rank no longer needs its copy of a page. Ignored if the copy is in use or the only one.
     Drop {
         /// The page.
         page: u32,
     },
-    /// The rank can do without the twins of these pages: what was written goes home now, and the copies are clean. Nothing
-    /// happens to those that have none, or while the rank waits in a call.
+    /// The rank no longer needs the twins of these pages: their diffs go home now, and the copies become clean. Ignored
+    /// for pages without a twin, and while the rank waits in a call.
     Shed {
         /// The pages.
         pages: &'a [u32],
     },
-    /// Of the watched pages ([`Action::Watch`]) these differ from their twins, which are made anew. To be told ahead of each
+    /// These watched pages ([`Action::Watch`]) differ from their twins, and the twins were renewed. Must precede each
     /// `Barrier` and `Release`.
     Wrote {
         /// The pages.
         pages: &'a [u32],
     },
-    /// What came of an [`Action::Read`].
+    /// The result of an [`Action::Read`].
     Read {
         /// The page.
         page: u32,
-        /// Whether its bytes are in its place. Otherwise its home is asked.
+        /// Whether its bytes are in its place. Otherwise the machine asks the home.
         is_here: bool,
     },
     /// The rank enters a memory barrier.
@@ -93,222 +94,223 @@ pub enum Event<'a> {
         /// Below [`crate::limits::LOCKS_MAX`].
         lock: u32,
     },
-    /// The rank gives a lock back, and with it what it wrote.
+    /// The rank releases a lock, and publishes what it wrote.
     Release {
         /// A lock it holds.
         lock: u32,
     },
-    /// All ranks together: so many pages.
+    /// All ranks together: allocates pages.
     Alloc {
         /// Number of pages.
         pages: u32,
         /// Their homes.
         placement: &'a Placement,
     },
-    /// All ranks together: the allocation that begins with this page goes.
+    /// All ranks together: frees the allocation that begins with this page.
     Free {
         /// Its first page.
         first: u32,
     },
-    /// All ranks together: a reduction. It is no barrier for memory.
+    /// All ranks together: a reduction. It is not a memory barrier.
     Reduce {
-        /// What of.
+        /// The operation.
         reduction: Reduction,
-        /// This rank's values, as many on every rank, at most [`crate::limits::VALUES_MAX`].
+        /// This rank's values. Their number is the same on every rank, at most [`crate::limits::VALUES_MAX`].
         values: &'a [u64],
     },
     /// All ranks together: nothing is shared from now on.
     Shutdown,
 }
 
-/// Something to be done, in the order of the list and before the next event, so that what a peer is sent is what was
-/// there when the machine decided. Sending may be put into a queue, with bytes copied at once.
+/// An action. Carry out actions in the order of the list and before the next event, so that a peer receives the bytes
+/// that were there when the machine decided. Messages may be queued if their bytes are copied at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send this, without bytes.
+    /// Send this message, without bytes.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Rank,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// Send [`Message::PageReply`] with the page's bytes.
     SendPage {
-        /// To whom.
+        /// The receiver.
         to: Rank,
         /// The page.
         page: u32,
     },
-    /// Read a page out of its home's memory, if the home offers it: send [`Message::Joined`], then copy what is offered (the twin of a
-    /// watched page) into the page's place, out of view, and see that it is offered as before and that the home did not enter
-    /// [`Event::Release`] or [`Event::Barrier`] in between. [`Event::Read`] has to follow before any other event.
+    /// Read a page from its home's memory, if the home offers it. First send [`Message::Joined`]. Then copy what is
+    /// offered (the twin of a watched page) into the page's place, out of view. Then check that it is still offered,
+    /// and that the home did not enter [`Event::Release`] or [`Event::Barrier`] in between. [`Event::Read`] must follow
+    /// before any other event.
     ///
-    /// The home must get a `Joined` ahead of the `Release` and the [`Message::Go`] that come after it in time.
+    /// The home must receive a `Joined` before any `Release` and [`Message::Go`] that come later in time.
     Read {
         /// The page.
         page: u32,
         /// Its home.
         home: Rank,
     },
-    /// From now on others may read this page of which this rank is home: its twin as long as it is watched.
+    /// Let others read this page from now on, whose home is this rank. Offer its twin while it is watched.
     Offer {
         /// The page.
         page: u32,
     },
-    /// Others may not any more, nor after [`Action::Discard`].
+    /// Stop offering the page. [`Action::Discard`] also stops it.
     Withhold {
         /// The page.
         page: u32,
     },
-    /// Compare these pages with their twins, drop the twins, and send [`Message::Diffs`] in frames that are not too
-    /// long, `last` only on the last one. Pages without a difference are left out; one frame goes in any case.
+    /// Compare these pages with their twins, drop the twins, and send [`Message::Diffs`] in frames of bounded length,
+    /// with `last` only on the last one. Leave out pages without a difference. Send at least one frame.
     SendDiffs {
-        /// To whom.
+        /// The receiver.
         to: Rank,
         /// The pages, ascending. They are protected.
         pages: Vec<u32>,
-        /// Why.
+        /// The purpose.
         purpose: Purpose,
     },
-    /// Send [`Message::Updates`] with these whole pages, likewise.
+    /// Send [`Message::Updates`] with these whole pages, in the same way.
     SendUpdates {
-        /// To whom.
+        /// The receiver.
         to: Rank,
         /// The pages, ascending.
         pages: Vec<u32>,
     },
-    /// Put a page from the message just received into its place; then show it, for reading, or for writing with a twin of
-    /// the same bytes.
+    /// Put a page from the message just received into its place. Then show it for reading, or for writing with a twin
+    /// of the same bytes.
     Install {
         /// The page.
         page: u32,
-        /// Whether for writing.
+        /// Whether to show it for writing.
         writable: bool,
     },
     /// Write a diff from the message just received into its page.
     Apply {
-        /// Which of the message's.
+        /// Index of the diff in the message.
         index: u32,
         /// The page.
         page: u32,
     },
-    /// Make a twin of a page that is shown for reading; then let it be written.
+    /// Make a twin of a page that is shown for reading, then allow writes to it.
     Twin {
         /// The page.
         page: u32,
     },
-    /// Let pages be written, without twins. What is not there reads as zeroes.
+    /// Allow writes to pages without twins. Absent pages read as zeroes.
     Open {
         /// The pages.
         run: Run,
     },
-    /// Make a twin of a page that is shown for writing, of which this rank is home. From now on readers get what the twin has,
-    /// and the twin becomes what the page has when [`Event::Wrote`] tells that they differ.
+    /// Make a twin of a page that is shown for writing, whose home is this rank. From now on readers receive the twin.
+    /// The twin takes over the page's bytes when [`Event::Wrote`] reports that they differ.
     Watch {
         /// The page.
         page: u32,
     },
-    /// Drop that twin: readers get what the page has.
+    /// Drop that twin: readers receive the page itself.
     Unwatch {
         /// The page.
         page: u32,
     },
-    /// Let pages be read only. Their twins stay.
+    /// Make pages read-only. Their twins stay.
     Protect {
         /// The pages.
         run: Run,
     },
-    /// Take copies away: the next touch traps.
+    /// Take copies away: the next access traps.
     Invalidate {
         /// The pages.
         run: Run,
     },
-    /// Let pages be written, without twins, that are shown for reading.
+    /// Allow writes to pages that are shown for reading, without twins.
     Reopen {
         /// The pages.
         run: Run,
     },
-    /// This rank is a page's home from now on: its copy is the master.
+    /// This rank becomes a page's home: its copy is the master.
     Adopted {
         /// The page.
         page: u32,
     },
-    /// This rank is a page's home no more: what it has is a copy, which is true.
+    /// This rank is no longer a page's home. It keeps a copy, which is current.
     GivenAway {
         /// The page.
         page: u32,
     },
-    /// Take pages, their bytes and their twins away.
+    /// Drop pages with their bytes and their twins.
     Discard {
         /// The pages.
         run: Run,
     },
-    /// Let the threads that wait for this page try again.
+    /// Wake the threads that wait for this page.
     Wake {
         /// The page.
         page: u32,
     },
-    /// Let all threads that wait for pages try again.
+    /// Wake all threads that wait for pages.
     WakeAll,
-    /// The call is over.
+    /// The call is complete.
     Finished {
-        /// What came of it.
+        /// Its result.
         outcome: Outcome,
     },
-    /// It is over; the machine does nothing any more.
+    /// Sharing has failed; the machine stops.
     Fail {
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done.
+    /// The call succeeded.
     Done,
     /// The allocation's first page.
     Allocated {
         /// The page.
         first: u32,
     },
-    /// No room for the allocation, on any rank.
+    /// No rank has room for the allocation.
     NoRoom,
     /// The reduction's result.
     Reduced {
-        /// As many values as each rank gave.
+        /// The values, in the number that each rank gave.
         values: Vec<u64>,
     },
 }
 
-/// A call this rank cannot make.
+/// A call that this rank cannot make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misuse {
     /// A page outside every allocation.
     #[error("page {0} of the shared region is not allocated; allocate it with dsm_alloc before touching it")]
     NotAllocated(u32),
-    /// Another call is under way.
+    /// Another call is in progress.
     #[error("another call of this rank is under way; make calls that wait for other ranks from one thread at a time")]
     Busy,
-    /// The lock is not this rank's.
+    /// The rank does not hold the lock.
     #[error("lock {0} is not held by this rank; call dsm_lock before dsm_unlock")]
     NotHeld(u32),
-    /// The lock is this rank's already.
+    /// The rank holds the lock already.
     #[error("lock {0} is held by this rank already; unlock it before locking it again")]
     Held(u32),
-    /// No such lock.
+    /// The lock does not exist.
     #[error("lock {0} does not exist; locks have numbers from 0 to 65535")]
     NoLock(u32),
-    /// Nothing to allocate, or homes that do not exist.
+    /// The allocation is empty, or names homes that do not exist.
     #[error("the allocation names no page, or a home that is not a rank; give a size, and ranks below dsm_size()")]
     BadAllocation,
-    /// Not an allocation.
+    /// No allocation begins there.
     #[error("no allocation begins at page {0}; free what dsm_alloc returned, once")]
     NotAnAllocation(u32),
-    /// Too many values.
+    /// The reduction has too many values.
     #[error("a reduction of {0} values; reduce between 1 and 64 at a time")]
     BadReduction(usize),
-    /// After the end.
+    /// The call came after the shutdown.
     #[error("shared memory is shut down; make no calls after dsm_shutdown")]
     Over,
 }

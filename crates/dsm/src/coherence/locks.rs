@@ -1,4 +1,4 @@
-//! Locks: a release makes what was written known, an acquire takes away what is no longer true.
+//! Locks: a release publishes what was written, and an acquire invalidates stale copies.
 
 use super::event::{Action, Misuse, Outcome};
 use super::message::{Message, Purpose, Together, Violation};
@@ -6,7 +6,7 @@ use super::units::{Rank, RankSet, Run, runs_of};
 use super::{Call, Checked, FETCH_AGAIN, Machine, State, Then};
 use crate::limits::{LOCKS_MAX, RUNS_MAX};
 
-/// A lock call under way.
+/// A lock call in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LockCall {
     lock: u32,
@@ -17,14 +17,14 @@ pub(super) struct LockCall {
 enum At {
     /// Waits for the lock.
     Wanted,
-    /// Has it; waits until these homes have the diffs of pages that had to be taken away.
+    /// Has the lock, and waits until these homes have the diffs of pages that had to be invalidated.
     Granted(RankSet),
-    /// Gives it back when these homes have its diffs.
+    /// Releases the lock when these homes have its diffs.
     Flushing(RankSet),
 }
 
 impl LockCall {
-    /// Homes that have not yet said that they have this rank's diffs.
+    /// Homes that have not yet acknowledged this rank's diffs.
     pub(super) fn flushing(self) -> RankSet {
         match self.at {
             At::Wanted => RankSet::EMPTY,
@@ -56,7 +56,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A home has this rank's diffs.
+    /// Handles a home's acknowledgement of this rank's diffs.
     pub(super) fn diffs_done(&mut self, from: Rank, actions: &mut Vec<Action>) -> Checked {
         match &mut self.call {
             Call::Lock(LockCall { at: At::Granted(homes) | At::Flushing(homes), .. }) if homes.contains(from) => {
@@ -69,7 +69,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Goes on when all homes have this rank's diffs.
+    /// Continues when all homes have this rank's diffs.
     pub(super) fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
         if let Call::Freeing { first, homes } = self.call
             && homes.is_empty()
@@ -94,8 +94,8 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Whether a page of an allocation is on its way: one nobody waits for, since it was asked for with the one before it. Its
-    /// home must not have forgotten it when it is asked.
+    /// Whether a page of an allocation is being fetched. No thread may wait for it, since it was requested with the one
+    /// before it. Its home must not free it before the request arrives.
     fn is_fetching_of(&self, first: u32) -> bool {
         let run = self.areas.pages_of(first);
         run.is_some_and(|run| run.pages().any(|page| self.state(page) == State::Fetching))
@@ -109,14 +109,14 @@ impl Machine {
         Ok(())
     }
 
-    /// The pages of runs that a peer named.
+    /// The pages of runs in a peer's message.
     fn pages_in(&self, runs: &[Run]) -> Result<Vec<u32>, Violation> {
         let known = self.pages.len() as u32;
         let valid = runs.iter().all(|run| !run.pages().is_empty() && run.pages().end <= known);
         if valid { Ok(runs.iter().flat_map(|run| run.pages()).collect()) } else { Err(Violation::Page) }
     }
 
-    /// The lock is here, and with it the notices of what was written before.
+    /// Handles the grant of a lock. The notices of earlier writes came with it.
     pub(super) fn granted(&mut self, lock: u32, actions: &mut Vec<Action>) -> Checked {
         match self.call {
             Call::Lock(LockCall { lock: wanted, at: At::Wanted }) if wanted == lock => {}
@@ -124,7 +124,7 @@ impl Machine {
         }
         self.held.insert(lock);
         let mut pages = std::mem::take(&mut self.noticed);
-        // What this rank wrote on such a page goes home first: the copy that is fetched again has it.
+        // This rank's writes to such a page go home first: the copy that is fetched again has them.
         let dirty: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
         let homes = self.flush_some(dirty, actions);
         for &page in &pages {
@@ -141,7 +141,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Flushes some pages ahead of the next release, which will tell of them.
+    /// Flushes some pages ahead of the next release, which will publish them.
     fn flush_some(&mut self, mut pages: Vec<u32>, actions: &mut Vec<Action>) -> RankSet {
         if pages.is_empty() {
             return RankSet::EMPTY;

@@ -1,4 +1,4 @@
-//! Where all ranks meet: at rank 0, who lets them go on when the last one is there.
+//! Meetings of all ranks, at rank 0, which lets them continue when the last one has arrived.
 
 use super::event::{Action, Reduction};
 use super::message::{Failure, Message, Together, Violation};
@@ -6,7 +6,7 @@ use super::units::{Rank, RankSet};
 use super::{Checked, Machine};
 use crate::limits::VALUES_MAX;
 
-/// What a rank brings to a meeting.
+/// The data of a rank that arrives at a meeting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Arrival {
     pub(super) what: Together,
@@ -16,14 +16,14 @@ pub(super) struct Arrival {
     pub(super) values: Vec<u64>,
 }
 
-/// Who has arrived.
+/// The ranks that have arrived.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    /// The first to arrive, and what it came for.
+    /// The first to arrive, with its data.
     first: Option<(Rank, Arrival)>,
     here: RankSet,
     ranks: u16,
-    /// How often each rank was named a target.
+    /// Number of ranks that named each rank as a target.
     named: Vec<u16>,
     /// Each rank's values.
     values: Vec<Vec<u64>>,
@@ -58,7 +58,7 @@ impl Meeting {
         Ok(self.here.len() == u32::from(self.ranks))
     }
 
-    /// Everyone's values, combined in the order of the ranks, so that doubles give the same sum every time.
+    /// The values of all ranks, combined in the order of the ranks, so that doubles give the same sum every time.
     fn reduced(&mut self, detail: u64) -> Result<Vec<u64>, Violation> {
         let reduction = Reduction::from_detail(detail).ok_or(Violation::Number)?;
         let mut ranks = self.values.iter_mut().map(std::mem::take);
@@ -71,7 +71,7 @@ impl Meeting {
 }
 
 impl Machine {
-    /// At rank 0: somebody has come.
+    /// At rank 0: handles the arrival of a rank.
     pub(super) fn arrived(&mut self, from: Rank, arrival: Arrival, actions: &mut Vec<Action>) -> Checked {
         if self.config.rank != Rank(0) {
             return Err(Violation::NotHome);
@@ -96,7 +96,7 @@ impl Machine {
         self.meeting.first = None;
         self.meeting.here = RankSet::EMPTY;
         if what == Together::Barrier && meeting == 1 {
-            // Nobody is in a lock call, and the barrier makes every copy true.
+            // No rank is in a lock call, and the barrier makes every copy current.
             self.keeper.forget_notices();
         }
         for rank in (0..self.config.ranks).map(Rank) {

@@ -1,8 +1,8 @@
-//! What ranks say to each other. Bytes of pages and diffs travel behind the message and are the driver's business.
+//! Messages between ranks. The bytes of pages and diffs travel behind the message; only the driver handles them.
 
 use super::units::{Rank, RankSet, Run};
 
-/// What all ranks do together.
+/// A call that all ranks make together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Together {
@@ -19,7 +19,7 @@ pub enum Together {
 }
 
 impl Together {
-    /// The one with this number.
+    /// The call with this number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Together::*;
@@ -39,84 +39,84 @@ impl std::fmt::Display for Together {
     }
 }
 
-/// Why diffs go home.
+/// The purpose of diffs that are sent home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Purpose {
-    /// A memory barrier; the home counts who is through.
+    /// A memory barrier. The home counts the ranks whose diffs are complete.
     Barrier = 1,
-    /// A lock; the home acknowledges.
+    /// A lock. The home acknowledges.
     Lock = 2,
-    /// The writer has no room for its twin; a message for one of the others follows before anybody relies on it.
+    /// The writer has no room for its twin. A message for another purpose follows before anything relies on the diff.
     Early = 3,
 }
 
-/// A page's new home.
+/// A move of a page's home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
     /// The page.
     pub page: u32,
-    /// Its home from now on.
+    /// The page's new home.
     pub home: Rank,
 }
 
-/// What a new home must know of a page.
+/// A page's state for its new home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Adopt {
     /// The page.
     pub page: u32,
-    /// Who else has a copy.
+    /// The other ranks with a copy.
     pub sharers: RankSet,
 }
 
-/// Why the ranks cannot go on together.
+/// Why the ranks cannot continue together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// Ranks called different things.
+    /// Two ranks made different calls.
     #[error(
         "rank {rank} called {called} while rank {other} called {other_called}; every rank must make the same calls \
              with the same arguments in the same order"
     )]
     Mismatch {
-        /// Who came later.
+        /// The rank that came later.
         rank: Rank,
-        /// What it called.
+        /// Its call.
         called: Together,
-        /// Who came first.
+        /// The rank that came first.
         other: Rank,
-        /// What that one called.
+        /// That rank's call.
         other_called: Together,
     },
-    /// A rank sent what it cannot have meant.
+    /// A rank sent an invalid message.
     #[error(
         "rank {rank} broke the protocol between ranks ({what}); run the same hanare release and program on every rank"
     )]
     Violation {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// What was wrong.
+        /// The error in the message.
         what: Violation,
     },
 }
 
-/// What was wrong with a message.
+/// The error in an invalid message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Violation {
     /// A page outside every allocation.
     Page = 1,
-    /// Meant for the home of a page, and sent to another rank.
+    /// A message for the home of a page, sent to another rank.
     NotHome = 2,
-    /// Nobody waits for it, or it comes a second time.
+    /// An answer that was not requested, or that came twice.
     Unasked = 3,
     /// A rank, lock or number that does not exist.
     Number = 4,
-    /// Not a message at all.
+    /// Bytes that are not a message.
     Garbage = 5,
 }
 
 impl Violation {
-    /// The one with this number.
+    /// The error with this number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Violation::*;
@@ -136,14 +136,14 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// How soon a message is needed.
+/// The urgency of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
     /// At once.
     Now,
-    /// When its receiver makes a call by itself; at once where it waits in one.
+    /// When its receiver makes its next call; at once if it waits in one.
     AtNextCall,
-    /// When its receiver looks for whatever reason.
+    /// When its receiver next checks for messages, for any reason.
     AtNextLook,
 }
 
@@ -154,7 +154,7 @@ pub enum Message {
     PageRequest {
         /// The page.
         page: u32,
-        /// Who wants it; not the sender when an old home passes the request on.
+        /// The reader. Not the sender if an old home forwards the request.
         reader: Rank,
     },
     /// From the home, with the page.
@@ -162,7 +162,7 @@ pub enum Message {
         /// The page.
         page: u32,
     },
-    /// To the rank that keeps account of first touches: who is home?
+    /// To the rank that records first accesses: asks for the home of a page.
     HomeRequest {
         /// The page.
         page: u32,
@@ -171,12 +171,12 @@ pub enum Message {
     HomeReply {
         /// The page.
         page: u32,
-        /// Its home: the asker, when nobody asked before.
+        /// Its home. The asking rank, if no rank asked before.
         home: Rank,
     },
     /// To the home, with diffs.
     Diffs {
-        /// Why.
+        /// Their purpose.
         purpose: Purpose,
         /// The pages, in the order of their diffs.
         pages: Vec<u32>,
@@ -187,20 +187,20 @@ pub enum Message {
     DiffsDone,
     /// From a home at a memory barrier, to one rank.
     Settle {
-        /// Copies that are no longer true.
+        /// Copies that are stale.
         invalid: Vec<Run>,
         /// Pages of the sender that have a new home.
         moves: Vec<Move>,
         /// Those whose new home is the receiver.
         adopts: Vec<Adopt>,
-        /// Whether nothing else comes from the sender at this barrier.
+        /// Whether the sender sends nothing more at this barrier.
         last: bool,
     },
     /// From a home at a memory barrier, with whole pages.
     Updates {
         /// The pages, in the order of their bytes.
         pages: Vec<u32>,
-        /// Whether nothing else comes from the sender at this barrier.
+        /// Whether the sender sends nothing more at this barrier.
         last: bool,
     },
     /// To the home: the sender has dropped its copy.
@@ -208,41 +208,41 @@ pub enum Message {
         /// The page.
         page: u32,
     },
-    /// To the home: the sender is about to read a page that is offered, and is among its sharers.
+    /// To the home: the sender is about to read an offered page, and becomes one of its sharers.
     Joined {
         /// The page.
         page: u32,
     },
-    /// To rank 0: the sender has come so far.
+    /// To rank 0: the sender has arrived at a meeting.
     Arrive {
-        /// In what.
+        /// The call.
         what: Together,
-        /// What must be equal on all ranks.
+        /// A value that must be equal on all ranks.
         detail: u64,
-        /// How many meetings of the same barrier came before, from 1.
+        /// Number of the meeting within its barrier, from 1.
         meeting: u8,
-        /// The ranks that get diffs, or settlements, from the sender.
+        /// The ranks to which the sender sends diffs or settlements.
         targets: RankSet,
         /// Its values in a reduction.
         values: Vec<u64>,
     },
-    /// From rank 0: all have come so far.
+    /// From rank 0: all ranks have arrived.
     Go {
-        /// In what.
+        /// The call.
         what: Together,
-        /// Which meeting.
+        /// Number of the meeting.
         meeting: u8,
-        /// How many ranks named the receiver among their targets.
+        /// Number of ranks that named the receiver among their targets.
         expect: u16,
         /// The reduction's result.
         values: Vec<u64>,
     },
-    /// To rank 0: the lock is wanted.
+    /// To rank 0: the sender wants the lock.
     Acquire {
         /// The lock.
         lock: u32,
     },
-    /// From rank 0: the lock is the receiver's.
+    /// From rank 0: the receiver has the lock.
     Grant {
         /// The lock.
         lock: u32,
@@ -257,21 +257,21 @@ pub enum Message {
         /// The pages.
         runs: Vec<Run>,
     },
-    /// To rank 0: the lock is free.
+    /// To rank 0: the sender frees the lock.
     Release {
         /// The lock.
         lock: u32,
     },
-    /// To everyone: it is over.
+    /// To all ranks: sharing has failed.
     Failed {
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
 }
 
 impl Message {
-    /// How soon its receiver needs it: nobody goes on from a meeting before rank 0 has arrived as well, and who has or leaves a
-    /// copy is of interest at the next flush.
+    /// The urgency of a message. No rank continues from a meeting before rank 0 has arrived too, and the next flush is
+    /// the first to need to know which ranks have or leave a copy.
     #[must_use]
     pub fn urgency(&self) -> Urgency {
         match self {

@@ -12,32 +12,32 @@
 //!      └───────────────────────── HomeDirty             (home unknown)                         Dirty
 //! ```
 //!
-//! `Open` pages are written without a trap: nobody else has a copy. A memory barrier, a release, or a write notice for
-//! a `Dirty` page flushes it: protected, its diff sent home. The home's own writes need no twin, since they are home, but
-//! where they are found by comparison instead of traps (`watch`).
+//! `Open` pages are written without a trap, because no other rank has a copy. A memory barrier, a release, or a write
+//! notice for a `Dirty` page flushes it: protects it and sends its diff home. The home's own writes need no twin,
+//! unless they are found by comparison instead of traps (`watch`).
 //!
-//! **Memory barrier.** All ranks meet (rank 0 counts), so that nobody computes; writers send their diffs, one message a
-//! home; homes settle with the ranks whose copies are stale, one message a rank; then all meet again. *Invalidate* and
-//! *adaptive* meet twice, *update* three times (figures 1 and 2): there homes settle after the second meeting. When a
-//! rank arrives at a meeting it names those to whom it sends, and rank 0 tells each how many to wait for, so that
-//! neither diffs nor settlements need acknowledgements of their own.
+//! **Memory barrier.** All ranks meet (rank 0 counts), so that none computes. Writers send their diffs, one message per
+//! home. Homes settle with the ranks whose copies are stale, one message per rank. Then all meet again. *Invalidate*
+//! and *adaptive* meet twice, *update* three times (figures 1 and 2): with *update*, homes settle after the second
+//! meeting. When a rank arrives at a meeting it names the ranks to which it sends, and rank 0 tells each rank how many
+//! senders to wait for. So neither diffs nor settlements need acknowledgements of their own.
 //!
 //! **Locks.** Rank 0 grants them and keeps one log of write notices in the order of the releases. A release flushes,
-//! waits until the homes have the diffs, and adds its notices to the log; a grant carries whatever the log got since the
-//! rank's last grant. That names more pages than must be invalidated, and needs no vector of clocks: whatever happens
-//! before a release is in the log before it. A memory barrier makes all copies true and empties the log.
+//! waits until the homes have the diffs, and adds its notices to the log. A grant carries all notices since the rank's
+//! last grant. That names more pages than must be invalidated, but needs no vector clocks: whatever happens before a
+//! release is in the log before it. A memory barrier makes all copies current and empties the log.
 //!
-//! **One-sided reads** ([`Action::Read`]). A home offers the pages that others share to be read without being asked. Who reads one
-//! says so first, by a message for which nobody waits ([`Message::Joined`]); it reaches the home before the home next tells
-//! what it wrote. So what a reader may lack is told to it as to any sharer.
+//! **One-sided reads** ([`Action::Read`]). A home offers its shared pages to be read without a request. A reader first
+//! sends a message for which it does not wait ([`Message::Joined`]). The message reaches the home before the home next
+//! publishes what it wrote. So the reader learns of missing words like any other sharer.
 //!
-//! **Twins that there is no room for** go early ([`Event::Shed`]): the diff goes home at once, and nobody waits for it. What
-//! relies on it is a message behind it on the same link: the next request for the page, or the message that every such
-//! home gets at the next memory barrier or release, with diffs or without.
+//! **Twins without room** go early ([`Event::Shed`]): the diff goes home at once, and no rank waits for it. Whatever
+//! relies on it comes behind it on the same link: the next request for the page, or the message that every such home
+//! gets at the next memory barrier or release, with diffs or without.
 //!
-//! **Moving a home** happens at the settlement of a memory barrier, when nothing else is under way, and every rank is
-//! told. The new home wrote the page at this barrier and has a true copy, so no bytes travel. The old one gives its copy up,
-//! so that a page nobody else reads is `Open` at once.
+//! **Moving a home** happens at the settlement of a memory barrier, when nothing else is in progress, and every rank
+//! learns of it. The new home wrote the page at this barrier and has a current copy, so no bytes travel. The old home
+//! gives its copy up, so that a page without other copies is `Open` at once.
 
 #![forbid(unsafe_code)]
 
@@ -70,33 +70,34 @@ use locks::LockCall;
 use meeting::Meeting;
 use notices::LockKeeper;
 
-/// How stale copies are made true again at a memory barrier.
+/// How stale copies become current again at a memory barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// They are taken away, and fetched when touched (section 2.3.2).
+    /// They are taken away, and fetched at the next access (section 2.3.2).
     Invalidate,
     /// Their homes send the pages (section 2.3.1).
     Update,
-    /// One or the other for each copy, by what its rank did before.
+    /// Either way for each copy, by its rank's past use.
     Adaptive,
 }
 
-/// What one rank's machine is made from. All but `rank` is the same on every rank.
+/// The parameters of one rank's machine. All but `rank` are the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: u16,
     /// Pages of the region.
     pub pages: u32,
-    /// What to do with stale copies.
+    /// How to treat stale copies.
     pub protocol: Protocol,
     /// Whether homes move to the main writer.
     pub migrate: bool,
-    /// Whether writes to shared pages at home may be found by comparison ([`Action::Watch`]). Such a page has to stay in memory.
+    /// Whether writes to shared home pages may be found by comparison ([`Action::Watch`]). Such a page must stay in
+    /// memory.
     pub watch: bool,
-    /// Whether readers may read homes' pages themselves ([`Action::Read`]), where those offer them.
+    /// Whether readers may read a home's offered pages themselves ([`Action::Read`]).
     pub one_sided: bool,
 }
 
@@ -106,7 +107,7 @@ pub enum ConfigError {
     /// Too few or too many ranks.
     #[error("{0} ranks; start between 1 and 256")]
     Ranks(u16),
-    /// A rank beyond the others.
+    /// A rank number that is too large.
     #[error("rank {0} of {1}; ranks count from 0")]
     Rank(Rank, u16),
     /// Too few or too many pages.
@@ -119,7 +120,7 @@ pub enum ConfigError {
 pub enum State {
     /// In no allocation.
     Free,
-    /// Home, writable, not watched: nobody else has a copy.
+    /// Home, writable, not watched: no other rank has a copy.
     Open,
     /// Home, protected.
     HomeClean,
@@ -131,26 +132,26 @@ pub enum State {
     Clean,
     /// A copy that is written, with a twin.
     Dirty,
-    /// No copy, and who is home has been asked.
+    /// No copy, and the home has been asked for.
     Asking,
-    /// Asked for at its home.
+    /// Requested from its home.
     Fetching,
 }
 
 /// A write waits for the page.
 const WANTS_WRITE: u8 = 1;
-/// The home was told that the copy is gone, or has never heard of one.
+/// No copy is here, and the home knows that: it received a message, or this rank never had a copy.
 const LEFT: u8 = 2;
-/// What is being fetched may lack what a lock brought: fetch it again.
+/// The page being fetched may lack words that a lock brought: fetch it again.
 const FETCH_AGAIN: u8 = 4;
 /// In the list of pages to settle.
 const CHANGED: u8 = 8;
-/// Comes with the page before: of a block that is read whole.
+/// Fetched with the page before it: part of a block that is read whole.
 const JOINED: u8 = 16;
 /// At home, and written without traps.
 const WATCHED: u8 = 32;
 
-/// Home that nobody knows yet.
+/// The home of a page whose home is unknown.
 const UNKNOWN: Rank = Rank(u16::MAX);
 
 #[derive(Clone, Copy, Debug)]
@@ -158,30 +159,30 @@ struct Local {
     home: Rank,
     state: State,
     flags: u8,
-    /// Entry in the directory, at the home of a shared page.
+    /// Index in the directory, at the home of a shared page.
     entry: u32,
-    /// At the home of a shared page: number of the flush that last told of a write of this rank. 0: none.
+    /// At the home of a shared page: number of the flush that last published a write of this rank. 0 if there was none.
     told: u32,
 }
 
 const FREE: Local = Local { home: UNKNOWN, state: State::Free, flags: 0, entry: directory::NONE, told: 0 };
 
-/// What a rank counted since its start, for the tables of the paper (figures 8 to 13).
+/// A rank's counts since its start, for the tables of the paper (figures 8 to 13).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Memory barriers passed.
     pub barriers: u64,
     /// Meetings of all ranks, in barriers and other calls.
     pub meetings: u64,
-    /// Touches that read and had to wait or change something.
+    /// Reads that had to wait or change something.
     pub read_faults: u64,
-    /// Touches that wrote, likewise.
+    /// Writes that had to wait or change something.
     pub write_faults: u64,
     /// Pages fetched from their homes (page shares).
     pub pages_fetched: u64,
     /// Pages sent to sharers at memory barriers (page updates).
     pub pages_updated: u64,
-    /// Copies taken away from this rank.
+    /// Copies of this rank that were invalidated.
     pub pages_invalidated: u64,
     /// Copies that this rank gave up by itself.
     pub pages_dropped: u64,
@@ -189,22 +190,22 @@ pub struct Counters {
     pub twins: u64,
     /// Pages compared with their twins for a home.
     pub pages_flushed: u64,
-    /// Messages with diffs: one a home and flush.
+    /// Messages with diffs: one per home and flush.
     pub flushes: u64,
-    /// Pages whose home this rank gave away.
+    /// Pages whose home moved away from this rank.
     pub homes_moved: u64,
-    /// Locks got.
+    /// Locks acquired.
     pub locks: u64,
 }
 
-/// The call that is under way.
+/// The call in progress.
 #[derive(Debug)]
 enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free that has to wait until these homes have the diffs they got early, which may be of pages that go, and until none of
-    /// these is on its way.
+    /// A free. It waits until these homes have the diffs that they got early, which may be of freed pages, and until
+    /// none of the freed pages is being fetched.
     Freeing {
         first: u32,
         homes: RankSet,
@@ -224,14 +225,14 @@ enum Then {
     Shutdown,
 }
 
-/// Something a peer cannot have meant: fails the program, never this process.
+/// The result of checking a peer's message. An error ends the program with a message, and never crashes this process.
 type Checked = Result<(), Violation>;
 
-/// One rank's coherence.
+/// The coherence machine of one rank.
 #[derive(Debug)]
 pub struct Machine {
     config: Config,
-    /// Up to the last page ever allocated.
+    /// All pages up to the last one ever allocated.
     pages: Vec<Local>,
     directory: Directory,
     areas: Areas,
@@ -239,37 +240,38 @@ pub struct Machine {
     dirty: Vec<u32>,
     /// Pages written since the last release and flushed before it.
     flushed_early: Vec<u32>,
-    /// Homes that got diffs early: the next flush has a message for them, behind which the diffs are there.
+    /// Homes that got diffs early. The next flush sends each a message, behind which the diffs have arrived.
     early_homes: RankSet,
     /// Home pages to settle at the next memory barrier.
     changed: Vec<u32>,
-    /// Ranks whose diffs of this barrier are here; ranks that have settled with this one.
+    /// Ranks whose diffs of this barrier have arrived; ranks that have settled with this one.
     diffs_here: RankSet,
     settled_here: RankSet,
     /// Copies to take away at the end of this barrier.
     to_invalidate: Vec<u32>,
-    /// A touch in this barrier was put off to its end.
+    /// Whether an access was deferred to the end of this barrier.
     is_waited_for: bool,
     /// Home pages whose writes are found by comparison.
     watched: Vec<u32>,
-    /// Number of the last flush, and how often pages behind a written one could be opened with it.
+    /// Number of the last flush.
     flushes: u32,
+    /// Number of times that pages after a written one could be opened with it.
     guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
     /// Write notices that came with a grant.
     noticed: Vec<u32>,
-    /// At rank 0: who is where, and the locks.
+    /// At rank 0: the meeting and the locks.
     meeting: Meeting,
     keeper: LockKeeper,
-    /// What this rank says to itself.
+    /// Messages of this rank to itself.
     to_self: VecDeque<Message>,
     over: bool,
     counters: Counters,
 }
 
 impl Machine {
-    /// A rank that shares nothing yet.
+    /// A machine without shared pages yet.
     ///
     /// # Errors
     /// When the configuration is outside the [`limits`].
@@ -310,10 +312,10 @@ impl Machine {
         })
     }
 
-    /// Takes one event and appends what is to be done.
+    /// Takes one event and appends the resulting actions.
     ///
     /// # Errors
-    /// When this rank's program made a call it cannot make; nothing changed then. What a peer did wrong becomes
+    /// When this rank's program made a call that it cannot make; then nothing changed. A peer's error becomes
     /// [`Action::Fail`] instead, on every rank.
     pub fn step(&mut self, event: Event<'_>, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         if self.over {
@@ -342,25 +344,25 @@ impl Machine {
         Ok(())
     }
 
-    /// A page's state, [`State::Free`] outside the region.
+    /// A page's state. [`State::Free`] outside the region.
     #[must_use]
     pub fn state(&self, page: u32) -> State {
         self.pages.get(page as usize).map_or(State::Free, |local| local.state)
     }
 
-    /// A page's home, when this rank knows it.
+    /// A page's home, if this rank knows it.
     #[must_use]
     pub fn home(&self, page: u32) -> Option<Rank> {
         self.pages.get(page as usize).map(|local| local.home).filter(|&home| home != UNKNOWN)
     }
 
-    /// What was counted.
+    /// The counts since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// At rank 0: what the ranks that have arrived called, and who is missing. None when nobody waits.
+    /// At rank 0: the call of the ranks that have arrived, and the missing ranks. `None` when no rank waits.
     #[must_use]
     pub fn missing(&self) -> Option<(Together, RankSet)> {
         self.meeting.missing()
@@ -381,7 +383,7 @@ impl Machine {
                 let mut detail = Detail::new();
                 detail.take(u64::from(pages));
                 placement.describe(&mut |number| detail.take(number));
-                // Laid out before the others are told: whoever goes on first may ask this rank for a page at once.
+                // Laid out before the others continue: the first one may ask this rank for a page at once.
                 let first = self.areas.take(pages);
                 if let Some(first) = first {
                     self.lay_out(first, pages, placement, actions);
@@ -501,7 +503,7 @@ impl Machine {
         actions.push(Action::Finished { outcome });
     }
 
-    /// Tells everybody that it is over, and this rank's driver.
+    /// Reports the failure to all ranks and to this rank's driver.
     fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
         self.over = true;
         for rank in (0..self.config.ranks).map(Rank).filter(|&rank| rank != self.config.rank) {
@@ -522,10 +524,10 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    /// Whether this rank is the home of a page: its bytes here are the only ones, or the ones that all copies are made of.
+    /// Whether this rank is the home of a page: its bytes here are the only ones, or the master of all copies.
     ///
-    /// Such a page may be taken out of the rank's memory whatever the machine does, as long as it is brought back before an
-    /// action, or the program, reads or writes it, and before a peer does.
+    /// Such a page may be taken out of the rank's memory at any time. It must be brought back before an action, the
+    /// program or a peer reads or writes it.
     #[must_use]
     pub fn is_home(&self, page: u32) -> bool {
         matches!(self.state(page), State::Open | State::HomeClean | State::HomeDirty)
@@ -535,7 +537,7 @@ impl Machine {
         matches!(self.call, Call::Barrier(_))
     }
 
-    /// Whether this rank is in a memory barrier: no copy is given up then.
+    /// Whether this rank is in a memory barrier. Then no copy is given up.
     #[must_use]
     pub fn is_in_barrier(&self) -> bool {
         self.in_barrier()

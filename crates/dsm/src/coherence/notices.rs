@@ -1,4 +1,4 @@
-//! Rank 0's account of locks: who has them, who waits, and which pages were written before which release.
+//! Rank 0's record of locks: the holder of each lock, the waiting ranks, and the pages written before each release.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -13,13 +13,13 @@ struct Notice {
     other_at: u64,
 }
 
-/// The log of write notices since the last memory barrier: of each page the latest.
+/// The log of write notices since the last memory barrier. It keeps the latest of each page.
 #[derive(Debug)]
 struct Log {
     now: u64,
     pages: HashMap<u32, Notice>,
     order: BTreeMap<u64, u32>,
-    /// Up to where each rank has seen it.
+    /// The position in the log that each rank has seen.
     seen: Vec<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Log {
         self.order.insert(self.now, page);
     }
 
-    /// Pages that others wrote and that this rank has not been told of.
+    /// Pages that others wrote, and whose notices this rank has not yet received.
     fn news(&mut self, rank: Rank) -> Vec<u32> {
         let Some(seen) = self.seen.get_mut(usize::from(rank.0)) else { return Vec::new() };
         let from = std::mem::replace(seen, self.now);
@@ -56,11 +56,11 @@ struct Lock {
     waiting: VecDeque<Rank>,
 }
 
-/// The locks that are held, and the log.
+/// The held locks, and the log.
 #[derive(Debug)]
 pub(super) struct LockKeeper {
     locks: HashMap<u32, Lock>,
-    /// Who waits for any lock: one each at most.
+    /// The ranks that wait for a lock. Each waits for one at most.
     waiting: RankSet,
     log: Log,
 }
@@ -71,7 +71,8 @@ impl LockKeeper {
         Self { locks: HashMap::new(), waiting: RankSet::EMPTY, log }
     }
 
-    /// Someone wants a lock: whether it is free, and now theirs. None when they have it or wait already.
+    /// Handles a request for a lock. Returns whether it was free and is now the rank's. `None` when the rank has it or
+    /// waits already.
     pub(super) fn want(&mut self, rank: Rank, lock: u32) -> Option<bool> {
         if self.waiting.contains(rank) {
             return None;
@@ -90,7 +91,8 @@ impl LockKeeper {
         }
     }
 
-    /// Someone gives a lock back: whose it is now. The outer none when it was not theirs.
+    /// Handles a release. Returns the lock's next holder, if any. The outer `None` means that the rank did not hold the
+    /// lock.
     pub(super) fn give(&mut self, rank: Rank, lock: u32) -> Option<Option<Rank>> {
         let held = self.locks.get_mut(&lock).filter(|held| held.holder == rank)?;
         let next = held.waiting.pop_front();

@@ -1,4 +1,4 @@
-//! Touches, fetches and homes: how a rank comes by its copy of a page.
+//! Accesses, fetches and homes: how a rank gets its copy of a page.
 
 use super::event::{Action, Misuse};
 use super::message::{Message, Violation};
@@ -11,7 +11,7 @@ use super::{
 use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
 impl Machine {
-    /// A touch that trapped. Allocates nothing: the lists it adds to have room for every page.
+    /// Handles an access that trapped. Allocates nothing: its lists have room for every page.
     pub(super) fn touch(&mut self, page: u32, write: bool, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         let in_barrier = self.in_barrier();
         let local =
@@ -33,7 +33,7 @@ impl Machine {
                     local.flags |= WANTS_WRITE;
                 }
             }
-            // Another thread than the one in the barrier: nothing changes until its end, which wakes everybody.
+            // A thread that is not in the barrier: nothing changes until the barrier ends, which wakes all threads.
             _ if in_barrier => self.is_waited_for = true,
             State::Clean => {
                 local.state = State::Dirty;
@@ -58,8 +58,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Opens also the pages behind one of this rank's own that is written, as far as they were written together the last time:
-    /// a trap costs more than telling of a page that was not written after all. Now and then it is looked again.
+    /// Also opens the pages after a written one of this rank's own, if they were written together the last time. A trap
+    /// costs more than reporting a page that was not written after all. From time to time the pages are left closed to
+    /// check the guess.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
         let is_written_with = |local: &Local| {
             local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0
@@ -80,10 +81,10 @@ impl Machine {
         }
     }
 
-    /// Asks also for the pages behind one that was touched, as far as they are of one block that is read whole, or were
-    /// copies here before their home took them away: what was read once between two barriers is mostly read again, and a trap
-    /// costs more than a page. The latter not under the adaptive protocol, which takes every fetch for a sign that the page
-    /// is read.
+    /// Also requests the pages after an accessed one, if they belong to one block that is read whole, or were copies
+    /// here that their home invalidated. What was read once between two barriers is mostly read again, and a trap costs
+    /// more than a page. The adaptive protocol excludes the second kind, because it takes every fetch as a sign that
+    /// the page is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
         if home.is_none() {
@@ -105,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// Asks the home for a page, or who is home.
+    /// Requests a page from its home, or asks which rank is home.
     fn ask(&mut self, page: u32, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return };
@@ -117,7 +118,7 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        // In a barrier homes flush without looking for readers.
+        // In a barrier homes flush without checking for readers.
         if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
             actions.push(Action::Read { page, home });
         } else {
@@ -125,7 +126,8 @@ impl Machine {
         }
     }
 
-    /// Whether diffs of this rank are on their way to a home: a request comes behind them, and a read perhaps before.
+    /// Whether diffs of this rank are on their way to a home. A request arrives after them, but a read may happen
+    /// before.
     fn is_owed_word(&self, home: Rank) -> bool {
         let homes = match self.call {
             Call::Freeing { homes, .. } => homes,
@@ -135,12 +137,12 @@ impl Machine {
         homes.contains(home) || self.early_homes.contains(home)
     }
 
-    /// This rank tried to read a page of another home.
+    /// Handles the result of this rank's attempt to read a page of another home.
     pub(super) fn has_read(&mut self, page: u32, is_here: bool, actions: &mut Vec<Action>) {
         match self.home(page) {
             Some(home) if self.state(page) == State::Fetching => {
                 if is_here {
-                    // No message, so nobody is to blame.
+                    // Ignored: there is no message, so no peer is to blame.
                     let _ = self.fetched(page, actions);
                 } else {
                     let reader = self.config.rank;
@@ -151,16 +153,16 @@ impl Machine {
         }
     }
 
-    /// A rank has read a page of which this one is the home, or is reading it, or has tried to.
+    /// Notes that a rank has read a page whose home is this rank, is reading it, or has tried to.
     pub(super) fn joined(&mut self, from: Rank, page: u32, actions: &mut Vec<Action>) -> Checked {
         let local = *self.local(page)?;
         if !self.is_home(page) || from == self.config.rank {
             return Err(Violation::NotHome);
         }
-        // What another rank wrote at this barrier may have come after the page was read.
+        // What another rank wrote at this barrier may have arrived after the page was read.
         self.entry(page).joined(from, local.flags & CHANGED != 0);
         if local.state == State::Open {
-            // Perhaps written since it was read: told at the next flush.
+            // The page may have been written since it was read. The next flush reports that.
             self.pages[page as usize].state = State::HomeDirty;
             self.dirty.push(page);
             self.offer(page, actions);
@@ -168,7 +170,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Who decides on the home of a page that waits for its first touch.
+    /// The rank that decides on the home of a page that waits for its first access.
     fn first_touch_keeper(&self, page: u32) -> Rank {
         Rank((page % u32::from(self.config.ranks)) as u16)
     }
@@ -181,7 +183,7 @@ impl Machine {
         let local = self.local(page)?;
         if local.home == UNKNOWN && from != me {
             local.home = from;
-            // A touch of this rank's own may be on its way here: it finds the answer below.
+            // This rank may have a request of its own on the way here. It finds the answer below.
         }
         let home = if local.home == UNKNOWN { from } else { local.home };
         self.send(from, Message::HomeReply { page, home }, actions);
@@ -195,7 +197,7 @@ impl Machine {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Asking {
-            // Learnt in the meantime, from who asked for the page or from a move; or freed.
+            // Learnt meanwhile, from a request for the page or from a move; or the page was freed.
             return Ok(());
         }
         if home == me {
@@ -207,7 +209,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The first touch of a page was this rank's: its zeroes are here.
+    /// Makes this rank the home of a page that it accessed first. Its zeroes are here.
     fn become_home(&mut self, page: u32, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         if let Some(local) = self.pages.get_mut(page as usize) {
@@ -217,14 +219,14 @@ impl Machine {
         }
     }
 
-    /// A rank wants a page of which this one is the home.
+    /// Handles a request for a page whose home is this rank.
     pub(super) fn serve(&mut self, page: u32, reader: Rank, actions: &mut Vec<Action>) -> Checked {
         if reader.0 >= self.config.ranks || reader == self.config.rank {
             return Err(Violation::Number);
         }
         let local = *self.local(page)?;
         if local.state == State::Asking {
-            // Whoever asks was told that this rank is home; the same answer is on its way here.
+            // The reader already learned that this rank is home. The same answer is on its way here.
             self.become_home(page, actions);
         } else if !self.is_home(page) {
             if local.home == UNKNOWN {
@@ -247,7 +249,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The directory's entry of a home page, made when there is none.
+    /// The directory entry of a home page. Makes one if there is none.
     pub(super) fn entry(&mut self, page: u32) -> &mut directory::Entry {
         let index = self.pages[page as usize].entry;
         let index = if index == directory::NONE { self.directory.add() } else { index };
@@ -259,7 +261,7 @@ impl Machine {
         let in_barrier = self.in_barrier();
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Fetching {
-            // Freed in the meantime.
+            // The page was freed meanwhile.
             return Ok(());
         }
         self.counters.pages_fetched += 1;
@@ -267,7 +269,7 @@ impl Machine {
             self.ask(page, actions);
             return Ok(());
         }
-        // In a barrier no page becomes dirty; who wants to write traps again after it.
+        // In a barrier no page becomes dirty. A thread that wants to write traps again afterwards.
         let writable = local.flags & WANTS_WRITE != 0 && !in_barrier;
         local.flags &= !WANTS_WRITE;
         local.state = if writable { State::Dirty } else { State::Clean };
@@ -283,21 +285,21 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets others read a page at home that is shared.
+    /// Lets others read a shared home page.
     pub(super) fn offer(&self, page: u32, actions: &mut Vec<Action>) {
         if self.config.one_sided {
             actions.push(Action::Offer { page });
         }
     }
 
-    /// They may not any more.
+    /// Stops letting others read it.
     pub(super) fn withhold(&self, page: u32, actions: &mut Vec<Action>) {
         if self.config.one_sided {
             actions.push(Action::Withhold { page });
         }
     }
 
-    /// Gives a copy up, when it is one that is only read.
+    /// Gives up a copy that is only read.
     pub(super) fn drop_copy(&mut self, page: u32, actions: &mut Vec<Action>) {
         if self.state(page) != State::Clean || self.in_barrier() {
             return;
@@ -313,7 +315,8 @@ impl Machine {
 
     pub(super) fn forget_sharer(&mut self, from: Rank, page: u32) -> Checked {
         let index = self.pages.get(page as usize).ok_or(Violation::Page)?.entry;
-        // A page whose home moved keeps the sharer, who passes over what it is sent. A freed one has none.
+        // The sharer stays in the entry of a page whose home moved, and ignores what it is sent. A freed page has no
+        // entry.
         if let Some(entry) = self.directory.get(index) {
             entry.sharers.remove(from);
             entry.stale.remove(from);
@@ -321,7 +324,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Gives the pages of an allocation their homes.
+    /// Sets the homes of an allocation's pages.
     pub(super) fn lay_out(&mut self, first: u32, count: u32, placement: &Placement, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         let end = (first + count) as usize;
@@ -342,12 +345,12 @@ impl Machine {
             }
         }
         actions.extend(open.map(|run| Action::Open { run }));
-        // So that a touch never has to make room in the middle of a fault.
+        // Reserved now, so that an access never allocates in the middle of a fault.
         let room = self.areas.pages_taken() as usize;
         self.dirty.reserve(room.saturating_sub(self.dirty.len()));
     }
 
-    /// Forgets the pages of a freed allocation.
+    /// Removes the pages of a freed allocation.
     pub(super) fn clear_away(&mut self, run: Run, actions: &mut Vec<Action>) {
         for page in run.pages() {
             let index = self.pages[page as usize].entry;

@@ -1,31 +1,31 @@
-//! Which rank is a page's home to begin with.
+//! The rank that is a page's first home.
 
 use super::units::Rank;
 
-/// Where the pages of an allocation have their homes.
+/// The homes of an allocation's pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// As many neighbouring pages to each rank as divide evenly; the first ranks have the one more.
+    /// A block of adjacent pages to each rank, divided evenly. The first ranks have one page more.
     Block,
-    /// Blocks of so many pages in turn to each rank; 1 is cyclic by page.
+    /// Blocks of this many pages to each rank in turn; 1 is cyclic by page.
     Cyclic(u32),
-    /// All to one rank.
+    /// All pages to one rank.
     One(Rank),
-    /// Each page to the rank that touches it first.
+    /// Each page to the rank that accesses it first.
     FirstTouch,
     /// A rank for each block of `pages` pages.
     Owners {
         /// Pages of a block.
         pages: u32,
-        /// Whether a touch of a block brings the pages behind it too.
+        /// Whether an access to a page of a block also fetches the pages after it.
         whole: bool,
-        /// The blocks' homes; the last stands for all that follow.
+        /// The homes of the blocks. The last one also applies to all further blocks.
         owners: Vec<Rank>,
     },
 }
 
 impl Placement {
-    /// Whether it means something with so many ranks.
+    /// Whether the placement is valid with `ranks` ranks.
     #[must_use]
     pub fn is_valid(&self, ranks: u16) -> bool {
         match self {
@@ -38,7 +38,7 @@ impl Placement {
         }
     }
 
-    /// The home of the page at `index` of `count`; none when the first touch decides.
+    /// The home of the page at `index` of `count`. `None` when the first access decides.
     #[must_use]
     pub fn home(&self, index: u32, count: u32, ranks: u16) -> Option<Rank> {
         let n = u32::from(ranks);
@@ -57,7 +57,7 @@ impl Placement {
         }
     }
 
-    /// Pages that come together: those of a block that is read whole.
+    /// Number of pages that are fetched together: those of a block that is read whole.
     #[must_use]
     pub fn pages_together(&self) -> u32 {
         match self {
@@ -66,7 +66,7 @@ impl Placement {
         }
     }
 
-    /// Feeds everything that makes two placements differ to `take`, to compare those of two ranks.
+    /// Calls `take` with all values in which two placements can differ, to compare those of two ranks.
     pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
         match self {
             Placement::Block => take(1),

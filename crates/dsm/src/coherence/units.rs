@@ -1,4 +1,4 @@
-//! Names for ranks, sets of ranks, and runs of pages.
+//! Types for ranks, sets of ranks, and runs of pages.
 
 use crate::limits;
 
@@ -19,10 +19,10 @@ const SET_WORDS: usize = limits::RANKS_MAX / 64;
 pub struct RankSet([u64; SET_WORDS]);
 
 impl RankSet {
-    /// Nobody.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; SET_WORDS]);
 
-    /// Adds a rank; says whether it was missing.
+    /// Adds a rank. Returns whether it was missing.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let new = !self.contains(rank);
         if let Some(word) = self.0.get_mut(usize::from(rank.0) / 64) {
@@ -31,26 +31,26 @@ impl RankSet {
         new
     }
 
-    /// Takes a rank out.
+    /// Removes a rank.
     pub fn remove(&mut self, rank: Rank) {
         if let Some(word) = self.0.get_mut(usize::from(rank.0) / 64) {
             *word &= !(1 << (rank.0 % 64));
         }
     }
 
-    /// Whether the rank is in.
+    /// Whether the rank is in the set.
     #[must_use]
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.get(usize::from(rank.0) / 64).is_some_and(|word| word >> (rank.0 % 64) & 1 == 1)
     }
 
-    /// Whether nobody is in.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; SET_WORDS]
     }
 
-    /// How many are in.
+    /// Number of ranks in the set.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
@@ -75,12 +75,12 @@ impl RankSet {
     /// The members, in order.
     pub fn iter(self) -> impl Iterator<Item = Rank> {
         (0..limits::RANKS_MAX as u16).map(Rank).filter(move |&rank| {
-            // Whole empty words are passed over by the first test, which the compiler keeps cheap.
+            // The first test skips whole empty words, which the compiler keeps cheap.
             self.0[usize::from(rank.0) / 64] != 0 && self.contains(rank)
         })
     }
 
-    /// The set's bits, 64 ranks a word.
+    /// The set's bits, 64 ranks per word.
     #[must_use]
     pub fn to_words(self) -> [u64; SET_WORDS] {
         self.0
@@ -93,7 +93,7 @@ impl RankSet {
     }
 }
 
-/// Neighbouring pages.
+/// Adjacent pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// First page.
@@ -103,13 +103,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// The pages of the run. Empty when it ends beyond 32 bits, as only a peer's may.
+    /// The pages of the run. Empty when it ends beyond 32 bits, which only a run from a peer can do.
     pub fn pages(self) -> std::ops::Range<u32> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
 }
 
-/// Joins pages to as few runs as there can be. Sorts them, and takes doubles out.
+/// Joins pages into the fewest runs. Sorts them and removes duplicates.
 pub(crate) fn runs_of(pages: &mut Vec<u32>) -> Vec<Run> {
     pages.sort_unstable();
     pages.dedup();

@@ -1,4 +1,4 @@
-//! The engine of a rank: takes what ranks and traps say to the machine, and has done what it answers (`act`).
+//! The engine of a rank: turns messages and traps into events of the machine, and has its actions carried out (`act`).
 
 mod act;
 
@@ -24,21 +24,22 @@ use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, S
 use crate::diff::Differ;
 use crate::limits::FETCH_AHEAD;
 
-/// Traps whose wait is timed at once; further ones are answered all the same.
+/// Most traps whose wait is timed at once. Further ones are answered too.
 const TIMED_MAX: usize = 64;
 
-/// The connection to another rank, and its memory where pages are not carried in messages.
+/// The connection to another rank, and that rank's memory if pages are not carried in messages.
 pub(super) struct Peer {
     link: Link,
     memory: Option<Mapping>,
     gates: Option<Gates>,
     shelf: Option<Shelf>,
-    /// The events tell also when there is room to send.
+    /// Whether the events also report room to send.
     wants_room: bool,
 }
 
 impl Peer {
-    /// By a link alone, or with what was mapped of a rank of this host, whose post is the link's.
+    /// A peer reached by its link alone, or with mapped memory of a rank of this host, whose message ring the link
+    /// uses.
     pub(super) fn new(link: Link, memory: Option<Pages>) -> Self {
         let (memory, gates, shelf) = match memory {
             Some(Pages { region, gates, shelf }) => (Some(region), gates, shelf),
@@ -48,50 +49,51 @@ impl Peer {
     }
 }
 
-/// The memory of another rank, where pages are not carried in messages.
+/// The memory of another rank, if pages are not carried in messages.
 fn memory_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Mapping> {
     peers.get(usize::from(rank.0))?.as_ref()?.memory.as_ref()
 }
 
-/// Which pages of another rank are in its memory, where that is limited.
+/// The pin words of another rank's pages, if that rank's memory is limited.
 fn gates_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Gates> {
     peers.get(usize::from(rank.0))?.as_ref()?.gates.as_ref()
 }
 
-/// A message being carried out: from whom, its pages, and their bytes.
+/// A message being carried out: its sender, its pages, and their bytes.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     from: Rank,
     pages: &'a [u32],
     bodies: &'a [&'a [u8]],
-    /// The bytes that are not among them are in their pages already.
+    /// Whether bytes that it lacks are in their pages already.
     is_in_place: bool,
 }
 
 const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
-/// How often this rank's post is looked into before the kernel is asked what is ready, where every rank has a CPU.
+/// Checks of this rank's message ring before it asks the kernel for events, where every rank has a CPU.
 const LOOKS: u32 = 50;
-/// How often there may be something in the post before the kernel is asked all the same.
+/// Checks in a row that find something in the message ring, before the kernel is asked in any case.
 const TAKES_MAX: u32 = 8;
 /// Most pages whose diffs go home early at once.
 const SHED_MAX: usize = 64;
-/// Most pages that one event makes this rank read, for which there is room in a list.
+/// Most pages that this rank reads for one event. The list has room for them.
 const READS_MAX: usize = FETCH_AHEAD as usize + 1;
 
 pub(super) struct Engine {
     machine: Machine,
-    /// Where ranks of this host write, with zero copy.
+    /// The message ring into which ranks of this host write, with zero copy.
     post: Option<Arc<Post>>,
     looks: u32,
-    /// How often it had something since the kernel was asked.
+    /// Checks of the ring that found something since the kernel was last asked.
     takes: u32,
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
-    /// What peers may read without asking.
+    /// The pages that peers may read without a request.
     offers: Option<Offers>,
-    /// Pages that this rank tried to read without asking, and whether it did; the machine has to be told.
+    /// Pages that this rank tried to read without a request, and whether it succeeded. The machine must receive the
+    /// result.
     reads: Vec<(u32, bool)>,
     differ: Differ,
     bodies: Bodies,
@@ -101,20 +103,20 @@ pub(super) struct Engine {
     /// A buffer for the next frame.
     spare: Vec<u8>,
     outcome: Option<Outcome>,
-    /// Pages on their way, and since when.
+    /// Pages being fetched, with the time of their requests.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// A call is under way, whoever answers meanwhile.
+    /// Whether a call is in progress, whichever thread answers meanwhile.
     is_in_call: bool,
-    /// The call that ends everything has begun: peers but rank 0 may go.
+    /// Whether the last call has begun. Then peers other than rank 0 may leave.
     is_ending: bool,
-    /// It is over: all may go.
+    /// Whether the last call is over. Then all peers may leave.
     is_over: bool,
-    /// Frames carry checksums. Nothing is damaged between processes of one host.
+    /// Whether frames carry checksums. Between processes of one host nothing is damaged.
     is_guarded: bool,
-    /// What a rank that does not keep all its pages keeps.
+    /// The limit on this rank's memory, if there is one.
     limit: Option<Limit>,
-    /// The touch that is being answered: its page, and whether it is a write.
+    /// The access that is being answered: its page, and whether it is a write.
     touch: Option<(u32, bool)>,
     rank: Rank,
     pub(super) counts: Counts,
@@ -182,14 +184,14 @@ impl Engine {
         Counts { machine: *self.machine.counters(), moved, ..self.counts }
     }
 
-    /// Finds out which of the pages that are written without traps were written, ahead of a call that tells of them.
+    /// Finds the pages that were written without traps, before a call that publishes them.
     fn find_written(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let (machine, region) = (&self.machine, &self.region);
         written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
         if !written.is_empty() {
-            // Ignored: never the program's misuse, which is all that it tells.
+            // Ignored: the only error is the program's misuse, which this cannot be.
             let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -200,7 +202,7 @@ impl Engine {
         self.is_ending |= matches!(event, Event::Shutdown);
         let tells = matches!(event, Event::Barrier | Event::Release { .. });
         if tells {
-            // Until all that is to be protected is, nobody may read what this rank then writes unseen.
+            // Until all these pages are protected, peers must not read them: this rank could still write unseen.
             self.offers.iter().for_each(Offers::begin_flush);
             self.find_written();
             self.hear_readers(None, events);
@@ -214,8 +216,8 @@ impl Engine {
         begun
     }
 
-    /// Takes in what ranks of this host have written, such as that they read pages of this one: ahead of all that makes it tell
-    /// what was written to them.
+    /// Takes in the messages that ranks of this host have written, such as those about reads of this rank's pages. Must
+    /// precede any publication of this rank's writes.
     fn hear_readers(&mut self, but: Option<Rank>, events: &Events) {
         if self.offers.is_none() {
             return;
@@ -227,11 +229,11 @@ impl Engine {
         }
     }
 
-    /// Has the machine take an event, and carries out what it answers.
+    /// Passes an event to the machine, and carries out the resulting actions.
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let stepped = self.step_once(event, source);
         while let Some((page, is_here)) = self.reads.pop() {
-            // Ignored: never the program's misuse, which is all that it tells.
+            // Ignored: the only error is the program's misuse, which this cannot be.
             let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
         }
         stepped
@@ -249,10 +251,10 @@ impl Engine {
         stepped
     }
 
-    /// Answers what is ready within so many microseconds; says whether anything was.
+    /// Answers everything that is ready within `timeout_us` microseconds. Returns whether there was anything.
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
         let mut any = self.take_post(events);
-        // Traps and ends are heard of however much is written.
+        // Traps and closed links are noticed even while the ring is never empty.
         self.takes = if any { self.takes + 1 } else { 0 };
         if any && self.takes < TAKES_MAX {
             self.make_room();
@@ -284,7 +286,7 @@ impl Engine {
         any
     }
 
-    /// Answers what ranks of this host wrote; says whether there was anything.
+    /// Answers the messages of ranks of this host. Returns whether there was any.
     fn take_post(&mut self, events: &Events) -> bool {
         if self.post.is_none() {
             return false;
@@ -305,12 +307,14 @@ impl Engine {
         false
     }
 
-    /// What this rank does when nobody looks: whoever interrupts a call for a signal's sake still waits for others.
+    /// The state of this rank when no thread checks for messages. A thread that leaves a call to handle a signal still
+    /// waits for others.
     pub(super) fn rest(&self) -> Rest {
         if self.is_in_call { Rest::Sleeps } else { Rest::Computes }
     }
 
-    /// To be called before whoever looks sleeps or leaves: from now on writers ring. Not when there is something to take.
+    /// To be called before the checking thread sleeps or leaves: from now on writers notify this rank. Returns false if
+    /// there is something to take.
     pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
         post.lie_down(rest);
@@ -321,7 +325,7 @@ impl Engine {
         has_none
     }
 
-    /// Somebody looks again.
+    /// Notes that a thread checks again.
     pub(super) fn get_up(&self) {
         if let Some(post) = &self.post {
             post.get_up();
@@ -352,7 +356,7 @@ impl Engine {
         }
     }
 
-    /// A page is no longer on its way.
+    /// Notes that a page is no longer being fetched.
     fn came(&mut self, page: u32) {
         if let Some(at) = self.timed.iter().position(|(other, _)| *other == page) {
             let (_, since) = self.timed.swap_remove(at);
@@ -362,8 +366,8 @@ impl Engine {
         }
     }
 
-    /// Gives up the oldest copies while shared pages take more than there is room for, then pages at home. Where it is twins
-    /// that take the room, what they are compared with goes home early.
+    /// While shared pages exceed their limit, gives up the oldest copies, then home pages. If twins take the memory,
+    /// the diffs of their pages go home early.
     fn make_room(&mut self) {
         if self.limit.is_none() {
             return;
@@ -384,9 +388,9 @@ impl Engine {
             let held = self.region.pages_held();
             let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
             match self.machine.state(page) {
-                // Ignored: never the program's misuse, which is all that it tells.
+                // Ignored: the only error is the program's misuse, which this cannot be.
                 State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
-                // Under coherence: perhaps later.
+                // Needed for coherence: perhaps dropped later.
                 State::Dirty | State::Fetching | State::Asking => {
                     self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
                 }
@@ -395,7 +399,7 @@ impl Engine {
         }
     }
 
-    /// Sends home what was written to the oldest copies. They are clean then, and can be dropped.
+    /// Sends home the diffs of the oldest copies. These become clean, and can be dropped.
     fn shed_twins(&mut self) {
         let Some(limit) = &mut self.limit else { return };
         let mut written = std::mem::take(&mut limit.written);
@@ -403,7 +407,7 @@ impl Engine {
         let is_dirty = |&page: &u32| self.machine.state(page) == State::Dirty;
         written.extend(limit.copies.iter().filter(is_dirty).take(SHED_MAX));
         if !written.is_empty() {
-            // Ignored: never the program's misuse, which is all that it tells.
+            // Ignored: the only error is the program's misuse, which this cannot be.
             let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
         }
         self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
@@ -424,14 +428,14 @@ impl Engine {
         self.must(looked.map_err(Trouble::from));
     }
 
-    /// Ends this rank when something it relies on cannot be done.
+    /// Ends this rank when an operation that it relies on has failed.
     fn must(&mut self, done: Result<(), Trouble>) {
         if let Err(trouble) = done {
             die(trouble.exit_code(), &format!("rank {}: {trouble}", self.rank))
         }
     }
 
-    /// Takes what a rank has sent; `told` says that its socket has something.
+    /// Takes the messages of a rank. `told` says that its socket is readable.
     fn take_messages(&mut self, from: Rank, told: bool, events: &Events) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) else { return };
         let since = Instant::now();
@@ -446,7 +450,8 @@ impl Engine {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
                             if from == Rank(0) && matches!(arrived.message, Message::Go { .. }) {
-                                // It lets this rank flush, or forget pages. This link's inbox is empty meanwhile.
+                                // The message lets this rank flush, or free pages. This link's inbox is empty
+                                // meanwhile.
                                 self.hear_readers(Some(from), events);
                             }
                             self.receive(from, arrived, payload);
@@ -479,8 +484,9 @@ impl Engine {
         }
     }
 
-    /// Whether a rank that has gone may have gone in good order. In the last call rank 0 goes when it has told all others, and
-    /// those others go when they heard: so rank 0 may not go before this rank, nor anybody before rank 0.
+    /// Whether a rank whose link has closed may have ended normally. In the last call rank 0 ends after it has informed
+    /// all others, and they end when they learn it. So rank 0 may not end before this rank, nor any other rank before
+    /// rank 0.
     fn may_go(&self, from: Rank) -> bool {
         self.is_over || self.is_ending && from != Rank(0) && self.rank != Rank(0)
     }
@@ -497,30 +503,31 @@ impl Engine {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
         };
-        // Ignored: a message is never this rank's misuse, which is all that it tells.
+        // Ignored: the only error is this rank's misuse, which a message cannot be.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_in_place },
         );
-        // Its home has pinned the page for this rank, whether it was still wanted or not.
+        // Its home has pinned the page for this rank, even if it is no longer needed.
         if let (Some(page), Some(gates)) = (pinned, gates_of(&self.peers, from)) {
             gates.unpin(page);
         }
     }
 
-    /// Has the events tell of room on links that are behind, and only on those.
+    /// Lets the events report room on the links that have messages queued, and only on those.
     fn watch_room(&mut self, events: &Events) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
-                // Ignored: a link that has ended is heard of when it is read; what found no room goes when there is some.
+                // Ignored: a closed link is noticed when it is read. Messages that found no room are sent when there is
+                // some.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
                 match events.want_room(peer.link.as_fd(), rank as u64, wants) {
-                    // A link that ended is watched no more.
+                    // A closed link is no longer watched.
                     Ok(()) | Err(Errno::NOENT) => {}
                     other => must("wait for room on a link", other),
                 }
@@ -528,7 +535,7 @@ impl Engine {
         }
     }
 
-    /// Sends what is still to be sent, for so long.
+    /// Sends the queued messages, for at most `patience`.
     pub(super) fn last_words(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         for peer in self.peers.iter_mut().flatten() {
@@ -538,7 +545,7 @@ impl Engine {
         }
     }
 
-    /// The end: the shared memory is gone, and the links with it.
+    /// Ends sharing: removes the shared memory and the links.
     pub(super) fn take_away_everything(&mut self) {
         let closed = self.region.close();
         self.must(closed.map_err(Trouble::from));

@@ -1,4 +1,4 @@
-//! Where a rank puts pages that it has no room for, as its environment says: the variables of `hanare run`.
+//! The backing store of a rank without room for all its pages, as its environment says: the variables of `hanare run`.
 
 use std::path::PathBuf;
 

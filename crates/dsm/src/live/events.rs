@@ -1,10 +1,11 @@
-//! Waiting for links and traps, by one of two: the engine's own thread, or a thread of the program that waits in a call.
+//! Waits for links and traps, in one of two threads: the engine's own, or a thread of the program that waits in a call.
 //!
-//! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A thread of the program that
-//! takes over has the outer set not look at the inner one, which costs one system call, and look again in the end: so
-//! the engine's thread is not woken for what the other one answers. Neither takes memory, so neither can fail for want of it.
+//! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A
+//! thread of the program that takes over makes the outer set ignore the inner one, which costs one system call, and
+//! reverts that in the end. So events that the other thread answers do not wake the engine's thread. Neither allocates
+//! memory, so neither can fail for want of it.
 //!
-//! A thread in a call holds signals back. What it sleeps on tells of them too.
+//! A thread in a call blocks signals. The descriptor on which it sleeps reports them too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,9 +16,9 @@ use rustix::io::Errno;
 
 use super::fatal::must;
 
-/// Number of the trap descriptor among what is ready; links have their rank's.
+/// Number of the trap descriptor among the ready ones. Links have the number of their rank.
 pub(super) const TRAPS: u64 = u64::MAX;
-/// How many are told of at once.
+/// Most descriptors reported at once.
 const READY_MAX: usize = 64;
 
 pub(super) struct Events {
@@ -26,7 +27,7 @@ pub(super) struct Events {
     signals: SignalWatch,
 }
 
-/// What is ready: numbers, and how many.
+/// The numbers of the ready descriptors, and their count.
 pub(super) type Ready = ([u64; READY_MAX], usize);
 
 fn nanoseconds(time_us: u64) -> Timespec {
@@ -46,7 +47,7 @@ impl Events {
         epoll::add(&self.inner, fd, EventData::new_u64(number), EventFlags::IN)
     }
 
-    /// Whether to be told also when there is room to send.
+    /// Sets whether to report room to send as well.
     pub(super) fn want_room(&self, fd: BorrowedFd<'_>, number: u64, want: bool) -> Result<(), Errno> {
         let flags = if want { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.inner, fd, EventData::new_u64(number), flags)
@@ -54,13 +55,13 @@ impl Events {
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         match epoll::delete(&self.inner, fd) {
-            // It may be gone already, which is what is wanted.
+            // The link may be gone already, which has the same effect.
             Ok(()) | Err(Errno::NOENT) => {}
             other => must("leave a link alone that has ended", other),
         }
     }
 
-    /// What is ready now.
+    /// The descriptors that are ready now.
     pub(super) fn look(&self) -> Ready {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX];
         let count = match epoll::wait(&self.inner, &mut events[..], Some(&nanoseconds(0))) {
@@ -72,7 +73,8 @@ impl Events {
         (ready, count)
     }
 
-    /// What is ready within so many microseconds. A signal that was held back since [`Self::watch`] ends the wait.
+    /// The descriptors that are ready within `timeout_us` microseconds. A signal that was blocked since [`Self::watch`]
+    /// ends the wait.
     pub(super) fn wait(&self, timeout_us: u64) -> Ready {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
@@ -84,12 +86,12 @@ impl Events {
         self.look()
     }
 
-    /// A thread of the program waits from now on, and holds these signals back.
+    /// Notes that a thread of the program waits from now on, and blocks these signals.
     pub(super) fn watch(&self, mask: &SignalMask) {
         must("watch for signals", self.signals.watch(mask).map_err(|errno| Errno::from_raw_os_error(errno.0)));
     }
 
-    /// The engine's thread: sleeps until something is ready that nobody else answers.
+    /// For the engine's thread: sleeps until something is ready that no other thread answers.
     pub(super) fn sleep(&self, timeout_us: u64) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
         match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {
@@ -101,12 +103,12 @@ impl Events {
         }
     }
 
-    /// A thread of the program answers from now on.
+    /// Lets a thread of the program answer from now on.
     pub(super) fn take_over(&self) {
         self.have_outer_look(EventFlags::empty());
     }
 
-    /// It no longer does.
+    /// Ends that.
     pub(super) fn give_back(&self) {
         self.have_outer_look(EventFlags::IN);
     }

@@ -1,13 +1,13 @@
-//! The end of a rank that cannot go on: one line, an exit code, nothing else.
+//! The end of a rank that cannot continue: one message, an exit code, nothing else.
 
 use std::io::Write;
 
-/// Shared memory could not be started, or was called wrongly.
+/// Exit code when shared memory could not be started, or was called wrongly.
 pub const EXIT_OWN: i32 = 125;
-/// Another rank was lost, or the ranks cannot go on together.
+/// Exit code when another rank was lost, or the ranks cannot continue together.
 pub const EXIT_LOST: i32 = 122;
 
-/// The value of a system call without which this rank cannot go on.
+/// The value of a system call. Ends this rank if the call failed.
 pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) -> T {
     done.unwrap_or_else(|error| {
         let error = error.into();
@@ -15,7 +15,7 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
     })
 }
 
-/// Says why on stderr and ends the process at once, without running anything of the program's.
+/// Prints the reason on stderr and ends the process at once, without running any code of the program.
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
     say(why);
@@ -26,6 +26,6 @@ pub fn die(code: i32, why: &str) -> ! {
 /// Prints a line on stderr, which may be closed or on a full disk.
 pub fn say(what: &str) {
     let line = format!("hanare: {what}\n");
-    // Ignored: there is nobody left to be told.
+    // Ignored: there is no other place for the message.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

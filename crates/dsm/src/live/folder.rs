@@ -1,6 +1,6 @@
-//! The folder in which ranks of one host meet: this user's alone, whatever others put at its path before.
+//! The folder in which ranks of one host meet. It belongs to this user alone, whatever others put at its path before.
 //!
-//! It is held open, and sockets in it are named by the descriptor: whoever replaces the path later changes nothing.
+//! It is held open, and sockets in it are named through its descriptor. So replacing the path later has no effect.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,10 +14,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::reception::is_this_user;
 use crate::coherence::Rank;
 
-/// What others may do in it: nothing.
+/// Permissions of the folder: none for others.
 const MODE: u32 = 0o700;
 
-/// Why a folder is no use.
+/// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
     /// It could not be made or opened.
@@ -27,10 +27,10 @@ pub(super) enum FolderError {
     Make {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not this user's alone.
+    /// It does not belong to this user alone.
     #[error(
         "ranks do not meet in {path}: it {what}; remove it or give it mode 0700, or set TMPDIR or HANARE_MEET to a \
              directory that only you can enter"
@@ -38,7 +38,7 @@ pub(super) enum FolderError {
     Unsafe {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
 }
@@ -49,12 +49,12 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes it, or opens the one that is there if it is this user's alone.
+    /// Makes the folder, or opens an existing one if it belongs to this user alone.
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
         let failed = |source| FolderError::Make { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            // Made by another rank, or by whoever wants to be taken for one.
+            // Another rank made it, or somebody who pretends to be one.
             _ => {}
         }
         let refused = |what: String| Err(FolderError::Unsafe { path: path.to_owned(), what });
@@ -78,12 +78,12 @@ impl Folder {
         Ok(Self { dir })
     }
 
-    /// Where a rank's socket is; as long as this folder is open.
+    /// Path of a rank's socket. Valid while this folder is open.
     pub(super) fn socket_of(&self, rank: Rank) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{}", self.dir.as_raw_fd(), rank.0))
     }
 
-    /// Connects to a rank, without waiting: one whose queue is full is as good as not there yet.
+    /// Connects to a rank without waiting. A rank with a full queue counts as not there yet.
     pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

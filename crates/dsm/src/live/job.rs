@@ -1,4 +1,4 @@
-//! What a rank is told by its environment: which rank it is, of how many, where they meet, and the settings.
+//! The settings that a rank reads from its environment: its number, the number of ranks, where they meet, and options.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::elsewhere;
 use crate::coherence::{Protocol, Rank};
 use crate::limits::RANKS_MAX;
 
-/// Bytes of the shared region when nothing else is set.
+/// Bytes of the shared region by default.
 const REGION_BYTES: u64 = 64 << 30;
 
-/// Which pages of its own a rank puts away first when nothing else is set: what is kept of a loop is used again.
+/// Default policy for evicting a rank's own pages. It keeps a part of a loop, which is used again.
 const POLICY: &str = "lirs";
 
-/// Ports by which rank 0 of a step of Slurm is met: below those the system gives away itself.
+/// First port at which rank 0 of a Slurm step listens. These ports lie below those that the system assigns itself.
 const PORT_FIRST: u32 = 20_000;
 const PORTS: u32 = 10_000;
 
@@ -29,10 +29,10 @@ pub enum Transfer {
     ZeroCopy,
 }
 
-/// Where the ranks of a job find each other.
+/// Where the ranks of a job meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meet {
-    /// On one host: the directory in which their sockets lie.
+    /// On one host: the directory of their sockets.
     Folder(PathBuf),
     /// By TCP: rank 0 listens at this HOST:PORT.
     Address(String),
@@ -43,50 +43,50 @@ pub enum Meet {
 pub struct Job {
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: u16,
-    /// What tells jobs apart that could meet at one address; 0 where nothing says.
+    /// Distinguishes jobs that could meet at one address. 0 if unknown.
     pub number: u64,
-    /// Where the ranks meet. None for a rank on its own.
+    /// Where the ranks meet. `None` for a single rank.
     pub meet: Option<Meet>,
-    /// Whether links may leave this machine although nothing guards them.
+    /// Whether links may leave this machine although they are not protected.
     pub trusts_network: bool,
-    /// Who started this rank and ends with it: a process number.
+    /// Process number of the launcher, with which this rank ends.
     pub launcher: Option<i32>,
-    /// What to do with stale copies.
+    /// How to treat stale copies.
     pub protocol: Protocol,
     /// Whether homes move to the main writer.
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
-    /// Whether each rank keeps to its share of the CPUs, where there are as many as ranks.
+    /// Whether each rank is bound to its share of the CPUs, if there are at least as many CPUs as ranks.
     pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,
-    /// Bytes of shared pages beyond which a rank drops copies and puts pages of which it is home away. None keeps them all.
+    /// Bytes of shared pages beyond which a rank drops copies and evicts home pages. `None` keeps them all.
     pub local_bytes: Option<u64>,
-    /// Where it puts them.
+    /// The store of evicted pages.
     pub elsewhere: Target,
-    /// Which of them go first: a replacement policy as `hanare run --policy` names it.
+    /// The replacement policy for them, named as in `hanare run --policy`.
     pub policy: String,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,
 }
 
-/// Why an environment says nothing usable.
+/// Why an environment is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JobError {
-    /// A variable has a value it cannot have.
+    /// A variable has an invalid value.
     #[error("{name}={value} is not {wanted}; correct it, or start the ranks with 'hanare launch'")]
     Value {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The values that it may have.
         wanted: &'static str,
     },
-    /// A variable that goes with another is missing.
+    /// A variable is missing that another one requires.
     #[error("{name} is not set although {other} is; start the ranks with 'hanare launch', srun or mpirun")]
     Missing {
         /// The variable.
@@ -94,25 +94,25 @@ pub enum JobError {
         /// The one that is set.
         other: &'static str,
     },
-    /// Zero copy across hosts.
+    /// Zero copy was requested across hosts.
     #[error("HANARE_TRANSFER=zero-copy is for ranks of one host; set HANARE_TRANSFER=message, or ask for one host")]
     ZeroCopy,
-    /// Ranks on several hosts, and nothing tells where rank 0 is.
+    /// The ranks are on several hosts, and the address of rank 0 is unknown.
     #[error("the ranks are on several hosts; set HANARE_RANK0=HOST:PORT, an address of rank 0's host, for all of them")]
     NoAddress,
 }
 
-/// Variables by which a starter numbers its processes: rank, how many, what tells its jobs apart.
+/// Variables by which a starter numbers its processes: the rank, the number of ranks, and those that identify the job.
 const STARTERS: [(&str, &str, &[&str]); 2] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
 ];
 
 impl Job {
-    /// Reads the environment, asked for by name.
+    /// Reads the environment through `get`.
     ///
     /// # Errors
-    /// When it contradicts itself or names what does not exist.
+    /// When it contradicts itself or names something that does not exist.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
         let (rank, ranks, meet, job) = place(&get)?;
         let choose = |name, wanted, choices: &[&str]| match get(name) {
@@ -209,7 +209,7 @@ fn is_on_several_hosts(get: &impl Fn(&str) -> Option<String>, starter: &str, ran
     Ok(here.is_some_and(|here| here < ranks))
 }
 
-/// Rank 0 is on the first host of a step of Slurm; its port follows from the step's number.
+/// The address of rank 0 in a Slurm step: on the step's first host, at a port derived from the step's number.
 fn address_of_slurm(get: &impl Fn(&str) -> Option<String>, key: &str) -> Result<String, JobError> {
     let hosts = get("SLURM_STEP_NODELIST").ok_or(JobError::NoAddress)?;
     let host = first_host(&hosts).ok_or(JobError::NoAddress)?;
@@ -217,7 +217,7 @@ fn address_of_slurm(get: &impl Fn(&str) -> Option<String>, key: &str) -> Result<
     Ok(format!("{host}:{}", PORT_FIRST + number % PORTS))
 }
 
-/// The first name of a list of hosts as Slurm writes it: `a`, `a,b` or `a[01-04,7],b`.
+/// The first name in a list of hosts as Slurm writes it: `a`, `a,b` or `a[01-04,7],b`.
 fn first_host(hosts: &str) -> Option<String> {
     let name = match hosts.split_once([',', '[']) {
         Some((name, rest)) if hosts.as_bytes().get(name.len()) == Some(&b'[') => {
@@ -231,7 +231,7 @@ fn first_host(hosts: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// A number that differs when the names of jobs differ (FNV-1a).
+/// A number that differs for different job names (FNV-1a).
 fn number_of(key: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     key.bytes().fold(0xcbf2_9ce4_8422_2325, step)

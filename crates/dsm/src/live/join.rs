@@ -5,10 +5,10 @@ use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use super::job::{Job, Transfer};
 use crate::coherence::{Protocol, Rank};
 
-/// The message by which ranks introduce themselves.
+/// Number of the message by which ranks introduce themselves.
 const JOIN: u32 = 32;
 const JOIN_BYTES: usize = 40;
-/// Bytes of an introduction, its header among them.
+/// Bytes of an introduction, with its header.
 pub(super) const HELLO_BYTES: usize = HEADER_BYTES + JOIN_BYTES;
 
 /// The introduction of a rank.
@@ -19,10 +19,10 @@ pub(super) struct Join {
     pub(super) settings: [u8; 4],
     pub(super) region_bytes: u64,
     pub(super) program: u64,
-    /// Where its memory is: process number, and descriptor there.
+    /// The process of the rank, whose descriptors give access to its memory.
     pub(super) process: u32,
     pub(super) memory: u32,
-    /// A number of the job: several could meet at one address.
+    /// A number of the job, since several jobs could meet at one address.
     pub(super) job: u64,
 }
 
@@ -81,7 +81,7 @@ impl Join {
         })
     }
 
-    /// In what another rank differs that must be equal.
+    /// The setting that differs from another rank's but must be equal, if any.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         [
             (self.job != other.job, "the job"),
@@ -95,7 +95,7 @@ impl Join {
     }
 }
 
-/// A number that differs when programs differ: of the executable's length and its first and last bytes (FNV-1a).
+/// A number that differs for different programs (FNV-1a of the executable's length and its first and last bytes).
 fn program_number() -> u64 {
     let bytes = std::fs::read("/proc/self/exe").unwrap_or_default();
     let ends = bytes.iter().take(1 << 16).chain(bytes.iter().rev().take(1 << 16));

@@ -1,4 +1,4 @@
-//! The connections to the other ranks: whole frames in, whole frames out, nothing ever waits.
+//! The connections to the other ranks: whole frames in, whole frames out, without blocking.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,28 +14,29 @@ use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 /// Bytes taken from a connection at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// What became of a connection.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkError {
-    /// The peer ended it, or died.
+    /// The peer closed it, or died.
     Closed,
-    /// It sent something that is no frame.
+    /// The peer sent bytes that are not a frame.
     Garbage,
 }
 
-/// What was received: `bytes[taken..]` is not yet taken.
+/// Received bytes. Those from `bytes[taken..]` on are not yet taken.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
     taken: usize,
 }
 
-/// Memory by which frames travel between two ranks of one host. Their socket then carries bytes that wake, no frames.
+/// Message rings by which frames travel between two ranks of one host. Their socket then carries only bytes that wake
+/// the peer.
 pub(super) struct Posts {
-    /// This rank's, and the ring in it that the peer writes to.
+    /// This rank's memory, and the ring in it that the peer writes to.
     pub(super) own: Arc<Post>,
     pub(super) peer: Rank,
-    /// The peer's, and the ring in it that this rank writes to.
+    /// The peer's memory, and the ring in it that this rank writes to.
     pub(super) theirs: Post,
     pub(super) me: Rank,
 }
@@ -45,14 +46,14 @@ pub(super) struct Link {
     stream: OwnedFd,
     posts: Option<Posts>,
     inbox: Inbox,
-    /// To be sent, the first from `sent` on.
+    /// Frames to be sent. Of the first one, the bytes from `sent` on.
     outbox: VecDeque<Vec<u8>>,
     sent: usize,
     sequence: u64,
 }
 
 impl Link {
-    /// Of a connected socket.
+    /// A link over a connected socket.
     pub(super) fn new(stream: OwnedFd, posts: Option<Posts>) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Self { stream, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
@@ -68,41 +69,41 @@ impl Link {
         self.sequence
     }
 
-    /// Sends a frame now, or as soon as there is room. Its buffer comes back when it was sent at once. Whom it wakes
-    /// depends on its urgency.
+    /// Sends a frame now, or as soon as there is room. Returns its buffer if it was sent at once. Its urgency decides
+    /// whether a waiting peer is woken.
     pub(super) fn send(&mut self, frame: Vec<u8>, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
         if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }
     }
 
-    /// Whether something has come that no event tells of.
+    /// Whether something has arrived that no event reports.
     pub(super) fn has_post(&self) -> bool {
         self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
     }
 
-    /// Whether a frame of so many bytes, sent now, is where the peer finds it at once.
+    /// Whether a frame of `bytes` bytes, sent now, reaches the peer at once.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.outbox.is_empty() && self.posts.as_ref().is_some_and(|posts| posts.theirs.has_room(posts.me, bytes))
     }
 
-    /// Whether the socket tells when there is room for what waits to be sent. Otherwise the peer rings.
+    /// Whether the socket reports room for the queued frames. Otherwise the peer notifies this rank.
     pub(super) fn is_told_of_room(&self) -> bool {
         self.posts.is_none()
     }
 
-    /// Whether something waits to be sent.
+    /// Whether frames are queued.
     pub(super) fn is_behind(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Wakes the peer by a byte that means nothing.
+    /// Wakes the peer by a byte without meaning.
     fn ring(stream: &OwnedFd) -> Result<(), LinkError> {
         loop {
             return match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => continue,
-                // As many bytes as fit are there already.
+                // The socket is full of such bytes already.
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                // Without memory for a byte the peer is not woken, and looks when its nap is over.
+                // Without memory for a byte the peer is not woken, and checks again after its timeout.
                 Err(Errno::NOBUFS | Errno::NOMEM) => Ok(()),
                 Err(_) => Err(LinkError::Closed),
             };
@@ -126,7 +127,7 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        // Without room it has to be taken, whatever it is.
+        // Without room the peer must take the frame, whatever it is.
         let urgency = if self.outbox.is_empty() { urgency } else { Urgency::Now };
         if has_put && posts.theirs.is_to_be_rung(urgency) {
             Self::ring(&self.stream)?;
@@ -134,7 +135,7 @@ impl Link {
         Ok(emptied)
     }
 
-    /// Sends what there is room for; gives back the last buffer that was emptied.
+    /// Sends as many queued frames as there is room for. Returns the last buffer that was emptied.
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         if self.posts.is_some() {
             return self.flush_by_post(Urgency::Now);
@@ -156,18 +157,18 @@ impl Link {
         Ok(emptied)
     }
 
-    /// Takes in what has arrived: `told` says that the socket has something. Whole frames are there also when it is an
-    /// error: they came before the end.
+    /// Takes in what has arrived. `told` says that the socket is readable. Whole frames are available even after an
+    /// error, since they came before the end.
     pub(super) fn fill(&mut self, told: bool) -> Result<(), LinkError> {
         let Inbox { bytes, taken } = &mut self.inbox;
         bytes.drain(..*taken);
         *taken = 0;
         if let Some(posts) = &self.posts {
-            // The socket first: what a peer wrote before its end is then all there.
+            // The socket first: then all that a peer wrote before its end is there.
             let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
             let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
             if wants_room && end.is_ok() {
-                // Ignored: a peer that has gone is heard of by its socket.
+                // Ignored: the socket reports a peer that has gone.
                 let _ = Self::ring(&self.stream);
             }
             return end;
@@ -177,7 +178,7 @@ impl Link {
             let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
             match outcome {
                 Ok(0) => return Err(LinkError::Closed),
-                // Less than there was room for: nothing more is there just now.
+                // Less than requested: no more has arrived yet.
                 Ok(count) if count < READ_BYTES => return Ok(()),
                 Ok(_) => {}
                 Err(Errno::INTR) => {}
@@ -201,7 +202,7 @@ impl Link {
         }
     }
 
-    /// Hands the inbox over, so that frames can be taken from it while others are sent; to be put back.
+    /// Hands out the inbox, so that frames can be taken from it while others are sent. [`Self::put_inbox`] returns it.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::take(&mut self.inbox)
     }

@@ -1,7 +1,7 @@
-//! How ranks find each other and compare what they are. On one host each has a socket in one directory; across hosts each
-//! listens at a port of its own, and rank 0, whose address all know, tells everyone the others'.
+//! How ranks find each other and compare their settings. On one host each has a socket in one directory. Across hosts
+//! each listens at a port of its own, and rank 0, whose address all know, sends everyone the addresses of the others.
 //!
-//! Whoever is no rank of the job is dropped (`reception`); a rank that was dropped by mistake comes again.
+//! A caller that is not a rank of the job is dropped (`reception`). A rank that was dropped by mistake tries again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,17 +22,17 @@ use super::reception::{Door, Hello, Reception, hear, say};
 use super::tcp;
 use crate::coherence::{Rank, RankSet};
 
-/// Between two attempts to reach a rank that is not there yet.
+/// Pause between two attempts to reach a rank that is not there yet.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
-/// Between two looks for a rank that is lost.
+/// Pause between two checks for a lost rank.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// The launcher's note in the folder: the number of the first rank that has ended.
+/// Name of the launcher's file in the folder: it holds the number of the first rank that has ended.
 const ENDED: &str = "ended";
 
 /// Why the ranks did not meet.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MeetError {
-    /// The directory is no use.
+    /// The directory cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A socket could not be made.
@@ -40,34 +40,34 @@ pub(super) enum MeetError {
     Place {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody can be let in.
+    /// This rank cannot accept connections.
     #[error(
         "rank {rank} cannot let other ranks in: {source}; raise the limit on descriptors ('ulimit -n'), or free memory"
     )]
     Shut {
         /// This rank.
         rank: Rank,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Rank 0 cannot be met at its address.
     #[error("cannot meet at {address}, where rank 0 is: {source}; set HANARE_RANK0=HOST:PORT to a free port there")]
     Address {
-        /// As it was given or derived.
+        /// The address as given or derived.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Links that would leave the machine.
+    /// The links would leave the machine without protection.
     #[error(
         "{0} is another machine's or reachable from others, and links between ranks are not guarded: meet at an address \
          of loopback, or set HANARE_TRUSTED_NETWORK=yes where nobody else is on the network"
     )]
     Unguarded(SocketAddr),
-    /// Not everyone came.
+    /// Some ranks did not come.
     #[error(
         "rank {rank} waited {seconds} s for {missing}; check that every rank was started, calls dsm_startup, and is \
              on this host"
@@ -75,12 +75,12 @@ pub(super) enum MeetError {
     Missing {
         /// This rank.
         rank: Rank,
-        /// How long.
+        /// The time waited.
         seconds: u64,
-        /// Who did not come.
+        /// The missing ranks.
         missing: String,
     },
-    /// A rank that is not of this job.
+    /// A rank differs from the others of this job.
     #[error(
         "rank {rank} differs from rank {other} in {what}; start the same program with the same settings everywhere"
     )]
@@ -89,10 +89,10 @@ pub(super) enum MeetError {
         rank: Rank,
         /// The other.
         other: Rank,
-        /// In what.
+        /// The setting that differs.
         what: &'static str,
     },
-    /// What answers is not a rank at all, or one of another release, or another user's.
+    /// The answer came from something that is not a rank, or from a rank of another release or user.
     #[error(
         "what answered rank {rank} where rank {other} should be is no rank of this user and this release of hanare; \
              use the same release everywhere, and an address or a directory that nothing else uses"
@@ -100,7 +100,7 @@ pub(super) enum MeetError {
     Stranger {
         /// This rank.
         rank: Rank,
-        /// Who should have answered.
+        /// The rank that should have answered.
         other: Rank,
     },
     /// A rank ended meanwhile.
@@ -114,7 +114,7 @@ pub(super) enum MeetError {
 }
 
 impl MeetError {
-    /// The exit code for it.
+    /// The exit code for the error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
             MeetError::Lost { .. } => EXIT_LOST,
@@ -123,7 +123,7 @@ impl MeetError {
     }
 }
 
-/// What the other ranks said, and the connections to them; none for this rank itself.
+/// The other ranks' introductions, and the connections to them. `None` for this rank itself.
 pub(super) type Met = Vec<Option<(Join, OwnedFd)>>;
 
 /// Connects this rank with all others.
@@ -139,16 +139,18 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     let failed = |source| MeetError::Place { path: place.to_owned(), source };
     let folder = Folder::open(place)?;
     let mine = folder.socket_of(job.rank);
-    // Left by a rank of an earlier job of the same name.
+    // The socket was left by a rank of an earlier job of the same name.
     remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let mut meeting = Meeting::new(job, join, patience);
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
-    // Everyone who needs it has connected. The directory goes with the last socket, unless the launcher keeps it.
+    // All ranks that need it have connected. The directory is removed with the last socket, unless the launcher keeps
+    // it.
     remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
-        // Ignored: it fails while another rank's socket is in it. One that stays is where the next job of this name meets.
+        // Ignored: it fails while another rank's socket is in the directory. If it stays, the next job of this name
+        // meets there.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)
@@ -161,7 +163,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// This rank's account of whom it has met.
+/// The ranks that this rank has met.
 pub(super) struct Meeting<'a> {
     job: &'a Job,
     pub(super) join: &'a Join,
@@ -179,7 +181,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// Connects to the ranks of a range, and waits for those above this one. Those are answered at once, whatever the
-    /// ranks of the range do: so no ring of ranks waits for each other.
+    /// ranks of the range do. So no cycle of ranks waits for each other.
     pub(super) fn introduce(
         &mut self,
         below: Range<u16>,
@@ -201,7 +203,8 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// Connects, again and again until the deadline: who is to answer may not have begun. Says who this rank is.
+    /// Connects to a rank, and retries until the deadline, since that rank may not have started yet. Sends this rank's
+    /// introduction.
     pub(super) fn ask(
         &mut self,
         hello: &[u8],
@@ -218,8 +221,8 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Takes in the answer of a rank that was asked. Asks again when the connection ends without one: the other may have
-    /// dropped it, with so many at its door.
+    /// Takes in the answer of a rank that was asked. Asks again when the connection ends without one: the other rank
+    /// may have dropped it among many callers.
     pub(super) fn be_answered(
         &mut self,
         other: Rank,
@@ -232,7 +235,7 @@ impl<'a> Meeting<'a> {
             if self.read(&stream, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
-                    // By chance a connection to a free port of this host can meet itself.
+                    // By chance a connection to a free port of this host can connect to itself.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
                         return self.place(theirs, stream);
@@ -245,7 +248,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Waits for a rank that comes by itself, answers it and takes it in; says what it said behind its introduction.
+    /// Waits for a rank that comes by itself, answers it and adds it. Returns the bytes behind its introduction.
     pub(super) fn welcome<D: Door>(&mut self, reception: &mut Reception<'_, D>) -> Result<Hello, MeetError> {
         loop {
             let came = reception.next(Instant::now() + LOOK_AGAIN);
@@ -254,7 +257,7 @@ impl<'a> Meeting<'a> {
                 self.is_in_time()?;
                 continue;
             };
-            // Answered before it is judged, so that both sides learn of a difference. One that is gone comes again.
+            // Answered before it is checked, so that both sides learn of a difference. A rank that is gone comes again.
             let is_answered = say(&stream, &self.join.encode(), self.deadline).is_ok();
             let is_one_of_us = hello.join.job == self.join.job && hello.join.rank.0 < hello.join.ranks;
             if is_answered && is_one_of_us {
@@ -264,7 +267,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Reads what a rank has to say; `false` when the connection ended before.
+    /// Reads a rank's message. Returns false when the connection ended before.
     pub(super) fn read(&mut self, stream: &OwnedFd, bytes: &mut [u8]) -> Result<bool, MeetError> {
         let mut done = 0;
         loop {
@@ -277,7 +280,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Takes a rank in, if it is one of this job.
+    /// Adds a rank, if it belongs to this job.
     fn place(&mut self, theirs: Join, stream: OwnedFd) -> Result<(), MeetError> {
         let (rank, other) = (self.job.rank, theirs.rank);
         if let Some(what) = self.join.difference(&theirs) {
@@ -290,7 +293,7 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// Whether there is still time, and nobody is known to be lost.
+    /// Fails after the deadline, or when a rank is known to be lost.
     pub(super) fn is_in_time(&mut self) -> Result<(), MeetError> {
         let now = Instant::now();
         if now >= self.deadline {
@@ -305,7 +308,7 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// A rank that was here and is gone, or of which the launcher says so.
+    /// A rank whose connection closed, or that the launcher reports as ended.
     fn lost(&self) -> Option<Rank> {
         let is_gone = |met: &Option<(Join, OwnedFd)>| met.as_ref().is_some_and(|(_, stream)| has_hung_up(stream));
         let gone = self.met.iter().position(is_gone).map(|rank| Rank(rank as u16));
@@ -317,7 +320,7 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    /// Who did not come.
+    /// The error that names the missing ranks.
     pub(super) fn missing(&self) -> MeetError {
         let mut ranks = RankSet::EMPTY;
         for rank in (0..self.job.ranks).map(Rank) {
@@ -399,7 +402,7 @@ mod tests {
         check_among_strangers(&by_tcp, move || TcpStream::connect(&at).map(OwnedFd::from));
     }
 
-    /// Rank 0 is there before the strangers, and the others come after them.
+    /// Rank 0 is there before the strangers; the other ranks come after them.
     fn check_among_strangers(job: &dyn Fn(u16) -> Job, connect: impl Fn() -> io::Result<OwnedFd>) {
         let began = Instant::now();
         let patience = Duration::from_secs(20);
@@ -428,7 +431,7 @@ mod tests {
                 stream
             });
             let stream = stream.expect("rank 0 is there");
-            // Those behind the first may be dropped while they speak.
+            // The strangers after the first may be dropped while they speak.
             let is_said = say(&stream, said[turn % said.len()], Instant::now()).is_ok();
             assert!(is_said || turn > 0);
             strangers.push(stream);
@@ -502,7 +505,7 @@ mod tests {
             std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(mode)).expect("its mode");
         }
         std::fs::DirBuilder::new().mode(0o700).create(path("theirs")).expect("a directory");
-        // Only root can give a directory away, and only then this case is there.
+        // Only root can give a directory away, so only root can test this case.
         let is_given = std::os::unix::fs::chown(path("theirs"), Some(65_534), None).is_ok();
         symlink(path("own"), path("link")).expect("a link");
         std::fs::write(path("file"), "").expect("a file");

@@ -1,7 +1,7 @@
-//! The door by which ranks come in while they meet.
+//! Accepts the connections of other ranks while the ranks meet.
 //!
-//! Many may stand at it at once, and nobody waits for another: whoever does not introduce itself in time, or says what no
-//! rank says, is dropped. All connections here are non-blocking, and what is sent raises no SIGPIPE.
+//! Many may connect at once, and none waits for another. A caller that does not introduce itself in time, or sends
+//! anything else, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -16,18 +16,18 @@ use rustix::net::sockopt;
 
 use super::join::{HELLO_BYTES, Join};
 
-/// Bytes that may follow an introduction: the port of a rank that comes by TCP.
+/// Bytes that may follow an introduction: the port of a rank that connects by TCP.
 pub(super) const MORE_BYTES: usize = 2;
 /// Longest time that a connection may take to introduce itself, in seconds.
 const HELLO: Duration = Duration::from_secs(3);
-/// Connections that are heard at once beyond one for each rank; with more the oldest is dropped.
+/// Connections handled at once beyond one for each rank. With more, the oldest is dropped.
 const CALLERS_SPARE: usize = 64;
-/// Connections that are taken at a time, before those that are here are heard.
+/// Connections accepted in a row before the existing ones are read.
 const TAKES_MAX: usize = 32;
 
-/// Where connections come in.
+/// A listening socket.
 pub(super) trait Door: AsFd {
-    /// A connection that waits, non-blocking, and from which address. None for one that may not come in.
+    /// Accepts a waiting connection, non-blocking, with its address. `None` for a connection that is refused.
     fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>>;
 }
 
@@ -49,13 +49,13 @@ impl Door for UnixListener {
     }
 }
 
-/// Whether this user is at the other end of a Unix socket. Root is another user too: ranks reach each other's memory
+/// Whether this user is at the other end of a Unix socket. Root counts as another user: ranks reach each other's memory
 /// under /proc, which only works within one user.
 pub(super) fn is_this_user(stream: &OwnedFd) -> io::Result<bool> {
     Ok(sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid())
 }
 
-/// What a rank said when it came.
+/// A rank's introduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hello {
     pub(super) join: Join,
@@ -63,7 +63,7 @@ pub(super) struct Hello {
     pub(super) from: Option<IpAddr>,
 }
 
-/// A connection that has not said all yet.
+/// A connection whose introduction is not complete yet.
 struct Caller {
     stream: OwnedFd,
     from: Option<IpAddr>,
@@ -72,14 +72,14 @@ struct Caller {
     len: usize,
 }
 
-/// What became of a connection that was heard.
+/// The result of reading a connection.
 enum Heard {
     Waits,
     Stranger,
     Said(Join),
 }
 
-/// Those who stand at a door.
+/// The callers at a listening socket.
 pub(super) struct Reception<'a, D> {
     door: &'a D,
     hello_bytes: usize,
@@ -88,15 +88,15 @@ pub(super) struct Reception<'a, D> {
 }
 
 impl<'a, D: Door> Reception<'a, D> {
-    /// For ranks that introduce themselves in so many bytes.
+    /// For ranks that introduce themselves in `hello_bytes` bytes.
     pub(super) fn new(door: &'a D, hello_bytes: usize, ranks: usize) -> Self {
         Self { door, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
 
-    /// The next rank that has introduced itself, within this time.
+    /// The next rank that has introduced itself before `until`.
     ///
     /// # Errors
-    /// When nobody can be let in for want of descriptors or memory.
+    /// When no connection can be accepted for want of descriptors or memory.
     pub(super) fn next(&mut self, until: Instant) -> io::Result<Option<(Hello, OwnedFd)>> {
         loop {
             self.let_in()?;
@@ -112,7 +112,7 @@ impl<'a, D: Door> Reception<'a, D> {
         }
     }
 
-    /// Takes those who wait outside, as far as there is room.
+    /// Accepts the waiting connections, as far as there is room.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
             match self.door.open() {
@@ -126,12 +126,12 @@ impl<'a, D: Door> Reception<'a, D> {
                 Ok(None) => {}
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::AGAIN) => break,
-                    // Without descriptors or memory whoever has waited longest makes room.
+                    // Without descriptors or memory the oldest caller is dropped.
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) if !self.callers.is_empty() => {
                         self.callers.remove(0);
                     }
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Err(error),
-                    // It is gone again; so accept(2) advises for all that a network may say.
+                    // The caller is gone. accept(2) advises to continue after all errors of the network.
                     _ => {}
                 },
             }
@@ -139,7 +139,7 @@ impl<'a, D: Door> Reception<'a, D> {
         Ok(())
     }
 
-    /// Hears everyone who is here, until one has said all.
+    /// Reads all callers, until one introduction is complete.
     fn hear_all(&mut self) -> Option<(Hello, OwnedFd)> {
         let now = Instant::now();
         let mut at = 0;
@@ -172,7 +172,7 @@ impl Caller {
     }
 }
 
-/// Reads what is there now; an error at the end.
+/// Reads the bytes that are there now. Fails at the end of the connection.
 fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() {
@@ -187,7 +187,7 @@ fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Reads what comes within this time, as far as there is room; an error at the end of the connection.
+/// Reads the bytes that arrive before `until`, as far as there is room. Fails at the end of the connection.
 pub(super) fn hear(stream: &OwnedFd, into: &mut [u8], until: Instant) -> io::Result<usize> {
     let mut done = 0;
     loop {
@@ -199,7 +199,7 @@ pub(super) fn hear(stream: &OwnedFd, into: &mut [u8], until: Instant) -> io::Res
     }
 }
 
-/// Sends all of it, within this time.
+/// Sends all bytes before `until`.
 pub(super) fn say(stream: &OwnedFd, bytes: &[u8], until: Instant) -> io::Result<()> {
     let mut left = bytes;
     while !left.is_empty() {
@@ -213,7 +213,7 @@ pub(super) fn say(stream: &OwnedFd, bytes: &[u8], until: Instant) -> io::Result<
     Ok(())
 }
 
-/// Waits until something is ready or the time is over; a signal may end it early.
+/// Waits until a descriptor is ready or `until` has passed. A signal may end the wait early.
 fn wait(fds: &mut [PollFd<'_>], until: Instant) -> io::Result<()> {
     let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
     match poll(fds, Some(&left)) {

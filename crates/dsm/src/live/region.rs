@@ -1,7 +1,8 @@
-//! The shared region in one rank: the view that traps, and the one that Hanare reads and writes by.
+//! The shared region in one rank: the view that traps, and the one through which Hanare reads and writes.
 //!
-//! Both map one memfd. The trapped view lies at one address in every rank; a page in it is absent, protected or writable
-//! as its state says. Hanare itself never touches it. Peers on the host map the memfd a third way, for zero copy.
+//! Both map one memfd. The trapped view lies at one address in every rank; a page in it is absent, protected or
+//! writable as its state says. Hanare itself never accesses that view. Peers on the host map the memfd a third time,
+//! for zero copy.
 #![allow(unsafe_code, reason = "memory that the program changes meanwhile, never behind a reference")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,9 +21,10 @@ use crate::limits::WORD_BYTES;
 
 /// Bytes of a page.
 pub(super) const PAGE: usize = 4096;
-/// Where every rank has the region: far above what programs and the kernel's own choices use on 47-bit address spaces.
+/// Address of the region in every rank: far above the addresses that programs and the kernel choose on 47-bit address
+/// spaces.
 const ADDRESS: usize = 0x2000_0000_0000;
-/// Descriptors that are there at once while the region is made, or stay.
+/// Most descriptors that exist at once while the region is made, or stay.
 const DESCRIPTORS: usize = 5;
 /// Attempts at a call that the kernel asks to repeat.
 const ATTEMPTS: usize = 1000;
@@ -30,19 +32,19 @@ const ATTEMPTS: usize = 1000;
 /// Why there is no region.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegionError {
-    /// No userfaultfd that traps shared memory and the kernel's own touches.
+    /// The machine has no userfaultfd that traps shared memory and the kernel's own accesses.
     #[error("this machine's userfaultfd cannot trap shared pages ({0}); 'hanare doctor' tells how to allow it")]
     Unable(&'static str),
     /// The mechanism failed.
     #[error(transparent)]
     Uffd(#[from] UffdError),
-    /// The memory could not be had.
+    /// The memory was refused.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// It could not be kept from children and core dumps.
+    /// The region could not be excluded from children and core dumps.
     #[error("cannot keep shared memory from forked children: {}; free memory", std::io::Error::from_raw_os_error(.0.0))]
     Advise(Errno),
-    /// Files, and so memory objects, may not be so long.
+    /// The limit on the length of files, and so of memory objects, is too low.
     #[error(
         "the limit on the length of files is {limit} bytes, and shared memory takes {bytes}; raise 'ulimit -f', or set a \
              smaller HANARE_SHARED_BYTES"
@@ -50,10 +52,10 @@ pub(super) enum RegionError {
     FileLimit {
         /// The limit.
         limit: u64,
-        /// What is wanted.
+        /// The requested length.
         bytes: u64,
     },
-    /// Something else lies where the region must be.
+    /// Something else is mapped at the region's address.
     #[error(
         "the address {ADDRESS:#x}, at which every rank has the shared region, is taken in rank {rank}: {source}; \
              start the program without what maps memory there, or with a smaller HANARE_SHARED_BYTES"
@@ -61,12 +63,12 @@ pub(super) enum RegionError {
     Taken {
         /// The rank.
         rank: u16,
-        /// What the kernel said.
+        /// The system's error.
         source: MapError,
     },
 }
 
-/// What a page of the trapped view allows.
+/// The accesses that a page of the trapped view allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shown {
     Absent,
@@ -78,13 +80,13 @@ pub(super) struct Region {
     memory: OwnedFd,
     trapped: Mapping,
     io: Mapping,
-    /// The twin of each page at its page's offset; memory only where there was ever one.
+    /// The twin of each page, at its page's offset. Takes memory only where there was ever a twin.
     twins: Mapping,
     twins_at: Option<u64>,
     uffd: Uffd,
-    /// Up to the last page ever shown.
+    /// All pages up to the last one ever shown.
     shown: Vec<Shown>,
-    /// The page that was shown, and its waiters woken, last.
+    /// The last page that was shown with its waiting threads woken.
     last_shown: Option<u32>,
     /// Pages of the memfd that have memory, and twins that have.
     held: PageSet,
@@ -92,9 +94,10 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// A region of so many bytes; behind it in its memfd lie `more`, among them at this offset the twins, where peers read them.
+    /// Makes a region of `bytes` bytes. Behind it in its memfd lie `more` bytes, among them at `twins_at` the twins, if
+    /// peers read them.
     pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
-        // Without descriptors the machine would seem to be unable.
+        // Without descriptors it would seem as if the machine lacked the feature.
         let spare = || map::memfd("hanare-spare", 0);
         let spares: Result<Vec<OwnedFd>, MapError> = (0..DESCRIPTORS).map(|_| spare()).collect();
         drop(spares?);
@@ -122,7 +125,7 @@ impl Region {
         uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
         for mapping in [&trapped, &io, &twins] {
             for advice in [Advice::DontFork, Advice::DontDump] {
-                // A child that had them would write to this rank's pages, and no trap would tell.
+                // A child that inherited them would write to this rank's pages without a trap.
                 // SAFETY: advice about forks and dumps changes no contents.
                 unsafe { map::advise(mapping.addr(), mapping.len(), advice) }.map_err(RegionError::Advise)?;
             }
@@ -145,7 +148,7 @@ impl Region {
         self.trapped.addr() + page as usize * PAGE
     }
 
-    /// The page at an address; none outside the region.
+    /// The page at an address. `None` outside the region.
     pub(super) fn page_at(&self, addr: usize) -> Option<u32> {
         let offset = addr.checked_sub(self.trapped.addr()).filter(|offset| *offset < self.trapped.len())?;
         Some((offset / PAGE) as u32)
@@ -155,7 +158,7 @@ impl Region {
         &self.uffd
     }
 
-    /// The number by which peers open the memory under /proc.
+    /// The descriptor number by which peers open the memory under /proc.
     pub(super) fn memory_number(&self) -> i32 {
         self.memory.as_raw_fd()
     }
@@ -180,7 +183,7 @@ impl Region {
         self.shown.get(page as usize).is_some_and(|shown| *shown != Shown::Absent)
     }
 
-    /// Shows a page and wakes who waits for it.
+    /// Shows a page and wakes the threads that wait for it.
     pub(super) fn show(&mut self, page: u32, writable: bool) -> Result<(), Errno> {
         let addr = self.address_of(page);
         match (*self.shown(page), writable) {
@@ -201,7 +204,7 @@ impl Region {
         Ok(())
     }
 
-    /// The page that was shown last by [`Self::show`] since this was asked for: nobody waits for it any more.
+    /// The last page shown by [`Self::show`] since the previous call. No thread waits for it any more.
     pub(super) fn take_last_shown(&mut self) -> Option<u32> {
         self.last_shown.take()
     }
@@ -211,13 +214,13 @@ impl Region {
         self.held.contains(page)
     }
 
-    /// A page has got its bytes, and so its memory.
+    /// Notes that a page has received its bytes, and so its memory.
     pub(super) fn came(&mut self, page: u32) {
         self.held.insert(page);
     }
 
-    /// Gives pages of the memfd their memory, as far as they have none: a hole cannot be continued. Memory that cannot be had
-    /// is an error here, and would be SIGBUS at a touch.
+    /// Allocates memory for pages of the memfd that have none: UFFDIO_CONTINUE fails on a hole. A shortage is an error
+    /// here; at an access it would be SIGBUS.
     pub(super) fn hold(&mut self, run: Run) -> Result<(), Errno> {
         let new = run.pages().filter(|&page| self.held.insert(page)).count();
         if new == 0 {
@@ -227,7 +230,7 @@ impl Region {
         retry(|| map::allocate(self.memory(), offset as u64, len as u64))
     }
 
-    /// Shows absent pages at once, and wakes who waits for them.
+    /// Shows absent pages at once, and wakes the threads that wait for them.
     pub(super) fn show_all(&mut self, run: Run, writable: bool) -> Result<(), Errno> {
         self.hold(run)?;
         self.map_in(run, writable)?;
@@ -236,8 +239,8 @@ impl Region {
         Ok(())
     }
 
-    /// Has the kernel map absent pages of the trapped view, and wake who waits for them. What it did not come to is asked
-    /// for again from there.
+    /// Lets the kernel map absent pages of the trapped view, and wake the threads that wait for them. Continues where
+    /// the kernel stopped.
     fn map_in(&self, run: Run, writable: bool) -> Result<(), Errno> {
         let mut addr = self.address_of(run.first);
         let end = addr + run.count as usize * PAGE;
@@ -252,7 +255,7 @@ impl Region {
             match asked.errno {
                 None => {}
                 Some(libc::EEXIST) => {
-                    // It is there already, and nobody knows whether it is protected.
+                    // The page is present already, and its protection is unknown.
                     self.set_protection(addr, PAGE, !writable)?;
                     retry(|| self.uffd.wake(addr, PAGE))?;
                     addr += PAGE;
@@ -264,22 +267,22 @@ impl Region {
         Ok(())
     }
 
-    /// Sets or lifts the protection of pages that are there.
+    /// Sets or clears the protection of present pages.
     fn set_protection(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
         retry(|| self.uffd.write_protect(addr, len, on, false))
     }
 
-    /// Lets the pages of a run be read only; absent ones stay absent.
+    /// Makes the pages of a run read-only; absent ones stay absent.
     pub(super) fn protect(&mut self, run: Run) -> Result<(), Errno> {
         self.turn(run, Shown::Writable, Shown::Protected)
     }
 
-    /// Lets the pages of a run be written that can be read.
+    /// Allows writes to the readable pages of a run.
     pub(super) fn unprotect(&mut self, run: Run) -> Result<(), Errno> {
         self.turn(run, Shown::Protected, Shown::Writable)
     }
 
-    /// Changes what pages allow that are `from` one of these to the other, in one call for neighbours.
+    /// Changes the pages of a run whose state is `from` to `to`, in one call for adjacent pages.
     fn turn(&mut self, run: Run, from: Shown, to: Shown) -> Result<(), Errno> {
         let mut pages = run.pages();
         while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&from)) {
@@ -303,14 +306,14 @@ impl Region {
         retry(|| unsafe { map::advise(self.trapped.addr() + offset, len, Advice::DontNeed) })
     }
 
-    /// Takes pages out of view and gives their memory back: they read as zeroes from now on.
+    /// Takes pages out of view and frees their memory: they read as zeroes from now on.
     pub(super) fn discard(&mut self, run: Run) -> Result<(), Errno> {
         self.hide(run)?;
         self.forget_twins(run)?;
         self.release(run)
     }
 
-    /// Gives the memory of pages back that are out of view.
+    /// Frees the memory of pages that are out of view.
     pub(super) fn release(&mut self, run: Run) -> Result<(), Errno> {
         for page in run.pages() {
             self.held.remove(page);
@@ -319,26 +322,26 @@ impl Region {
         retry(|| map::punch_hole(self.memory(), offset as u64, len as u64))
     }
 
-    /// Puts pages away that are out of view, and that no peer has pinned.
+    /// Evicts pages that are out of view and that no peer has pinned.
     pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), StoreError<'static>> {
-        // SAFETY: the run lies in the mapping, and nobody else sees it.
+        // SAFETY: the run lies in the mapping, and no other thread or rank sees it.
         unsafe { away.write(run, self.bytes(run.first)) }
     }
 
-    /// Brings pages back that are out of view and have no memory.
+    /// Brings back pages that are out of view and have no memory.
     pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), StoreError<'static>> {
-        // SAFETY: the pages lie in the mapping one behind the other, and nobody else sees them.
+        // SAFETY: the pages lie in the mapping one after another, and no other thread or rank sees them.
         unsafe { away.read(pages, |page| self.bytes(page)) }
     }
 
-    /// Whether a page that is out of view holds zeroes only.
+    /// Whether a page that is out of view holds only zeroes.
     pub(super) fn is_zero(&self, page: u32) -> bool {
         static ZEROES: [u8; PAGE] = [0; PAGE];
-        // SAFETY: the page lies in the mapping, and nobody has a reference to it.
+        // SAFETY: the page lies in the mapping, and there is no reference to it.
         unsafe { copy::equal(self.bytes(page), ZEROES.as_ptr(), PAGE) }
     }
 
-    /// Gives the memory of twins back.
+    /// Frees the memory of twins.
     pub(super) fn forget_twins(&mut self, run: Run) -> Result<(), Errno> {
         let twins = run.pages().filter(|&page| self.twinned.remove(page)).count();
         if twins == 0 {
@@ -348,7 +351,7 @@ impl Region {
         if let Some(first) = self.twins_at {
             return retry(|| map::punch_hole(self.memory(), first + offset as u64, len as u64));
         }
-        // SAFETY: twins nobody needs any more, and no references to them.
+        // SAFETY: twins that are no longer needed, and there are no references to them.
         retry(|| unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) })
     }
 
@@ -370,12 +373,12 @@ impl Region {
         }
     }
 
-    /// Wakes everyone who waits for any page.
+    /// Wakes all threads that wait for any page.
     pub(super) fn wake_all(&self) -> Result<(), Errno> {
         retry(|| self.uffd.wake(self.trapped.addr(), self.trapped.len()))
     }
 
-    /// The program may touch nothing of it any more; a touch ends it with SIGSEGV instead of waiting for ever.
+    /// Ends all access of the program: an access ends it with SIGSEGV instead of waiting for ever.
     pub(super) fn close(&mut self) -> Result<(), Errno> {
         let (addr, len) = (self.trapped.addr(), self.trapped.len());
         self.uffd.unregister(addr, len).or_else(|error| match error {
@@ -386,7 +389,7 @@ impl Region {
         retry(|| unsafe { map::replace_with_none(addr, len) })
     }
 
-    /// Where a page's bytes are for Hanare.
+    /// Address of a page's bytes for Hanare.
     pub(super) fn bytes(&self, page: u32) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.io.addr() + page as usize * PAGE)
     }
@@ -404,10 +407,10 @@ impl Region {
         assert!(at + from.len() <= PAGE, "a piece lies in its page");
         if let Ok(word) = <[u8; 4]>::try_from(from) {
             // Most pieces of a diff are one word, and a call for each would cost more than they do.
-            // SAFETY: within the mapping as just checked; nobody has a reference to it.
+            // SAFETY: within the mapping as just checked; there is no reference to it.
             return unsafe { self.bytes(page).add(at).cast::<[u8; 4]>().write_volatile(word) };
         }
-        // SAFETY: within the mapping as just checked; nobody has a reference to it.
+        // SAFETY: within the mapping as just checked; there is no reference to it.
         unsafe { copy::copy(from.as_ptr(), self.bytes(page).add(at), from.len()) };
     }
 
@@ -420,14 +423,15 @@ impl Region {
     /// Makes the twin of a page.
     pub(super) fn make_twin(&mut self, page: u32) {
         self.twinned.insert(page);
-        // SAFETY: both mappings are as long, and nobody has a reference to either. The page is protected or not shown.
+        // SAFETY: both mappings have this length, and there is no reference to either. The page is protected or not
+        // shown.
         unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
     }
 
-    /// Makes the twin of a page that has one anew, if they differ; says whether they did.
+    /// Renews the twin of a page, if they differ. Returns whether they did.
     pub(super) fn renew_twin(&self, page: u32) -> bool {
-        // SAFETY: both mappings are as long, and nobody has a reference to either. What is being written meanwhile is seen
-        // the next time.
+        // SAFETY: both mappings have this length, and there is no reference to either. The next comparison sees words
+        // that are being written meanwhile.
         unsafe {
             let differ = !copy::equal(self.bytes(page), self.twin(page), PAGE);
             if differ {
@@ -447,15 +451,15 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
     }
 
-    /// Writes the words in which a page differs from its twin into the memory of a peer; says whether there are any.
+    /// Writes the words in which a page differs from its twin into the memory of a peer. Returns whether there are any.
     pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
         let theirs = Self::theirs(peer, page);
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
         self.read_twin(page, &mut twin);
         self.read(page, &mut bytes);
         diff::changed_words(&twin, &bytes, |at, word| {
-            // SAFETY: `at` is a word of a page that lies in the mapping, to which nobody has a reference. Other ranks may
-            // be writing other words of the page.
+            // SAFETY: `at` is a word of a page that lies in the mapping, to which there is no reference. Other ranks
+            // may be writing other words of the page.
             unsafe { theirs.add(at).cast::<[u8; WORD_BYTES]>().write_volatile(word) }
         })
     }
@@ -466,9 +470,9 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(peer.addr() + offset)
     }
 
-    /// Copies a page, or its twin, out of what peers have at its offset.
+    /// Copies a page, or its twin, from a peer's memory at its offset.
     pub(super) fn take_from(&self, peer: &Mapping, page: u32) {
-        // SAFETY: both lie in mappings of one length, and nobody has a reference to either. Words that are being written
+        // SAFETY: both lie in mappings of one length, and there is no reference to either. Words that are being written
         // may be torn, as racing reads of them could be.
         unsafe { copy::copy(Self::theirs(peer, page), self.bytes(page), PAGE) };
     }
@@ -476,12 +480,12 @@ impl Region {
     /// Copies a page, or its twin, into the memory of a peer.
     pub(super) fn put_into(&self, peer: &Mapping, page: u32, of_twin: bool) {
         let from = if of_twin { self.twin(page) } else { self.bytes(page) };
-        // SAFETY: as above; a twin is Hanare's own.
+        // SAFETY: as above; a twin belongs to Hanare.
         unsafe { copy::copy(from, Self::theirs(peer, page), PAGE) };
     }
 }
 
-/// Does something again that the kernel asks to repeat.
+/// Repeats an operation that the kernel asks to repeat.
 fn retry(mut once: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..ATTEMPTS {
         match once() {
@@ -498,7 +502,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel says of a page of the trapped view: whether it is there, and whether it is protected.
+    /// The kernel's state of a page of the trapped view: whether it is present, and whether it is protected.
     fn state(region: &Region, page: u32) -> (bool, bool) {
         let pagemap = std::fs::File::open("/proc/self/pagemap").expect("this process's own");
         let mut entry = [0; 8];
@@ -507,7 +511,8 @@ mod tests {
         (entry & 1 << 63 != 0, entry & 1 << 57 != 0)
     }
 
-    /// A page that the kernel has mapped already once made all behind it count as shown, and its protection as set.
+    /// Guards against a bug: a page that the kernel had already mapped made all pages behind it count as shown and
+    /// protected.
     #[test]
     fn pages_behind_one_that_is_there_already_are_shown_too() {
         let mut region = Region::new(64 * PAGE as u64, 0, None, 0).expect("a region");

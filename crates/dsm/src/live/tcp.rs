@@ -1,7 +1,8 @@
-//! Meeting by TCP: everyone knows rank 0's address, and learns the others' from it.
+//! Meeting by TCP: every rank knows rank 0's address, and learns the others' from it.
 //!
-//! A rank connects to rank 0, says who it is and at which port it listens, and gets a table of all ranks' addresses when all
-//! have come. Then it connects to the ranks below itself, as on one host. Nothing guards these links.
+//! A rank connects to rank 0, introduces itself with the port at which it listens, and gets a table of all ranks'
+//! addresses when all have come. Then it connects to the ranks below itself, as on one host. These links are not
+//! protected.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -14,9 +15,9 @@ use super::meet::{MeetError, Meeting, Met};
 use super::reception::{MORE_BYTES, Reception, say};
 use crate::coherence::Rank;
 
-/// Bytes of an address in the table: an IPv6 one, or an IPv4 one in its form, and a port.
+/// Bytes of an address in the table: an IPv6 address, or an IPv4 address mapped to one, and a port.
 const ENTRY: usize = 18;
-/// How long one attempt to connect may take.
+/// Longest time of one attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 pub(super) fn meet_at(address: &str, job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
@@ -48,7 +49,7 @@ fn connect(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
-/// Rank 0: takes everyone in, then tells everyone where the others are.
+/// For rank 0: meets all ranks, then sends each the addresses of the others.
 fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Result<(), MeetError> {
     let mut table = vec![0; usize::from(ranks) * ENTRY];
     let mut reception = Reception::new(listener, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
@@ -66,10 +67,11 @@ fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Resu
     Ok(())
 }
 
-/// Any other rank. An error of the system's is about rank 0's address.
+/// For any other rank. A system error concerns rank 0's address.
 fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), Result<MeetError, io::Error>> {
     let rank = job.rank;
-    // Others reach this rank the way it reaches rank 0. A datagram socket finds that out, and sends nothing.
+    // Other ranks reach this rank by the same address of this host that rank 0 sees. A datagram socket finds it without
+    // sending.
     let any = if rank_0.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind((any, 0)).map_err(Err)?;
     probe.connect(rank_0).map_err(Err)?;

@@ -1,4 +1,4 @@
-//! Ranks in one test: machines, plain memory that obeys them, and links that deliver in any order but their own.
+//! Ranks in one test: machines, plain memory that they control, and links that deliver in any order of links.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What a rank's view of a page allows.
+/// The access that a rank's view of a page allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     None,
@@ -39,7 +39,7 @@ pub enum Access {
     Write,
 }
 
-/// What a rank's program has to hear of.
+/// The results that a rank's program receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum News {
     Wake(u32),
@@ -53,7 +53,7 @@ pub struct Node {
     pub memory: Vec<[u8; PAGE]>,
     pub access: Vec<Access>,
     pub twins: HashMap<u32, [u8; PAGE]>,
-    /// Pages of which the rank is home, and which are not in its memory.
+    /// Home pages of the rank that are not in its memory.
     pub away: HashMap<u32, [u8; PAGE]>,
     /// Pages that others may read.
     pub offered: HashSet<u32>,
@@ -64,14 +64,14 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     links: Vec<VecDeque<Vec<u8>>>,
-    /// Links on which frames lie around for long, so that they arrive after what was caused by later ones.
+    /// Links on which frames wait for long, so that they arrive after frames sent later on other links.
     slow: Vec<bool>,
     pub random: Random,
     /// Frames sent, by kind of message.
     pub sent: HashMap<&'static str, u64>,
-    /// Whether diffs and updates go in more frames than needed, and pages are at times read in vain.
+    /// Whether diffs and updates use more frames than needed, and some reads of pages fail.
     pub chop: bool,
-    /// Reads without a request that came to something.
+    /// Reads without a request that succeeded.
     pub reads: u64,
 }
 
@@ -80,7 +80,7 @@ impl Cluster {
         Self::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch: true, one_sided: false }, seed)
     }
 
-    /// Of as many ranks as one of them is told.
+    /// A cluster with the number of ranks in `config`.
     pub fn with(config: Config, seed: u64) -> Self {
         let (ranks, pages) = (config.ranks, config.pages);
         let node = |rank| Node {
@@ -105,7 +105,7 @@ impl Cluster {
         }
     }
 
-    /// Tells a rank something, does what it answers, and returns what its program hears.
+    /// Passes an event to a rank, carries out its actions, and returns the results for its program.
     pub fn step(&mut self, rank: usize, event: Event<'_>) -> Result<Vec<News>, Misuse> {
         let mut news = Vec::new();
         if matches!(event, Event::Barrier | Event::Release { .. }) {
@@ -144,7 +144,7 @@ impl Cluster {
         Ok(news)
     }
 
-    /// A rank reads a page at its home, if that offers it. Now and then it finds that it cannot rely on what it read.
+    /// A rank reads a page at its home, if the home offers it. Sometimes it finds that the bytes are not reliable.
     fn read(&mut self, rank: usize, page: u32, home: Rank) -> Option<[u8; PAGE]> {
         let node = &self.nodes[usize::from(home.0)];
         if !node.offered.contains(&page) || node.away.contains_key(&page) {
@@ -158,7 +158,7 @@ impl Cluster {
         is_good.then_some(bytes)
     }
 
-    /// Delivers what says who reads pages of a rank, with what was sent before it on the same links.
+    /// Delivers the messages about reads of a rank's pages, with the frames sent before them on the same links.
     fn hear_readers(&mut self, rank: usize, but: Option<usize>) -> Vec<News> {
         let mut news = Vec::new();
         for from in (0..self.nodes.len()).filter(|from| Some(*from) != but) {
@@ -255,12 +255,12 @@ impl Cluster {
         self.links[link].push_back(frame);
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no frame is in transit.
     pub fn is_still(&self) -> bool {
         self.links.iter().all(VecDeque::is_empty)
     }
 
-    /// Delivers the next frame of some link. The rank it went to, and what its program hears.
+    /// Delivers the next frame of some link. Returns the rank that received it and the results for its program.
     pub fn deliver(&mut self) -> Option<(usize, Vec<News>)> {
         let with_slow = self.random.chance(40);
         let waits = |link: &usize| !self.links[*link].is_empty();
@@ -273,14 +273,14 @@ impl Cluster {
         self.deliver_from(link / self.nodes.len(), link % self.nodes.len())
     }
 
-    /// Delivers everything but what lies on one link.
+    /// Delivers all frames except those of one link.
     pub fn deliver_all_but(&mut self, from: usize, to: usize) -> Vec<(usize, News)> {
         let held = std::mem::take(&mut self.links[from * self.nodes.len() + to]);
         let mut heard = Vec::new();
         let mut later = VecDeque::new();
         while let Some((rank, news)) = self.deliver() {
             heard.extend(news.into_iter().map(|one| (rank, one)));
-            // What is sent on that link meanwhile waits behind what is held.
+            // Frames sent on that link meanwhile wait behind the held ones.
             later.append(&mut self.links[from * self.nodes.len() + to]);
         }
         let link = &mut self.links[from * self.nodes.len() + to];
@@ -314,7 +314,7 @@ impl Cluster {
         let node = &self.nodes[rank];
         for (page, &access) in node.access.iter().enumerate() {
             let state = node.machine.state(page as u32);
-            // A page that came in without being touched is out of view as well.
+            // A page that came in without an access is out of view as well.
             if node.machine.is_home(page as u32) && access == Access::None {
                 continue;
             }
@@ -325,7 +325,7 @@ impl Cluster {
                 "page {page} of rank {rank} is offered and {state:?}"
             );
             let expected = match state {
-                // Protected again when it was not written for long.
+                // Protected again after some time without writes.
                 State::HomeClean if is_watched => access,
                 State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
                 State::Clean | State::HomeClean => Access::Read,
@@ -348,7 +348,7 @@ fn decode(frame: &[u8]) -> Arrived {
 }
 
 impl Node {
-    /// Does what concerns this rank's own view of its pages.
+    /// Carries out an action on this rank's own view of its pages.
     fn change(&mut self, action: Action) {
         match action {
             Action::Twin { page } => {
@@ -374,7 +374,7 @@ impl Node {
             }),
             Action::Invalidate { run } => {
                 self.set_access(run, Access::None);
-                // Nobody may read what was there: it is only garbage from now on.
+                // The old bytes must not be read: they are garbage from now on.
                 run.pages().for_each(|page| self.memory[page as usize] = [0xee; PAGE]);
             }
             Action::Reopen { run } => run.pages().for_each(|page| {
@@ -405,17 +405,17 @@ impl Node {
         run.pages().for_each(|page| self.access[page as usize] = access);
     }
 
-    /// Takes a page out of memory, if the rank is its home; whatever is under way.
+    /// Takes a page out of memory, if the rank is its home, at any time.
     pub fn take_out(&mut self, page: u32) {
         if self.machine.is_home(page) && !self.away.contains_key(&page) {
-            // Nobody may read what was there.
+            // The old bytes must not be read.
             let bytes = std::mem::replace(&mut self.memory[page as usize], [0xdd; PAGE]);
             self.away.insert(page, bytes);
             self.access[page as usize] = Access::None;
         }
     }
 
-    /// A page of which the rank is home comes into view as its state says, if it is not.
+    /// Brings a home page into view as its state says, if it is not.
     fn show_own(&mut self, page: u32) {
         if self.machine.is_home(page) && self.access[page as usize] == Access::None {
             self.bring_in(page);
@@ -424,7 +424,7 @@ impl Node {
         }
     }
 
-    /// Makes the twins of watched pages anew that differ, and names the pages.
+    /// Renews the twins of watched pages that differ, and returns these pages.
     fn find_written(&mut self) -> Vec<u32> {
         let differs = |page: &u32| self.twins.get(page) != Some(&self.memory[*page as usize]);
         let written: Vec<u32> = self.machine.watched().iter().copied().filter(differs).collect();
@@ -432,7 +432,7 @@ impl Node {
         written
     }
 
-    /// What ranks that share a page get of it.
+    /// The bytes of a page that sharers receive.
     fn for_others(&self, page: u32) -> [u8; PAGE] {
         let is_watched = self.machine.is_watched(page);
         if is_watched { self.twins[&page] } else { self.memory[page as usize] }

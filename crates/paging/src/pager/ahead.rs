@@ -55,11 +55,11 @@ impl Pager {
     fn join_run(&mut self, fetch: usize, first: u32, count: u32, actions: &mut Actions) -> u32 {
         let mut run = 0;
         let mut writable = self.has(PageId(first - 1), DIRTY);
-        let stretch = self.geometry.stretch_units();
+        let extent = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
             // Adjacent placement extents may be on different servers.
-            if page.0.is_multiple_of(stretch) {
+            if page.0.is_multiple_of(extent) {
                 break;
             }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {

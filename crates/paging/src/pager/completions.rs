@@ -1,4 +1,4 @@
-//! Completions: what becomes of a page when the action that moves it has ended.
+//! Completions: the next state of a page when the action that moves it has ended.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING};
@@ -21,7 +21,7 @@ impl Pager {
         self.ahead.push_back(page);
     }
 
-    /// A fetch brought nothing: asked again while someone waits for it, given up otherwise.
+    /// Handles a failed fetch: fetches again if a thread waits for the page, and gives up otherwise.
     pub(super) fn refetch(&mut self, page: PageId, actions: &mut Actions) {
         let frame = self.its_frame(page);
         let wanted = self.has(page, WANTED);
@@ -32,7 +32,7 @@ impl Pager {
         if wanted {
             self.launch(page, frame, write, true, actions);
         } else if let Some(frame) = frame {
-            // Nobody knows how much of the frame was filled before the failure: its memory counts.
+            // It is unknown how much of the frame was filled before the failure, so its memory counts.
             self.pool(frame.wide).frames.put_filled(frame.index);
         }
     }
@@ -56,7 +56,7 @@ impl Pager {
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
-            // Where it was copied it can be compared when it leaves.
+            // A page that was copied in can be compared when it leaves.
             let guess = self.direct && !self.pool_of(page).class.moves;
             self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
         }
@@ -112,15 +112,15 @@ impl Pager {
                 if self.has(page, WANTED) {
                     let write = self.has(page, WRITE);
                     self.clear(page, WANTED | WRITE);
-                    self.rescue(page, write, actions);
+                    self.minor_fault(page, write, actions);
                 }
             }
             _ => self.gone(page, pool_frame, dirty, actions),
         }
     }
 
-    /// The page could not be taken out: it is as before, and at the end of its policy's order. One that was discarded is
-    /// dropped where it is, since nobody needs its bytes.
+    /// Puts a page that could not be taken out back in view, unchanged, at the end of its policy's order. If it was
+    /// discarded meanwhile, drops it in place, since its bytes are not needed.
     pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         if let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
@@ -151,7 +151,7 @@ impl Pager {
         }
     }
 
-    /// Lets pages that could not leave be victims again: now and then, or at once where a fault waits for room.
+    /// Makes pages that could not leave victims again: periodically, or at once if a fault waits for room.
     pub(super) fn look_again(&mut self, now_ms: u64) {
         let is_due = now_ms.saturating_sub(self.held_back_ms) >= limits::HELD_MS || !self.starved.is_empty();
         if self.held_back.is_empty() || !is_due {
@@ -163,7 +163,7 @@ impl Pager {
         }
     }
 
-    /// The page is out of view and its bytes are nowhere but on the server.
+    /// The page is out of view, and only the server holds its bytes.
     pub(super) fn gone(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
         self.leave_done(page);
         self.forget_frame(page, frame);
@@ -179,7 +179,7 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// A page without local memory comes to rest, or goes back at once when a thread waits for it.
+    /// Brings a page without local memory to rest, or fetches it again at once if a thread waits for it.
     pub(super) fn settle(&mut self, page: PageId, actions: &mut Actions) {
         self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
         if self.has(page, WANTED) {
@@ -199,10 +199,10 @@ impl Pager {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
-            // The page was taken back or discarded meanwhile: the frame is all that is left of this write.
+            // The page was brought back or discarded meanwhile: only the frame is left of this write-back.
             self.clear(page, WRITING);
             if self.state(page) == State::Fetching {
-                // It is being copied out of this very frame: the copy's completion frees it.
+                // The page is being copied out of this very frame. The copy's completion frees the frame.
                 self.copied_from.push((page, frame));
             } else {
                 self.free_written(frame);
@@ -239,14 +239,14 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// Frees a frame whose page has gone on without it.
+    /// Frees a frame that its page has left.
     pub(super) fn free_written(&mut self, frame: FrameId) {
         let moves = self.pool(frame.wide).class.moves;
         self.give_frame(frame, moves);
         self.used -= self.span_of(frame.wide) * u32::from(moves);
     }
 
-    /// A copy out of a frame ended: the frame is free if its write-back ended before.
+    /// Ends a copy out of a frame: frees the frame if its write-back ended before.
     pub(super) fn copy_done(&mut self, page: PageId) {
         if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {
             let (_, frame) = self.copied_from.swap_remove(index);

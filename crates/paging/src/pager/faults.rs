@@ -1,4 +1,4 @@
-//! Faults: an access to a page that is not in view, or not open for writing, and the way of its page there.
+//! Faults: accesses to a page that is not in view, or not open for writing.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -23,7 +23,7 @@ impl Pager {
             State::Untouched | State::Remote if self.has(page, WANTED) => self.wait_for(page, write),
             State::Staged if self.has(page, HIDDEN) => self.show(page, write, actions),
             State::Staged => {
-                self.rescue(page, write, actions);
+                self.minor_fault(page, write, actions);
                 if self.pool_of(page).class.moves {
                     self.read_ahead(page, None, actions);
                 }
@@ -41,7 +41,7 @@ impl Pager {
     pub(super) fn wait_for(&mut self, page: PageId, write: bool) {
         self.counters.faults_waited += 1;
         self.set(page, WANTED);
-        // The fetch of a page in flight has said whether it arrives writable: a later wish is granted by opening it.
+        // The fetch of a page in flight has already fixed whether it arrives writable. A later write opens the page.
         if write {
             self.set(page, WRITE);
         }
@@ -72,7 +72,7 @@ impl Pager {
         }
     }
 
-    /// Queues a fault that has no room; it goes on as soon as there is some.
+    /// Queues a fault that has no room. It continues as soon as there is some.
     pub(super) fn starve(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.starved.len() == limits::STARVED_MAX {
             return actions.push(Action::Wake { page });
@@ -84,7 +84,7 @@ impl Pager {
         self.starved.push_back(page);
     }
 
-    /// Starts bringing in a page for which room and frame were had.
+    /// Starts to bring in a page that has room and a frame.
     pub(super) fn launch(
         &mut self,
         page: PageId,
@@ -110,20 +110,20 @@ impl Pager {
         }
         let write = write || self.has(page, GUESSED);
         if write {
-            // A page fetched straight into view arrives writable; one in a frame becomes so when it is installed.
+            // A page fetched straight into view arrives writable. One in a frame becomes writable when it is installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
         self.set_frame(page, frame);
         actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
     }
 
-    /// An access to a page whose bytes wait in a frame.
-    pub(super) fn rescue(&mut self, page: PageId, write: bool, actions: &mut Actions) {
+    /// Handles a minor fault: an access to a page whose bytes are still in a frame.
+    pub(super) fn minor_fault(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.has(page, DISCARDED) || self.has(page, WRITING) && self.has(page, WANTED) {
             return self.wait_for(page, write);
         }
         if self.has(page, WRITING) {
-            // The frame is being read by the link. A second copy is made rather than waiting for it.
+            // The link is reading the frame. A second copy is made rather than waiting for it.
             let Some(frame) = self.admit(page, actions) else {
                 return self.starve(page, write, actions);
             };

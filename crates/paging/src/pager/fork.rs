@@ -1,4 +1,4 @@
-//! Fork: brings a pager to rest, so that a copy of it can go on in another process.
+//! Fork: brings a pager to rest, so that a copy of it can continue in another process.
 //!
 //! At rest, every page is untouched, resident or remote. Pages that are resident in the parent are resident in the
 //! child by the operating system's copy-on-write. Remote pages must be shared by the servers.
@@ -57,7 +57,7 @@ impl Pager {
         }
     }
 
-    /// Takes a page out of view, whatever the policy's order. Returns false if there is no frame for it.
+    /// Takes a page out of view, regardless of the policy's order. Returns false if there is no frame for it.
     fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
         let dirty = self.has(page, DIRTY);
         let pool = self.pool_of(page);

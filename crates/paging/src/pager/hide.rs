@@ -25,7 +25,7 @@ impl Pager {
     }
 
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
-        // An earlier write-back of the page may still be running. Its end must find the page in view or away.
+        // An earlier write-back of the page may still be running. Its completion must find the page in view or remote.
         if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }

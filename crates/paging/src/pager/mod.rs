@@ -1,7 +1,7 @@
-//! The pager: the only room that changes a page's state. It takes events here, and `page` holds what is known of each page.
-//! `faults` answers accesses, `completions` goes on where an action has ended. `room` finds memory, `shape` discards and
-//! changes page sizes, `ahead` prefetches, `habits` guesses writes, `hide` takes pages out of sight for the policy, `fork`
-//! brings all of them to rest.
+//! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
+//! `faults` answers accesses, `completions` continues where an action has ended. `room` finds memory, `shape` discards
+//! and changes page sizes, `ahead` prefetches, `habits` predicts writes. `hide` unmaps pages for reference sampling,
+//! and `fork` brings all pages to rest.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Local memory is what is resident, staged or in flight, plus frames that are free but keep their memory; it never
-//! exceeds the budget. A page in transit belongs to the action that moves it, and nothing else is decided about it until
-//! that action's completion is told.
+//! exceeds the budget. A page in transit belongs to the action that moves it. Nothing else is decided about it until
+//! the completion of that action arrives.
 
 mod ahead;
 mod completions;
@@ -66,45 +66,46 @@ pub struct Pager {
     budget: u32,
     low: u32,
     high: u32,
-    /// Faults for which room for runs is still kept.
+    /// Faults for which room for runs is still kept free.
     run_faults: u32,
     /// Units resident, staged or in flight.
     used: u32,
-    /// Of those, units on their way to being free.
+    /// Used units that are becoming free.
     leaving: u32,
-    /// Of those, units that are free as soon as they are out of view.
+    /// Used units that are free as soon as they are out of view.
     leaving_clean: u32,
-    /// Free frames whose memory is being given back, and their units.
+    /// Free frames whose memory is being returned, and their units.
     frees: u32,
     freeing: u32,
     clean: u32,
     /// Pages that are neither untouched nor resident nor remote.
     moving: u32,
-    /// Write-backs under way.
+    /// Write-backs in progress.
     writing: u32,
-    /// Brought to rest since the program last did something: nothing is hidden.
+    /// Whether the pager is at rest since the last event of the program. Then no page is unmapped for reference
+    /// sampling.
     resting: bool,
-    /// Units of pages (of blocks, where a block has several units) of which anything was touched.
+    /// Units of pages (of blocks, where a block has several units) of which any unit was accessed.
     touched: u32,
-    /// Where a block has one unit: touched units by stretch, and stretches that have any.
-    in_stretch: Vec<u16>,
-    stretches: u32,
+    /// Where a block has one unit: the accessed units of each placement extent, and the number of extents with any.
+    in_extent: Vec<u16>,
+    extents: u32,
     starved: VecDeque<PageId>,
     ahead: VecDeque<PageId>,
     /// Pages being copied out of frames whose write-back has ended.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
-    /// How often pages were written to, of [`u16::MAX`] times, that were before: by what [`page::WRITTEN_BEFORE`] says, less
-    /// one.
+    /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. Indexed by
+    /// [`page::WRITTEN_BEFORE`] minus one.
     habits: [u16; 3],
-    /// Pages that could not leave, and when they were looked at last, in milliseconds.
+    /// Pages that could not leave, and the time of their last check, in milliseconds.
     held_back: Vec<PageId>,
     held_back_ms: u64,
     counters: Counters,
 }
 
 impl Pager {
-    /// A pager in which nothing was touched yet.
+    /// A pager whose pages were never accessed.
     ///
     /// # Errors
     /// When the configuration is outside its bounds.
@@ -148,11 +149,11 @@ impl Pager {
             freeing: 0,
             clean: 0,
             touched: 0,
-            in_stretch: match geometry.block_units {
+            in_extent: match geometry.block_units {
                 1 => vec![0; units.div_ceil(geometry.stretch_units() as usize)],
                 _ => Vec::new(),
             },
-            stretches: 0,
+            extents: 0,
             moving: 0,
             writing: 0,
             resting: false,
@@ -160,7 +161,7 @@ impl Pager {
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
             guarded: [PageId(u32::MAX); 2],
-            // What was written to last time will be again, until it is seen which pages are.
+            // Predicts that pages written to last time will be written again, until observations replace this.
             habits: [0, 0, u16::MAX],
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
@@ -171,7 +172,7 @@ impl Pager {
         Ok(pager)
     }
 
-    /// Takes an event and answers with what is to be done, appended to `actions`.
+    /// Takes an event and appends the resulting actions to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
         debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
@@ -209,7 +210,7 @@ impl Pager {
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
             Event::Settle { first, end, leave } => {
-                // No time passes for a pager that comes to rest, and a fault that waits for room has to be served first.
+                // A pager that comes to rest gets no ticks, and a fault that waits for room must be handled first.
                 self.look_again(self.held_back_ms);
                 progress = self.settle_range(first, end, leave, actions);
             }
@@ -225,28 +226,30 @@ impl Pager {
         progress
     }
 
-    /// Units of local memory in use now, free frames that keep their memory included.
+    /// Units of local memory in use now, including free frames that keep their memory.
     #[must_use]
     pub fn local_units(&self) -> u32 {
         self.used + self.spare() + self.freeing
     }
 
-    /// Whether pages are on their way: what was discarded of them still counts as touched.
+    /// Whether any page is in transit. Discarded pages in transit still count as accessed.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         self.moving > 0 || self.writing > 0
     }
 
-    /// Units that need a place sooner or later: those touched and not discarded, rounded up to whole blocks.
+    /// Units that need a place on a server sooner or later: those accessed and not discarded, rounded up to whole
+    /// blocks.
     #[must_use]
     pub fn touched_units(&self) -> u32 {
         self.touched
     }
 
-    /// The same, rounded up to whole stretches: what a server that has any page of a stretch keeps room for.
+    /// The same, rounded up to whole placement extents. A server that holds any page of an extent keeps room for all of
+    /// it.
     #[must_use]
     pub fn placed_units(&self) -> u32 {
-        if self.geometry.block_units > 1 { self.touched } else { self.stretches * self.geometry.stretch_units() }
+        if self.geometry.block_units > 1 { self.touched } else { self.extents * self.geometry.stretch_units() }
     }
 
     /// The budget in force, in units.
@@ -261,7 +264,7 @@ impl Pager {
         &self.counters
     }
 
-    /// What policy and prefetcher have to say of their own choices: one line each, none for those that make none.
+    /// Writes the choices that policy and prefetcher made, one line each. Writes nothing for those that make none.
     ///
     /// # Errors
     /// Those of `out`.
@@ -271,7 +274,7 @@ impl Pager {
         self.prefetcher.describe(out)
     }
 
-    /// Where everything stands, in words.
+    /// Writes the state of the pager as text.
     ///
     /// # Errors
     /// Those of `out`.
@@ -293,7 +296,7 @@ impl Pager {
         (page, self.span(page))
     }
 
-    /// Whether a touch of this unit would not trap.
+    /// Whether an access to this unit would not trap.
     #[must_use]
     pub fn is_accessible(&self, unit: u32, write: bool) -> bool {
         let page = self.head(unit);

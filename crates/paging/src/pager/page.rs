@@ -1,4 +1,4 @@
-//! The account of each page: its state, its flags, its frame, and the counts that go with them.
+//! The record of each page: its state, its flags and its frame, and the counts that follow from them.
 
 use super::transitions;
 use super::{Pager, Pool};
@@ -6,31 +6,31 @@ use crate::config::{STATES, State};
 use crate::policy::Cause;
 use crate::units::{FrameId, PageId};
 
-/// The program may have written to it since the server last had it.
+/// The program may have written to the page since the server last received it.
 pub(super) const DIRTY: u16 = 1;
-/// The server holds bytes for it.
+/// The server holds bytes of the page.
 pub(super) const HELD: u16 = 2;
-/// A thread waits for it.
+/// A thread waits for the page.
 pub(super) const WANTED: u16 = 4;
-/// A thread waits to write to it; in flight into view: it arrives writable.
+/// A thread waits to write to the page. If it is in flight into view, it arrives writable.
 pub(super) const WRITE: u16 = 8;
-/// It leaves the view because it was discarded.
+/// The page leaves the view because it was discarded.
 pub(super) const DISCARDED: u16 = 16;
-/// It was fetched before anyone asked.
+/// The page was prefetched and not yet used.
 pub(super) const PREFETCHED: u16 = 32;
-/// A write-back of it is under way.
+/// A write-back of the page is in progress.
 pub(super) const WRITING: u16 = 64;
-/// That write-back's bytes are no longer the page's: release them when it ends.
+/// The bytes of that write-back are out of date: release them when it ends.
 pub(super) const STALE: u16 = 128;
-/// It came into view open for writing because it was written to before, or could not be protected; whether it is written to
-/// this time is not known.
+/// The page came into view open for writing, because it was written to before or could not be protected. Whether it is
+/// written to this time is unknown.
 pub(super) const GUESSED: u16 = 256;
-/// Two bits: 3 when it was written to when last in view, one less for each time in view since without a write.
+/// Two bits: 3 if the page was written to when last in view, minus one for each later time in view without a write.
 pub(super) const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 pub(super) const WRITTEN_SHIFT: u32 = 9;
-/// It is out of sight, or going there, so that its next access is seen.
+/// The page is unmapped for reference sampling, or is being unmapped.
 pub(super) const HIDDEN: u16 = 2048;
-/// A transfer held it when it was to leave. It is no victim until it is looked at again.
+/// A transfer held the page when it had to leave. It is no victim until the next check.
 pub(super) const HELD_BACK: u16 = 4096;
 
 impl Pager {
@@ -48,7 +48,7 @@ impl Pager {
         }
     }
 
-    /// Why a page is in view, for the policy.
+    /// Why a page is in view, as a policy sees it.
     pub(super) fn cause(&self, page: PageId) -> Cause {
         match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {
             (true, _) => Cause::Ahead,
@@ -69,7 +69,7 @@ impl Pager {
         if self.span(page) > 1 { &self.wide } else { &self.small }
     }
 
-    /// The frame of a page that has one.
+    /// The frame of a page. The page must have one.
     pub(super) fn frame_of(&self, page: PageId) -> FrameId {
         self.its_frame(page).unwrap_or(FrameId { wide: self.span(page) > 1, index: u32::MAX })
     }
@@ -125,17 +125,17 @@ impl Pager {
     }
 
     pub(super) fn count_touched(&mut self, page: PageId, was: bool, is: bool) {
-        let stretch = &mut self.in_stretch[(page.0 / self.geometry.stretch_units()) as usize];
+        let extent = &mut self.in_extent[(page.0 / self.geometry.stretch_units()) as usize];
         match (was, is) {
             (false, true) => {
                 self.touched += 1;
-                self.stretches += u32::from(*stretch == 0);
-                *stretch += 1;
+                self.extents += u32::from(*extent == 0);
+                *extent += 1;
             }
             (true, false) => {
                 self.touched -= 1;
-                *stretch -= 1;
-                self.stretches -= u32::from(*stretch == 0);
+                *extent -= 1;
+                self.extents -= u32::from(*extent == 0);
             }
             _ => {}
         }

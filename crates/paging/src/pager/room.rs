@@ -14,17 +14,17 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// Memory that is kept free holds no pages. With half of a tree's memory local, each hundredth of the budget kept
-    /// free costs two hundredths more misses.
+    /// Sets how much memory is kept free. Free memory holds no pages: with half of a tree's memory local, each
+    /// hundredth of the budget kept free costs two hundredths more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
-        // Where victims leave within the step that chose them, only runs need more room than one batch makes.
+        // Where victims leave within the step that chose them, only runs need more room than one batch frees.
         let lone = self.direct && self.run_faults == 0;
         let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
             (false, true) => (4, 2, 16),
             (false, false) if lone => (8, 64, 64),
-            // Then the longest run of base pages fits without waiting.
+            // This way the longest run of base pages fits without waiting.
             (false, false) => (96, 64, 16),
         };
         self.low = low.min(self.budget / 16);
@@ -157,7 +157,7 @@ impl Pager {
                 }
                 self.clear(page, WANTED | WRITE);
                 let waiting = self.starved.len();
-                self.rescue(page, write, actions);
+                self.minor_fault(page, write, actions);
                 // It waits again: the entry at the back replaces this one.
                 if self.starved.len() > waiting {
                     self.starved.pop_back();

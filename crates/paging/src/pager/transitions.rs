@@ -62,7 +62,7 @@ pub const COMPLETIONS: [(&str, &[State]); 6] = [
     ("Opened", &[Opening]),
     ("TakenOut", &[TakingOut]),
     ("Hidden", &[Hiding]),
-    // The page may have gone on without the frame.
+    // The page may have moved on without the frame.
     ("WrittenBack", &[Untouched, Fetching, Installing, Resident, Opening, TakingOut, Staged]),
 ];
 

@@ -1,4 +1,4 @@
-//! The programs that run in the world: most are drawn, with their shapes, and a few are written down.
+//! The programs that run in the world. Most are drawn, with their shapes, and a few are fixed.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use hanare_paging::{Action, Event, Progress, State, limits};
 use super::seeds::for_seeds;
 use super::{Mapped, Op, Random, Reached, Shape, World};
 
-/// No byte is lost or torn, no fetch is doubled, no thread is left waiting and the budget holds at every instant.
+/// No byte is lost or torn, no fetch is doubled, no thread waits for ever, and the budget holds at every instant.
 #[test]
 fn any_order_of_completions_keeps_every_byte() {
     for_seeds(3000, "any_order_of_completions", |seed| {
@@ -44,7 +44,7 @@ fn a_fork_finds_every_byte_at_rest() {
     });
 }
 
-/// What came into view while nobody watched is taken over as written, and is evicted and kept like all else.
+/// Pages that came into view without a trap are taken over as written, and are evicted and kept like all others.
 #[test]
 fn what_is_adopted_is_not_lost() {
     for_seeds(600, "what_is_adopted", |seed| {
@@ -127,7 +127,7 @@ fn a_fault_does_not_wait_for_a_write_back_while_a_clean_page_could_make_room() {
             world.complete();
         }
     }
-    // Eight dirty pages are in view; four reads bring in clean ones, and from now on no write-back ever ends.
+    // Eight dirty pages are in view. Four reads bring in clean ones, and from now on no write-back completes.
     for unit in 0..4 {
         touch(&mut world, unit, false);
         while !world.pending.is_empty() {
@@ -181,8 +181,8 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     world.finish();
 }
 
-/// Guards against a discard that waited for ever: a large page that was fetched ahead and not touched is at rest, so
-/// nothing that it could wait for would ever happen to it.
+/// Guards against a discard that waited for ever: a huge page that was prefetched and not accessed is at rest, so no
+/// completion for it would ever come.
 #[test]
 fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     const BLOCK: u32 = 64;
@@ -216,8 +216,8 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     panic!("the discard waits for a page at rest");
 }
 
-/// Guards against a panic when a program with a share of its memory as budget freed most of it: all frames that were free by
-/// then were given back in one step, more than its list of actions holds.
+/// Guards against a panic when a program whose budget is a share of its memory freed most of the memory. All free
+/// frames were returned in one step, more than its list of actions holds.
 #[test]
 fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
     const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;

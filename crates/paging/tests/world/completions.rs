@@ -1,11 +1,11 @@
-//! The machine: it carries out the pager's actions, one at a time and in any order, and tells how each ended.
+//! The machine: carries out the pager's actions, one at a time and in any order, and reports how each ended.
 
 use hanare_paging::{Action, Bytes, Event, FrameId, PageId, Source};
 
 use super::{Mapped, World};
 
 impl World {
-    /// Carries out one pending action and tells the pager.
+    /// Carries out one pending action and reports its completion to the pager.
     pub(super) fn complete(&mut self) {
         let index = self.random.below(self.pending.len() as u64) as usize;
         let (action, seen) = self.pending.swap_remove(index);
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// The bytes that a fetch brings; `seen` are those it was to bring when it began.
+    /// The bytes that a fetch brings. `seen` are the bytes that the source held when the fetch began.
     fn fetched_bytes(&self, page: PageId, count: u32, source: Source, seen: Option<Vec<u64>>) -> Vec<u64> {
         let units = self.span(page) * count;
         let bytes = match source {
@@ -79,7 +79,7 @@ impl World {
     ) {
         let (units, ok) = (bytes.len() as u32, !fails);
         let Some(frame) = frame else {
-            // A page that cannot be protected comes open.
+            // A page that cannot be protected comes into view open for writing.
             let slips = ok && writable < count && self.random.chance(self.shape.failures_per_mille);
             if ok {
                 let open = if slips { units } else { writable * self.span(page) };
@@ -107,7 +107,7 @@ impl World {
             return;
         }
         let bytes = self.frames.remove(&frame).expect("an installed frame is filled");
-        // The window between a move and its protection: a write slips in, and the page is reported as uncertain.
+        // A write may happen between a move and its protection. Then the page is reported as uncertain.
         let slips = !writable && self.random.chance(2 * self.shape.failures_per_mille);
         self.show(page.0, &bytes, writable || slips);
         if slips && self.random.chance(500) && !self.discarding.contains(&page.0) {
@@ -136,7 +136,7 @@ impl World {
 
     fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
-        // A discarded page is dropped wherever it is; a transfer into it writes to nobody's memory.
+        // A discarded page is dropped in place. A transfer into it writes to memory without an owner.
         let dropped = frame.is_none() && known == Bytes::Clean;
         if fails || !dropped && self.is_pinned(page) {
             self.step(Event::TakenOut { page, ok: false, changed: false });
@@ -155,7 +155,7 @@ impl World {
         };
         match frame {
             Some(frame) => {
-                // A frame of a copying class is a buffer: it is never empty, only free.
+                // A frame of a class that copies is a buffer: it is never empty, only free.
                 let moves = if frame.wide { self.shape.wide_moves } else { self.shape.small_moves };
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");

@@ -1,4 +1,4 @@
-//! Disturbances of a program: another budget, the passing of time, transfers that hold pages.
+//! Disturbances of a program: changes of the budget, ticks, transfers that hold pages.
 
 use hanare_paging::{Event, PageId, State};
 
@@ -27,7 +27,7 @@ impl World {
         self.step(Event::WillNeed { first, end });
     }
 
-    /// Whether the passing of time brings something under way.
+    /// Sends a tick. Returns whether it started anything.
     pub(super) fn ticked(&mut self) -> bool {
         self.tick();
         !self.pending.is_empty()
@@ -38,7 +38,7 @@ impl World {
         self.step(Event::Tick { now_ms: self.now_ms });
     }
 
-    /// A transfer into a page begins: it holds a page that is open for writing.
+    /// Begins a transfer into a page that is open for writing, and holds the page.
     fn pin(&mut self) {
         let unit = self.random.below(u64::from(self.shape.units)) as u32;
         let (page, span) = self.pager.page_of(unit);
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// A transfer ends: it has written to its page, which has to be where it was.
+    /// Ends a transfer. It has written to its page, which must still be in its place.
     pub(super) fn unpin(&mut self) {
         let Some(&first) = self.pins.iter().min() else { return };
         self.pins.remove(&first);

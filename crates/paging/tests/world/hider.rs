@@ -4,7 +4,7 @@ use hanare_paging::{PageId, policy};
 
 use super::random::Random;
 
-/// Hides and replaces at random.
+/// Unmaps and replaces pages at random.
 pub(super) struct Hider {
     pub(super) pages: Vec<PageId>,
     pub(super) random: Random,

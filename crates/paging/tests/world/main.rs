@@ -1,9 +1,9 @@
 //! The pager against a plain model: random programs, random orders of completion, failures, discards and budgets.
 //!
-//! The world below carries out the pager's actions one at a time in a random order, as slow and as out of step as a
-//! machine may, over memory that is a plain map. A program of several threads reads and writes through it; each read
-//! is compared with a model that knows nothing of pages. A seed draws the shape, the program and the order; a failure prints
-//! the seed, and `HANARE_SEED=n` runs it alone.
+//! The world below carries out the pager's actions one at a time in a random order, over memory that is a plain map.
+//! Any delay and any order that a machine may show can occur. A program of several threads reads and writes through it.
+//! Each read is compared with a model that knows nothing of pages. A failing case prints its seed and shape;
+//! `HANARE_SEED=n` runs that seed alone. The programs and shapes are drawn in `cases.rs`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,7 +59,7 @@ struct World {
     actions: Actions,
     random: Random,
     view: HashMap<u32, Mapped>,
-    /// Units out of sight whose bytes stayed in place.
+    /// Unmapped units whose bytes stayed in place.
     hidden: HashMap<u32, u64>,
     frames: HashMap<FrameId, Vec<u64>>,
     server: HashMap<u32, u64>,
@@ -67,9 +67,9 @@ struct World {
     model: HashMap<u32, u64>,
     threads: Vec<Thread>,
     discarding: HashSet<u32>,
-    /// Pages that a transfer holds, by their first unit: they cannot leave, and the transfer writes to them yet.
+    /// Pages that a transfer holds, by their first unit. They cannot leave, and the transfer still writes to them.
     pins: HashSet<u32>,
-    /// Most units of local memory there may be: the budget, or less and less while there are more.
+    /// Most units of local memory allowed: the budget. While more units are in use, the bound falls with them.
     most: usize,
     reached: Reached,
     steps: u64,
@@ -145,7 +145,7 @@ impl World {
         progress
     }
 
-    /// Notes an action for later; what must hold already when it is answered is checked here.
+    /// Queues an action. Checks the conditions that must hold already when the action is issued.
     fn start(&mut self, action: Action) {
         let mut seen = None;
         match action {
@@ -202,7 +202,7 @@ impl World {
         self.most = counted;
     }
 
-    /// The pager's count of what needs a place, against a count of its pages.
+    /// Compares the pager's count of units that need a place with a count of its pages.
     fn check_touched(&self) {
         let is_touched = |unit: u32| self.pager.state_of(unit) != State::Untouched;
         let block = self.shape.block_units;
@@ -247,14 +247,14 @@ impl World {
         }
     }
 
-    /// Lets everything under way end, brings the pager to rest as a fork does, and looks at what a child would find: each
-    /// unit's bytes in view or on the server, or none anywhere.
+    /// Completes everything, brings the pager to rest as a fork does, and checks what a child would find: each unit's
+    /// bytes are in view or on the server, or there are none.
     fn fork(&mut self, leave: bool) {
         self.come_to_rest();
         let mut next = 0;
         for _ in 0..200_000 {
             if next >= self.shape.units {
-                // What could not be taken out has come back.
+                // Pages that could not be taken out are back in view.
                 let is_back = leave && self.pager.next_in_view(0, self.shape.units).is_some();
                 if !is_back && self.pager.is_settled() {
                     break;
@@ -290,7 +290,7 @@ impl World {
         assert_eq!(units, self.view.len(), "what is in view");
     }
 
-    /// Lets everything under way end: nobody may be left waiting, and every word must read as the model has it.
+    /// Completes everything. No thread may still wait, and every word must read as the model predicts.
     fn finish(&mut self) {
         self.come_to_rest();
         for unit in 0..self.shape.units {
@@ -316,7 +316,7 @@ impl World {
                 self.complete();
                 continue;
             }
-            // What could not leave is looked at again.
+            // The pager tries again to evict pages that could not leave.
             if self.ticked() {
                 continue;
             }

@@ -53,7 +53,7 @@ impl World {
         self.threads[index] = Thread::Doing(op);
     }
 
-    /// Picks a range nobody uses at the moment; a real program that does otherwise has a race of its own.
+    /// Picks a range that no thread uses at the moment. A program that discards memory in use has a race of its own.
     fn choose_discard(&mut self, index: usize) {
         // In large worlds some are longer than a step handles.
         let longest = if self.random.chance(100) { self.shape.units / 4 } else { 2 * self.shape.block_units + 2 };
@@ -70,7 +70,7 @@ impl World {
             return;
         }
         self.discarding.extend(first..end);
-        // A transfer goes on into memory that is nobody's.
+        // The transfer continues into memory without an owner.
         self.pins.retain(|unit| !(first..end).contains(unit));
         self.threads[index] = Thread::Discarding { next: first, end, first };
     }
@@ -85,7 +85,7 @@ impl World {
             self.threads[index] = Thread::Discarding { next, end, first };
             return;
         }
-        // The caller returns to its program only when what it was answered has been carried out.
+        // The call returns to its program only when its actions have been carried out.
         if (first..end).any(|unit| {
             let there = self.view.contains_key(&unit) || self.hidden.contains_key(&unit);
             there && self.pager.state_of(unit) == State::TakingOut

@@ -1,4 +1,4 @@
-//! Numbers that a seed repeats.
+//! Random numbers that a seed reproduces.
 
 pub(super) struct Random(pub(super) u64);
 

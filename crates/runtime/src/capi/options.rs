@@ -1,5 +1,5 @@
-//! The options `dlm_startup` takes out of the program's arguments, and the settings they make together with the
-//! environment. It knows the words, not what is done with them; a word it does not know is the program's.
+//! The options that `dlm_startup` takes out of the program's arguments, and the settings that they form together with
+//! the environment. It only reads the words. A word it does not know belongs to the program.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,30 +26,30 @@ const LONG: [(&str, &str); 7] = [
 /// Why the options were refused.
 #[derive(Debug, Error)]
 pub(crate) enum OptionsError {
-    /// An option stands last.
+    /// An option without a value after it.
     #[error("{0} wants a value after it")]
     NoValue(String),
-    /// The count is no number.
+    /// The count of hosts is not a number.
     #[error("-n {0} is not a number of hosts; give 2 or more (the compute node counts)")]
     NotACount(String),
-    /// A count of nothing.
+    /// A count of hosts without a host file.
     #[error("-n counts the hosts of a host file; give one with -f")]
     CountAlone,
-    /// Two ways of naming the servers.
+    /// Both ways of naming the servers were used.
     #[error("both -f and --server name the memory servers; give one of them")]
     TwoLists,
-    /// The host file.
+    /// The host file is invalid.
     #[error(transparent)]
     Hostfile(#[from] HostfileError),
-    /// A value.
+    /// A value is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The default budget cannot be found out.
+    /// The default budget cannot be determined.
     #[error("cannot tell how much memory is free ({0}); give the budget with --local SIZE")]
     Memory(#[from] MemoryError),
 }
 
-/// What was found in the arguments.
+/// The options found in the arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     hostfile: Option<OsString>,
@@ -58,7 +58,7 @@ pub(crate) struct Options {
     variables: BTreeMap<&'static str, OsString>,
 }
 
-/// The options of Hanare and the places of the words that are the program's.
+/// The options of Hanare, and the indices of the program's words.
 pub(crate) type Taken = (Options, Vec<usize>);
 
 impl Options {
@@ -116,8 +116,8 @@ impl Options {
         }
     }
 
-    /// The settings: an option goes before the variable (as `lookup` finds it), which goes before the host file and the
-    /// default. Whether any server is named is left to the caller, who can start one.
+    /// The settings. An option takes precedence over the variable (as `lookup` finds it), which takes precedence over
+    /// the host file and the default. The caller checks whether any server is named, and can start one.
     pub(crate) fn settings(mut self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, OptionsError> {
         let hosts = self.hosts()?;
         let chosen = |name: &'static str| {
@@ -138,7 +138,7 @@ impl Options {
             settings.servers = hosts.servers;
         }
         if servers_named {
-            // The servers named here stand in place of a private one inherited from elsewhere.
+            // The servers named here replace an inherited private one.
             settings.private = None;
         }
         settings.validate_values()?;
@@ -163,7 +163,7 @@ impl Options {
     }
 }
 
-/// Where a value goes.
+/// The destination of a value.
 enum Slot {
     Hostfile,
     Count,
@@ -171,7 +171,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// The option called `name`; the short ones have their value in the next word, as in the paper.
+    /// The option called `name`. A short one has its value in the next word, as in the paper.
     fn of(name: &OsStr, attached: bool) -> Option<Slot> {
         match name.to_str()? {
             "-f" if !attached => Some(Slot::Hostfile),
@@ -184,7 +184,7 @@ impl Slot {
     }
 }
 
-/// `--name=value` in two.
+/// Splits `--name=value`.
 fn split_value(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     let bytes = word.as_bytes();
     match bytes.iter().position(|&byte| byte == b'=') {

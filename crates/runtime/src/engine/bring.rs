@@ -1,4 +1,4 @@
-//! In: pages brought from the store, or filled from this process' own memory.
+//! Page-in: pages read from the store, or filled from this process' own memory.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,20 +14,20 @@ use crate::fatal;
 use crate::span::Span;
 use crate::view::View;
 
-/// Attempts to receive before a read that found too much under way is asked for again.
+/// Attempts to receive before a read is retried that the store refused for too many reads under way.
 const FULL_SPINS: u32 = 1000;
 
-/// Takes the pages of one read after the other.
+/// Takes over the pages of one read after another.
 struct In<'a, V, S> {
     engine: &'a Engine<V, S>,
-    /// The work of a thread that reads: arrivals add their actions to it, and the thread carries them out later.
+    /// The work of a thread that reads. Arrivals add their actions to it, and the thread carries them out later.
     work: Option<&'a mut Work>,
-    /// Whether all pages of this read that were to be protected are.
+    /// Whether every page of this read that had to be protected is protected.
     certain: bool,
 }
 
 impl<'a, V: View, S: Store> In<'a, V, S> {
-    /// For a thread that has no work at hand.
+    /// For a thread that has no work of its own.
     fn outside(engine: &'a Engine<V, S>) -> Self {
         Self { engine, work: None, certain: true }
     }
@@ -89,18 +89,18 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
     }
 
     fn spare(&mut self) -> *mut u8 {
-        // The store asks for it during a read only, and then there is work.
+        // The store asks for it only during a read, and a read has work.
         self.work.as_ref().map_or(std::ptr::null_mut(), |work| work.bounce as *mut u8)
     }
 }
 
-/// Ends a run whose store cannot go on.
+/// Ends a run whose store has failed.
 pub(super) fn end(error: &StoreError<'_>) -> ! {
     fatal::die(error.exit_code(), format_args!("{error}"))
 }
 
 impl<V: View> Engine<V, Kind> {
-    /// The life of a thread that sends pages to a memory server.
+    /// The main function of a thread that sends pages to a memory server.
     pub(crate) fn run_sender(&self, mut sender: Sender) {
         let Kind::Remote(remote) = &self.store else { return };
         loop {
@@ -117,7 +117,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.poll(Turn::Receive(wait))
     }
 
-    /// Gives the store a turn.
+    /// Lets the store receive.
     pub(super) fn poll(&self, turn: Turn) -> Polled {
         self.store.poll(turn, &mut In::outside(self)).unwrap_or_else(|error| end(&error))
     }
@@ -150,12 +150,12 @@ impl<V: View, S: Store> Engine<V, S> {
             Source::Zero | Source::Server => None,
         };
         match (read.frame, from) {
-            // SAFETY: the frame is in transit and has room for its page; what is copied is undisturbed meanwhile.
+            // SAFETY: the frame is in transit and has room for its page; the source does not change meanwhile.
             (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
             // SAFETY: as above.
             (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
             (None, Some(from)) => {
-                // SAFETY: the page is in transit; the frame is undisturbed while it is copied.
+                // SAFETY: the page is in transit; the frame does not change while it is copied.
                 take.certain = unsafe { self.view.copy_in(take.span(read), from, read.writable > 0) };
             }
             // SAFETY: as above, and nothing is written to the zeroes.
@@ -163,8 +163,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Copies bytes of a run into view, its first pages writable and the others protected. Returns false when a page was
-    /// there already.
+    /// Copies bytes of a read into view, the first pages writable and the others protected. Returns false when a page
+    /// was there already.
     ///
     /// # Safety
     /// The pages are in transit, and the span's bytes lie at `from`.
@@ -178,7 +178,7 @@ impl<V: View, S: Store> Engine<V, S> {
         part(rest, from.wrapping_add(first), false) && came
     }
 
-    /// Tells the threads that wait for these pages in their handlers that they are there.
+    /// Wakes the threads that wait for these pages in their handlers.
     pub(super) fn notify(&self, page: PageId, count: u32) {
         for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
             let wait_queue = self.wait_queue(unit);

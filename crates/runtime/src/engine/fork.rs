@@ -1,4 +1,4 @@
-//! Fork: an engine brought to rest, and taken apart and put together again in the child.
+//! Fork: brings an engine to rest, takes it apart, and assembles it again in the child.
 
 use hanare_sys::pagemap::{Pagemap, PagemapError};
 use std::sync::atomic::AtomicU32;
@@ -18,10 +18,10 @@ use crate::tree::Seat;
 use crate::view::{LiveView, View};
 use hanare_sys::clock::now_ns;
 
-/// After this long without a page leaving, what is left is held by transfers.
+/// Nanoseconds without a page leaving after which transfers are taken to hold the remaining pages.
 const HELD_NS: u64 = 1_000_000_000;
 
-/// What of an engine outlives a fork: all but the view and the store.
+/// The parts of an engine that outlive a fork: all but the view and the store.
 pub(crate) struct Kept {
     pager: Pager,
     works: Vec<Work>,
@@ -35,11 +35,11 @@ pub(crate) struct Kept {
     counters: &'static Counters,
 }
 
-/// The wishes for an engine that comes to rest, and its progress.
+/// The goal for an engine that comes to rest, and its progress.
 pub(super) struct Resting {
     leave: bool,
     local_max: u64,
-    /// The least local memory so far, in bytes, and since when.
+    /// The least local memory so far in bytes. `since_ns` is the time when it was reached.
     least: u64,
     since_ns: u64,
 }
@@ -57,13 +57,13 @@ impl<V: View, S: Store> Engine<V, S> {
         core.accounts.local_bytes(&core.pager)
     }
 
-    /// Tells its local memory at this place from now on.
+    /// Reports its local memory in this budget share from now on.
     pub(crate) fn sit(&self, seat: Seat) {
         let core = &mut *self.core.lock();
         core.accounts.sit(seat, &core.pager);
     }
 
-    /// Whether nothing is under way.
+    /// Whether no page is in transit.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = self.core.lock().pager.is_settled();
         settled && self.poll(Turn::Rest) == Polled::Idle
@@ -74,15 +74,15 @@ impl<V: View, S: Store> Engine<V, S> {
         self.core.lock().pager.has_written_back()
     }
 
-    /// Nothing leaves the view any more for the policy's sake, until something is touched or time passes. Without it what is
-    /// settled may be hidden by the next event, and a child would read zeroes there.
+    /// Keeps the policy from taking pages out of view until the next access or tick. Otherwise the next event could
+    /// unmap a settled page, and a child would read zeroes there.
     pub(crate) fn rest(&self) {
         self.submit(Event::Settle { first: 0, end: 0, leave: false });
     }
 
-    /// Brings everything to rest, with at most `local_max` bytes in local memory, or none in view if `leave`. Nobody else
-    /// may bring events meanwhile but the completions of what is under way. `taken` are the allocated spans. What transfers
-    /// hold stays, beyond `local_max` too. False when it takes longer than `limit`.
+    /// Brings everything to rest, with at most `local_max` bytes in local memory, and nothing in view if `leave`.
+    /// Meanwhile other threads may only submit completions. `taken` are the allocated spans. Pages that transfers hold
+    /// stay, even beyond `local_max`. Returns false when it takes longer than `limit`.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
         let mut resting = Resting::new(leave, local_max);
@@ -97,7 +97,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// One look on the way to rest; whether all is at rest.
+    /// Takes one step towards rest. Returns whether all is at rest.
     pub(super) fn rest_turn(&self, taken: &[Span], resting: &mut Resting) -> bool {
         let Resting { leave, local_max, .. } = *resting;
         if self.local_bytes() > local_max {
@@ -105,7 +105,7 @@ impl<V: View, S: Store> Engine<V, S> {
             self.set_budget(local_max.saturating_sub(overhead_bytes));
         }
         let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-        // Pages that could not be taken out have come back.
+        // Pages that could not be taken out may be back in view.
         let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
         let local = self.local_bytes();
         if local < resting.least {
@@ -135,7 +135,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Receives what is on its way, or waits a moment for the threads that do.
+    /// Receives pages in transit, or waits a moment for the threads that receive them.
     fn lend_a_hand(&self) {
         if self.receive(Wait::Spin { iterations: 100 }) != Polled::Received {
             let nobody = AtomicU32::new(0);
@@ -143,7 +143,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes the engine apart, in a child where no other thread exists.
+    /// Takes the engine apart. Called in a child where no other thread exists.
     pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
@@ -161,7 +161,7 @@ impl<V: View, S: Store> Engine<V, S> {
         (kept, self.view, self.store)
     }
 
-    /// Goes on with what was kept.
+    /// Assembles an engine from the parts that were kept.
     pub(crate) fn again(kept: Kept, view: V, store: S) -> Self {
         let accounts = Accounts::from_now_on(kept.counters, kept.unit_bytes, kept.overhead_bytes, &kept.pager);
         Self {
@@ -185,12 +185,12 @@ impl<V: View, S: Store> Engine<V, S> {
 
 #[cfg(test)]
 impl Kept {
-    /// Whether enough work spaces are left after ends that unwound.
+    /// Whether enough work spaces are left after runs that ended by a panic.
     pub(super) fn has_works(&self) -> bool {
         self.works.len() >= 8
     }
 
-    /// The same work spaces for another run.
+    /// The same work spaces with another pager.
     pub(super) fn with_pager(self, pager: Pager, small_moves: bool, geometry: hanare_paging::Geometry) -> Self {
         let hanare_paging::Geometry { units, block_units, .. } = geometry;
         Self { pager, small_moves, block_units, units_max: units, ..self }
@@ -198,7 +198,7 @@ impl Kept {
 }
 
 impl Kept {
-    /// Protects what is in view and clean: the operating system copies pages into a child without their protection.
+    /// Protects the clean pages in view. The operating system copies pages into a child without their protection.
     pub(crate) fn protect_clean(&self, view: &impl View, taken: &[Span]) {
         for span in taken {
             let end = ((span.offset + span.len) / self.unit_bytes) as u32;
@@ -225,8 +225,8 @@ impl Kept {
         }
     }
 
-    /// Takes over what came into view, or was written to, while nobody watched. Touches trap already, so nothing more
-    /// comes meanwhile.
+    /// Takes over pages that came into view, or were written to, while nothing trapped. Accesses trap again by now, so
+    /// no more come meanwhile.
     pub(crate) fn adopt_present(
         &mut self,
         view: &LiveView,
@@ -241,7 +241,8 @@ impl Kept {
                 for unit in first..end {
                     let whole = Span { offset: unit * unit_bytes, len: unit_bytes };
                     if whole.offset < there.offset || whole.offset + whole.len > there.offset + there.len {
-                        // SAFETY: fills the holes of a unit that is partly there; what is there keeps its bytes.
+                        // SAFETY: fills the absent pages of a unit that is partly present; present pages keep their
+                        // bytes.
                         unsafe { view.copy_in(whole, view.zeroes(), true) };
                     }
                     self.pager.adopt(unit as u32);

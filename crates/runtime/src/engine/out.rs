@@ -1,4 +1,4 @@
-//! Out: pages taken out of view, with their bytes to where they are kept.
+//! Page-out: pages taken out of view, and their bytes saved.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,11 +13,11 @@ use crate::span::Span;
 use crate::view::{Moved, View};
 use hanare_sys::clock::now_ns;
 
-// What became of the pages of a batch is kept in a bit for each.
+// The outcome for the pages of a batch is kept in one bit each.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Takes a page out of view, and with it all that leave by the same way, in one batch.
+    /// Takes a page out of view, together with all queued pages that leave in the same way.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
@@ -58,7 +58,7 @@ impl<V: View, S: Store> Engine<V, S> {
         fates
     }
 
-    /// Takes a page out of sight: into a frame, or by its protection.
+    /// Unmaps a page for reference sampling: moves it into a frame, or changes its protection.
     pub(super) fn hide(&self, todo: Todo, work: &mut Work) {
         let Action::Hide { page, frame, is_clean } = todo.action else { return };
         let started = now_ns();
@@ -76,8 +76,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.notify(page, 1);
     }
 
-    /// Sees to it that nothing is written to the dirty pages of a batch any more: they are moved aside to the places from
-    /// this number on, or write-protected where the kernel does not move them.
+    /// Stops all writes to the dirty pages of a batch. Moves them aside to the places from `places` on, or
+    /// write-protects those that the kernel does not move.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;
@@ -102,7 +102,7 @@ impl<V: View, S: Store> Engine<V, S> {
         fates
     }
 
-    /// The same for one page, of a run that was refused for it or another.
+    /// Does the same for one page, when the kernel refused its run.
     fn stop_writes_to(&self, leaving: &[Todo], places: usize, index: usize, fates: &mut Fates) {
         let span = self.span(PageId(page_of(leaving[index].action)), 1);
         // SAFETY: as above.
@@ -113,7 +113,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// The dirty pages of a batch, from this index on, that follow each other in memory.
+    /// The next dirty pages of a batch, from index `from` on, that are adjacent in memory.
     fn next_dirty_run(&self, leaving: &[Todo], from: usize) -> Option<Range<usize>> {
         let is_dirty = |todo: &Todo| !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
         let start = from + leaving[from..].iter().position(is_dirty)?;
@@ -123,7 +123,7 @@ impl<V: View, S: Store> Engine<V, S> {
         Some(start..start + 1 + more)
     }
 
-    /// Copies dirty pages that nobody writes to any more to where they go.
+    /// Saves the bytes of dirty pages that can no longer be written to.
     fn save_dirty(&self, leaving: &mut [Todo], fates: Fates, work: &Work) {
         let bounce = work.bounce as *mut u8;
         for (index, todo) in leaving.iter_mut().enumerate() {
@@ -159,7 +159,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Has the store write a page.
+    /// Writes a page through the store.
     ///
     /// # Safety
     /// As for [`Store::write`].
@@ -188,7 +188,8 @@ impl<V: View, S: Store> Engine<V, S> {
         let (from, len) = (self.view.frame(frame), self.bytes(units));
         let (at, spare) = (Some(from.cast_const()), work.bounce as *mut u8);
         let write = Write { page, bytes: len as u32, frame: Some(frame), at, may_be_same: false, spare };
-        // SAFETY: a frame being written back is not disturbed; `to` has room for it, and the spare room is this work's.
+        // SAFETY: a frame does not change during its write-back; `to` has room for it, and the spare room is this
+        // work's.
         let saved = unsafe { self.save(&write, &mut |to| copy::copy(from, to, len)) };
         if saved != Saved::Later {
             self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
@@ -197,11 +198,11 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 }
 
-/// What became of the pages of a batch, a bit for each.
+/// The outcome for the pages of a batch, one bit for each.
 #[derive(Clone, Copy, Default)]
 struct Fates {
-    /// Out of view, in the places of their numbers.
+    /// Pages out of view, in the places of their numbers.
     aside: u128,
-    /// A transfer holds them: they stay in view.
+    /// Pages that a transfer holds. They stay in view.
     stay: u128,
 }

@@ -1,9 +1,11 @@
-//! The production engine in a world that can fail: a view without a kernel, a store with faults, one thread and no clock.
+//! The production engine in a simulated world of failures: a view without a kernel, a store with faults, one thread, no
+//! clock.
 //!
-//! A seed draws the shape of a run, what its program does and what goes wrong. Several threads of a program read and write; a
-//! model that knows nothing of pages says what each read returns. Between any two steps completions come in any order, the
-//! budget changes, transfers hold pages, memory is given up, and the process forks. No byte may be lost or torn, the budget
-//! holds, and nobody waits for ever. Where the store is lost or full the run must end with that error and no other.
+//! A seed draws the shape of a run, the program's operations and the faults. Several threads of a program read and
+//! write; a model without pages predicts what each read returns. Between any two steps completions come in any order,
+//! the budget changes, transfers hold pages, memory is discarded, and the process forks. The checks: no byte is lost or
+//! torn, the budget holds, and no thread waits for ever. Where the store is lost or full, the run must end with that
+//! error and no other.
 //!
 //! `HANARE_SEED=n` runs one seed alone.
 
@@ -23,14 +25,15 @@ use crate::view::fake::{self, FakeView};
 use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
 
-/// Words of a unit that the program uses: the first, one in the middle, the last.
+/// Words of a unit that the program uses: the first, one in the middle and the last.
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
 /// Steps of a run.
 const STEPS: usize = 600;
 /// Most completions until everything must have ended.
 const DRAIN_MAX: usize = 20_000;
-/// Completions after which there is room for all pages. With fewer pages than threads that wait, each page may leave for the
-/// next one before its thread has run, again and again: a real machine's threads run meanwhile, those of this world do not.
+/// Completions after which there is room for all pages. With more waiting threads than pages, each page may leave for
+/// the next one before its thread has run, again and again. The threads of a real machine run meanwhile; those of this
+/// world do not.
 const THRASHING: usize = 2_000;
 
 struct Random(u64);
@@ -51,7 +54,7 @@ impl Random {
     }
 }
 
-/// Everything that is fixed for a run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 struct Shape {
     view: fake::Shape,
@@ -60,7 +63,7 @@ struct Shape {
     policy: &'static str,
     prefetcher: &'static str,
     threads: usize,
-    /// Threads wait in their handlers (sigbus and sigsegv mode); else the kernel wakes them.
+    /// Whether threads wait in their handlers (sigbus and sigsegv mode). Otherwise the kernel wakes them.
     waits_in_handlers: bool,
     sequential: bool,
 }
@@ -96,7 +99,7 @@ fn draw_shape(random: &mut Random) -> Shape {
         ahead_units: 2 * block_units as u32,
     };
     let faults = Faults {
-        // Slots are copied by this process itself.
+        // This process copies slots itself.
         at_once: if direct { 1000 } else { random.pick(&[0, 500]) },
         full: random.pick(&[0, 300]),
         slow: random.pick(&[0, 300]),
@@ -136,9 +139,9 @@ impl Op {
 enum Thread {
     Ready,
     Doing(Op),
-    /// It is in its handler; the engine has not heard of the trap.
+    /// The thread is in its handler, and the engine has not yet received the trap.
     Trapped(Op),
-    /// The count of its wait queue was this when it began to wait.
+    /// The thread waits. The number is its wait queue's count when it began to wait.
     Asleep(Op, u32),
 }
 
@@ -146,18 +149,18 @@ type TestEngine = Engine<FakeView, Faulty>;
 
 struct World {
     shape: Shape,
-    /// None only within a fork.
+    /// `None` only within a fork.
     engine: Option<TestEngine>,
     random: Random,
     model: Vec<[u64; WORDS.len()]>,
     threads: Vec<Thread>,
-    /// Traps that the engine has not heard of, with their threads.
+    /// Traps that the engine has not yet received, with their threads.
     traps: Vec<(usize, Op)>,
-    /// Units with a transfer that writes to them.
+    /// Units that a transfer writes to.
     pins: Vec<usize>,
-    /// The range that is being given up, and the unit to go on from.
+    /// The range that is being discarded, and the unit to continue from.
     discard: Option<(std::ops::Range<usize>, u32)>,
-    /// Most units of local memory there may be: the budget, or less and less while there are more.
+    /// Most units of local memory allowed: the budget. While more units are in use, the bound falls with them.
     most: usize,
     now_ms: u64,
     fresh: u64,
@@ -168,7 +171,7 @@ fn counters() -> &'static Counters {
     static COUNTERS: std::sync::OnceLock<&Counters> = std::sync::OnceLock::new();
     COUNTERS.get_or_init(|| {
         let memory = Mapping::anonymous(size_of::<Counters>()).expect("memory").leak();
-        // SAFETY: the mapping is as large as the counters, all of which may be zero, and stays.
+        // SAFETY: the mapping is as large as the counters, is never unmapped, and zero is a valid value of each.
         unsafe { &*(memory as *const Counters) }
     })
 }
@@ -183,7 +186,7 @@ fn pager(shape: &Shape, seed: u64) -> Pager {
 }
 
 impl World {
-    /// A world over the work spaces of an engine before it, if there was one: they are never given back.
+    /// A world over the work spaces of the previous engine, if there was one. Work spaces are never freed.
     fn new(seed: u64, before: Option<TestEngine>) -> Self {
         let mut random = Random(seed);
         let shape = draw_shape(&mut random);
@@ -252,7 +255,7 @@ impl World {
         self.finish();
     }
 
-    /// Hears whom the kernel has woken, and checks the budget.
+    /// Collects the threads that the kernel has woken, and checks the budget.
     fn look(&mut self) {
         let Some(engine) = &self.engine else { return };
         let woken = engine.view().take_woken();
@@ -277,9 +280,9 @@ impl World {
         self.most = counted;
     }
 
-    // ---- what goes on beside the program ----------------------------------------------------------------------------
+    // ---- events beside the program ----------------------------------------------------------------------------------
 
-    /// Ends one thing that is under way; whether there was any.
+    /// Completes one pending operation. Returns whether there was any.
     fn complete(&mut self) -> bool {
         let is_busy = self.engine().store().is_busy();
         if self.random.chance(500) {
@@ -314,7 +317,7 @@ impl World {
         }
     }
 
-    /// A transfer ends: it has written to its unit, which has to be where it was.
+    /// A transfer ends. It has written to its unit, which must still be in its place.
     fn unpin(&mut self) {
         if self.pins.is_empty() {
             return;
@@ -325,7 +328,7 @@ impl World {
         self.engine().view().unpin(unit, WORDS[1], Some(self.fresh));
     }
 
-    /// The process forks, and what goes on is the parent or the child. Nobody of the program runs meanwhile.
+    /// The process forks, and the run continues as the parent or as the child. No thread of the program runs meanwhile.
     fn fork(&mut self) {
         while !self.pins.is_empty() {
             self.unpin();
@@ -399,7 +402,7 @@ impl World {
         }
     }
 
-    /// Tells the engine of one of the traps; whether there was any.
+    /// Delivers one of the traps to the engine. Returns whether there was any.
     fn deliver(&mut self) -> bool {
         if self.traps.is_empty() {
             return false;
@@ -417,7 +420,7 @@ impl World {
         self.discard.as_ref().is_some_and(|(range, _)| range.contains(&unit))
     }
 
-    /// Picks a range that nobody uses at the moment; a program that does otherwise has a race of its own.
+    /// Picks a range that no thread uses at the moment. A program that discards memory in use has a race of its own.
     fn choose_discard(&mut self) {
         let first = self.random.below(self.units());
         let end = (first + 1 + self.random.below(2 * self.shape.view.block_units + 2)).min(self.units());
@@ -429,7 +432,7 @@ impl World {
         if self.discard.is_some() || self.threads.iter().any(in_use) || self.traps.iter().any(is_told) {
             return;
         }
-        // A transfer goes on into memory that is nobody's.
+        // The range was unmapped during a transfer, which continues into memory without an owner.
         let view = self.engine.as_ref().expect("an engine").view();
         self.pins.retain(|&unit| {
             let stays = !(first..end).contains(&unit);
@@ -455,7 +458,7 @@ impl World {
 
     // ---- the end ----------------------------------------------------------------------------------------------------
 
-    /// Lets everything end: what is under way, what is given up, what threads wait for.
+    /// Completes everything: pending operations, discards and the waits of threads.
     fn drain(&mut self) {
         let mut idle = 0;
         for turn in 0..DRAIN_MAX {
@@ -477,7 +480,7 @@ impl World {
             if is_done {
                 return;
             }
-            // As time passes the pager looks again at pages that could not leave.
+            // With time, the pager tries again to evict pages that could not leave.
             idle += 1;
             self.tick();
             assert!(idle < 20, "{:?} wait for nothing that is under way; {}", self.threads, self.stand());
@@ -491,7 +494,7 @@ impl World {
         text
     }
 
-    /// Every word must read as the model has it.
+    /// Checks that every word reads as the model predicts.
     fn finish(&mut self) {
         while !self.pins.is_empty() {
             self.unpin();
@@ -504,7 +507,7 @@ impl World {
     }
 }
 
-/// Runs a seed; what it found, and the engine for the next one.
+/// Runs a seed. Returns the finding, if any, and the engine for the next seed.
 fn run(seed: u64, before: Option<TestEngine>) -> (Result<(), String>, Option<TestEngine>) {
     let mut world = World::new(seed, before);
     let answer = catch_unwind(AssertUnwindSafe(|| world.run()));
@@ -526,7 +529,7 @@ fn message(payload: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no words")
 }
 
-/// Seeds that found something once.
+/// Seeds that once found a bug.
 const FOUND: [u64; 1] = [3027];
 
 fn run_all(seeds: impl Iterator<Item = u64>) {
@@ -542,7 +545,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) {
     }
 }
 
-/// Some hundred seeds; the ignored test below runs ten thousand.
+/// Some hundred seeds. The ignored test below runs ten thousand.
 #[test]
 fn whatever_fails_no_byte_is_lost_and_nobody_waits_for_ever() {
     run_all((0..400).chain(FOUND));

@@ -1,12 +1,14 @@
 //! jemalloc over far extents: the extent hooks, and its calls.
 //!
-//! This process' copy of jemalloc (its symbols are prefixed and hidden) serves far memory and nothing else. Each of its
-//! arenas is made with the default hooks, so that its metadata stays in near memory for ever, and is then given ours, so
-//! that every extent it hands out is far. It never touches far memory itself: slabs have their bitmaps in the metadata,
-//! free blocks are kept in near stacks, new and discarded extents are known to be zero, and no junk is filled in.
+//! This process' copy of jemalloc (its symbols are prefixed and invisible) serves far memory and nothing else. Each of
+//! its arenas is made with the default hooks, so that its metadata stays in near memory for ever. Then it gets our
+//! hooks, so that every extent it hands out is far. It never accesses far memory itself: slabs have their bitmaps in
+//! the metadata, free blocks are kept in near stacks, new and discarded extents are known to be zero, and no junk is
+//! filled in.
 //!
-//! A thread of the program may hold jemalloc's locks while it is in the engine; the engine never calls jemalloc. jemalloc
-//! prepares itself for fork (pthread_atfork), which its constructor arranges before ours runs, once there is a heap.
+//! A thread of the program may hold jemalloc's locks while it is in the engine, so the engine never calls jemalloc.
+//! jemalloc prepares itself for fork (pthread_atfork). Once there is a heap, its constructor registers the handlers,
+//! before ours.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -18,15 +20,15 @@ use super::blocks::CHUNK;
 use super::{HeapError, classes, with_heap};
 use crate::ranges;
 
-/// The most address space an arena takes at a time, in bytes.
+/// Most bytes of address space that an arena allocates at a time.
 const GROW_MAX: usize = 16 << 20;
 
 struct Hooks(je::extent_hooks_t);
 
-// SAFETY: a table of plain functions that nobody writes to.
+// SAFETY: a table of plain functions that is never written to.
 unsafe impl Sync for Hooks {}
 
-/// `dalloc` and `destroy` are absent: address space stays with its arena, its pages are given back by `decommit`.
+/// `dalloc` and `destroy` are absent: an arena keeps its address space, and `decommit` returns its pages.
 static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     alloc: Some(take_chunk),
     dalloc: None,
@@ -39,7 +41,7 @@ static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     merge: Some(merge),
 });
 
-/// Runs what a hook does. `errno` is the program's: malloc sets it on failure only, free never.
+/// Runs a hook and restores the program's `errno`: malloc sets it on failure only, free never.
 fn keeping_errno<T>(hook: impl FnOnce() -> T) -> T {
     // SAFETY: the location of the calling thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
@@ -62,7 +64,7 @@ unsafe extern "C" fn take_chunk(
 ) -> *mut c_void {
     // SAFETY: jemalloc passes valid places.
     let must_be_committed = unsafe { committed.read() };
-    // It asks for a place of its choice, or for memory in use at once, only after growing by a chunk failed.
+    // jemalloc asks for a given place, or for memory in use at once, only after growing by a chunk failed.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
@@ -72,7 +74,7 @@ unsafe extern "C" fn take_chunk(
     addr as *mut c_void
 }
 
-/// Pages are there without being asked for; what is asked is whether servers have room. True is a refusal.
+/// Asks the servers for room; pages need no commit. Returns true for a refusal.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
     _: *mut c_void,
@@ -84,8 +86,8 @@ unsafe extern "C" fn commit(
     !keeping_errno(|| ranges::heap_uses(len))
 }
 
-/// Discards the pages of a free extent. True is a refusal: a page of Hanare's that lies in it only partly would not read
-/// as zeroes.
+/// Discards the pages of a free extent. Returns true for a refusal: a page of Hanare that lies in it only partly would
+/// not read as zeroes.
 unsafe extern "C" fn decommit(
     _: *mut je::extent_hooks_t,
     start: *mut c_void,
@@ -100,7 +102,7 @@ unsafe extern "C" fn decommit(
     !keeping_errno(|| unsafe { ranges::heap_forgets(addr, len) })
 }
 
-/// What is left when `decommit` refused: the whole pages inside.
+/// Discards the whole pages inside an extent, after `decommit` refused it.
 unsafe extern "C" fn purge_inside(
     _: *mut je::extent_hooks_t,
     start: *mut c_void,
@@ -149,19 +151,20 @@ unsafe extern "C" {
     safe static ARENAS: c_uint;
 }
 
-/// Takes jemalloc's locks for the fork that this thread is about to make, if there is a heap. Its handlers free them.
+/// Takes jemalloc's locks for the fork that this thread is about to make, if there is a heap. jemalloc's handlers
+/// release them.
 pub(super) fn lock_for_fork() {
-    // SAFETY: jemalloc's own handler, which a thread runs once a fork.
+    // SAFETY: jemalloc's own handler, which a thread runs once per fork.
     unsafe { hanare_heap_before_fork() };
 }
 
-/// In a fork, between jemalloc's handlers: whether its locks are held, so that the child finds them free.
+/// Whether jemalloc's locks are held, between its handlers in a fork, so that the child finds them free.
 pub(super) fn is_locked() -> bool {
     // SAFETY: reads a thread's own flag.
     unsafe { hanare_heap_is_locked() != 0 }
 }
 
-/// Checks that the linked jemalloc is configured as `jemalloc.c` says, and makes every arena of it far.
+/// Checks that the linked jemalloc is configured as `jemalloc.c` says, and makes all its arenas far.
 pub(super) fn open() -> Result<(), HeapError> {
     // SAFETY: sets a flag.
     unsafe { hanare_heap_is_used() };
@@ -175,7 +178,7 @@ pub(super) fn open() -> Result<(), HeapError> {
     }
     check_classes()?;
     for arena in (0..arenas).rev() {
-        // Binding this thread to it makes the arena; this thread stays with the first.
+        // Binding this thread to an arena makes the arena. This thread stays with the first one.
         write(c"thread.arena", arena)?;
         write_of(c"arena.0.extent_hooks", arena, (&raw const HOOKS.0).cast_mut())?;
         write_of(c"arena.0.retain_grow_limit", arena, GROW_MAX)?;
@@ -183,7 +186,7 @@ pub(super) fn open() -> Result<(), HeapError> {
     Ok(())
 }
 
-/// jemalloc has one class more, of 8 bytes, which is never asked for.
+/// Checks the size classes. jemalloc has one more class, of 8 bytes, which is never requested.
 fn check_classes() -> Result<(), HeapError> {
     let bins: c_uint = read(c"arenas.nbins")?;
     if bins as usize != classes::SIZES.len() + 1 {
@@ -239,7 +242,8 @@ fn refused(name: &'static CStr, code: i32) -> HeapError {
     HeapError::Refused { option: name, source: std::io::Error::from_raw_os_error(code) }
 }
 
-/// As `hanare_jemalloc_maps` in jemalloc.c: address and length of each mapping jemalloc made for itself, or zeroes.
+/// Length of `hanare_jemalloc_maps` in jemalloc.c: address and length of each mapping that jemalloc made for itself, or
+/// zeroes.
 const MAPS_MAX: usize = 256;
 
 unsafe extern "C" {
@@ -247,7 +251,7 @@ unsafe extern "C" {
     safe static MAPS: [[AtomicUsize; 2]; MAPS_MAX];
 }
 
-/// What jemalloc mapped for itself.
+/// The mappings that jemalloc made for itself.
 pub(super) fn metadata() -> impl Iterator<Item = (usize, usize)> {
     MAPS.iter().map(|[addr, len]| (addr.load(Relaxed), len.load(Relaxed))).filter(|&(_, len)| len > 0)
 }
@@ -267,14 +271,14 @@ pub(super) fn alloc_aligned(size: usize, align: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { je::mallocx(size, je::MALLOCX_ALIGN(align)) }.cast())
 }
 
-/// Bytes of the block that a request for this size and alignment gives.
+/// Usable bytes of a block with this requested size and alignment.
 pub(super) fn size_for(size: usize, align: usize) -> usize {
     // SAFETY: a size that is not zero and a power of two.
     unsafe { je::nallocx(size, je::MALLOCX_ALIGN(align)) }
 }
 
 /// # Safety
-/// `block` is a live block of these calls, of `size` bytes, that nobody uses afterwards.
+/// `block` is a live block of these calls, of `size` bytes, that nothing uses afterwards.
 #[inline]
 pub(super) unsafe fn free_sized(block: *mut u8, size: usize) {
     // SAFETY: the caller's promise.
@@ -282,7 +286,7 @@ pub(super) unsafe fn free_sized(block: *mut u8, size: usize) {
 }
 
 /// # Safety
-/// `block` is a live block of these calls that nobody uses afterwards.
+/// `block` is a live block of these calls that nothing uses afterwards.
 pub(super) unsafe fn free(block: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { je::dallocx(block.cast(), 0) }
@@ -295,7 +299,7 @@ pub(super) unsafe fn size_of_block(block: *mut u8) -> usize {
     unsafe { je::sallocx(block.cast(), 0) }
 }
 
-/// Resizes a block where it lies, as far as that goes, and returns its size then.
+/// Resizes a block in place, as far as possible, and returns its new size.
 ///
 /// # Safety
 /// `block` is a live block of these calls that nobody else uses during the call.

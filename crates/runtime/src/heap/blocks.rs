@@ -1,12 +1,12 @@
-//! Where blocks of the heap start: a near map of its pages, by which a bad pointer is known before the allocator sees it.
+//! The starts of heap blocks: a near map of its pages, which recognises a bad pointer before the allocator sees it.
 //!
-//! A page of the heap has two bytes here: the class of the small blocks that start in it and where the first one does, or
-//! that a large block starts with it. They are written when a block is given out and cleared when its pages are given
-//! back. Small blocks freed of late are remembered in a table of fixed size, by their address: a second free is found
-//! there unless some thousand others lie between. (Knowing every one would cost 32 bytes a page.) This room deals in
-//! offsets from the start of far memory, and never touches what they lead to.
+//! Each page of the heap has two bytes here: the class of the small blocks that start in it and the position of the
+//! first, or a mark that a large block starts with it. They are written when a block is allocated and cleared when its
+//! pages are freed. A table of fixed size remembers the addresses of recently freed small blocks. So a second free is
+//! detected, unless some thousand others lie between. (Remembering every one would cost 32 bytes a page.) This module
+//! works on offsets from the start of far memory, and never accesses far memory.
 //!
-//! All words are relaxed atomics: what is read of a live block was written before the program was given it.
+//! All words are relaxed atomics: a live block's word was written before the program received the block.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ use super::classes::{GRAIN, modulo_size};
 
 const PAGE: usize = 4096;
 
-/// Bytes of a chunk, the grain in which the heap takes address space.
+/// Bytes of a chunk. The heap allocates address space in chunks.
 pub(super) const CHUNK: usize = 2 << 20;
 
 /// A page with this word starts a large block. Other words are `(class + 1) << PHASE_BITS | phase`.
@@ -22,17 +22,17 @@ const LARGE: u16 = u16::MAX;
 const PHASE_BITS: u32 = 10;
 const PHASE_MASK: u16 = (1 << PHASE_BITS) - 1;
 
-/// Small blocks remembered after their free: a word for each of as many neighbouring grains.
+/// Binary logarithm of the number of words that remember freed small blocks.
 const FREED_BITS: u32 = 13;
 
-/// What a pointer leads to.
+/// The kind of place that a pointer leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// The start of a small block of this class (or of one that was, in pages not given back yet).
+    /// The start of a small block of this class. The block may be freed already, in pages that still hold others.
     Small(usize),
     /// The start of a large block.
     Large,
-    /// Nothing that is live.
+    /// No block starts here.
     Nowhere,
     /// A page of no chunk of the heap.
     Outside,
@@ -41,9 +41,9 @@ pub(super) enum Start {
 /// The map.
 pub(super) struct Blocks {
     pages: Box<[AtomicU16]>,
-    /// A bit for every chunk that is the heap's.
+    /// A bit for every chunk that belongs to the heap.
     chunks: Box<[AtomicU64]>,
-    /// By the low bits of a grain's number the high ones, plus one, of the grain freed last.
+    /// The number of the last freed grain, without its low bits and plus one. Its low bits are the index.
     freed: Box<[AtomicU32]>,
 }
 
@@ -57,7 +57,7 @@ impl Blocks {
         }
     }
 
-    /// The chunks in this range are the heap's, for good.
+    /// Adds the chunks of this range to the heap, for good.
     pub(super) fn add_chunks(&self, offset: usize, len: usize) {
         for chunk in offset / CHUNK..(offset + len) / CHUNK {
             if let Some(word) = self.chunks.get(chunk / 64) {
@@ -66,7 +66,7 @@ impl Blocks {
         }
     }
 
-    /// A small block of this class is about to be given out.
+    /// Notes that a small block of this class is about to be allocated.
     #[inline]
     pub(super) fn give_small(&self, offset: usize, class: usize) {
         let phase = (modulo_size(offset % PAGE, class) / GRAIN) as u16;
@@ -82,7 +82,7 @@ impl Blocks {
         }
     }
 
-    /// A large block is about to be given out.
+    /// Notes that a large block is about to be allocated.
     pub(super) fn give_large(&self, offset: usize, len: usize) {
         self.clear(offset, len);
         if let Some(page) = self.pages.get(offset / PAGE) {
@@ -90,14 +90,14 @@ impl Blocks {
         }
     }
 
-    /// No block starts in these pages any more.
+    /// Notes that no block starts in these pages any more.
     pub(super) fn clear(&self, offset: usize, len: usize) {
         for page in self.pages.get(offset / PAGE..(offset + len) / PAGE).unwrap_or_default() {
             page.store(0, Relaxed);
         }
     }
 
-    /// What starts at `offset`.
+    /// The kind of block that starts at `offset`.
     #[inline]
     pub(super) fn find(&self, offset: usize) -> Start {
         let word = self.pages.get(offset / PAGE).map_or(0, |page| page.load(Relaxed));
@@ -114,7 +114,7 @@ impl Blocks {
         }
     }
 
-    /// The small block at `offset` is about to be freed; false when it was already.
+    /// Marks the small block at `offset` as freed. Returns false when it was already.
     #[inline]
     pub(super) fn take_small(&self, offset: usize) -> bool {
         let (freed, tag) = self.freed_word(offset);
@@ -125,7 +125,7 @@ impl Blocks {
         true
     }
 
-    /// The large block at `offset` is about to be freed; false when another thread was first.
+    /// Marks the large block at `offset` as freed. Returns false when another thread did so first.
     pub(super) fn take_large(&self, offset: usize) -> bool {
         self.pages.get(offset / PAGE).is_some_and(|page| page.swap(0, Relaxed) == LARGE)
     }
@@ -156,7 +156,7 @@ impl Atomic for u64 {
     type Twin = AtomicU64;
 }
 
-/// Made from numbers, since zeroed ones cost no memory until they are used.
+/// Made from integers, because zeroed integers cost no memory until they are used.
 fn atomics<T: Atomic>(numbers: Vec<T>) -> Box<[T::Twin]> {
     let numbers = Box::into_raw(numbers.into_boxed_slice());
     // SAFETY: an atomic has the size and the bit validity of its integer, and on the 64-bit targets also its alignment;
@@ -176,7 +176,7 @@ mod tests {
         for (class, size) in SIZES.iter().map(|&size| size as usize).enumerate() {
             let blocks = Blocks::new(LEN);
             blocks.add_chunks(CHUNK, CHUNK);
-            // A slab of 8 pages, blocks one behind the other.
+            // A slab of 8 pages, filled with adjacent blocks.
             let slab = CHUNK + 3 * PAGE;
             let starts: Vec<usize> = (0..8 * PAGE / size).map(|nth| slab + nth * size).collect();
             for &start in &starts {

@@ -1,22 +1,22 @@
-//! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. `arena` checks at the start that they
-//! are the linked jemalloc's.
+//! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. At the start, `arena` checks that the
+//! linked jemalloc has the same ones.
 
-/// Alignment of every block, as malloc's, and the least size of one.
+/// Alignment of every block, as in malloc, and the least size of one, in bytes.
 pub(super) const GRAIN: usize = 16;
 
 /// The largest small block, in bytes.
 pub(super) const SMALL_MAX: usize = 14336;
 
-/// Classes: steps of 16 up to 128, then four a power of two.
+/// Number of classes: steps of 16 bytes up to 128, then four per power of two.
 const CLASSES: usize = 35;
 
 /// The block size of every class, ascending, in bytes.
 pub(super) const SIZES: [u16; CLASSES] = sizes();
 
-/// 2^28 divided by every size, rounded up: as a factor it divides offsets in a page exactly (4095 * 14336 < 2^28).
+/// 2^28 divided by every size, rounded up. Multiplying by it divides offsets in a page exactly (4095 * 14336 < 2^28).
 const RECIPROCALS: [u32; CLASSES] = reciprocals();
 
-/// For every number of grains the class that holds it.
+/// The class of a block, by its number of grains.
 static CLASS_OF: [u8; SMALL_MAX / GRAIN + 1] = class_of();
 
 const fn sizes() -> [u16; CLASSES] {
@@ -26,7 +26,7 @@ const fn sizes() -> [u16; CLASSES] {
         size += step;
         sizes[class] = size as u16;
         class += 1;
-        // Four steps lead from one power of two to the next, and eight to the first, 128.
+        // Four steps lead from one power of two to the next, and eight lead to the first, 128.
         if class >= 8 && class.is_multiple_of(4) {
             step = size / 4;
         }

@@ -1,5 +1,5 @@
-/* What jemalloc is linked with: its options, and near memory for itself. All symbols are hidden, so that none is
- * mixed up with those of a program that brings its own jemalloc. */
+/* The parts linked with jemalloc: its options, and near memory for its own data. All its symbols are local to the
+ * library, so that none conflicts with those of a program that has its own jemalloc. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -10,11 +10,12 @@
 #include <unistd.h>
 
 /* Read once, when the library is loaded.
- * - narenas: as many as src/heap/arena.rs gives extent hooks to; without far extents no arena may be used.
+ * - narenas: the number of arenas to which src/heap/arena.rs gives extent hooks; no arena without far extents may be
+ *   used.
  * - oversize_threshold: no further arena for large blocks, for the same reason.
  * - metadata_thp: with it the caches of threads lie with the metadata, which is near, and not in arena 0, which is far.
- * - dirty_decay_ms: freed pages are discarded within this time of the calls that follow; muzzy ones are not ours to have.
- * - cache_oblivious: blocks of whole pages start at a page, and cost none beyond.
+ * - dirty_decay_ms: later calls discard freed pages within this time; muzzy pages do not exist here.
+ * - cache_oblivious: blocks of whole pages start at a page, and cost no further page.
  * - slab_sizes: longer slabs than the default, since each costs 128 bytes near; at most 512 blocks. */
 #define OPTIONS \
     "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:1000,muzzy_decay_ms:0,cache_oblivious:false," \
@@ -35,19 +36,19 @@ __attribute__((constructor(101))) static void count_arenas(void) {
     }
 }
 
-/* What jemalloc mapped for itself, so that it can be counted. It maps a few megabytes at a time, each time more than the
- * last, and gives nothing back. */
+/* The mappings that jemalloc made for itself, so that they can be counted. Each maps a few megabytes, more than the
+ * last, and none is returned. */
 #define MAPS_MAX 256
 __attribute__((visibility("hidden"))) struct {
     _Atomic size_t addr, len;
 } hanare_jemalloc_maps[MAPS_MAX];
 static _Atomic size_t maps;
 
-/* jemalloc wants its metadata on such boundaries, and would map and cut until it has one. */
+/* jemalloc needs its metadata on such boundaries, and would map and cut until it has one. */
 #define BOUNDARY ((size_t)2 << 20)
 
-/* The linker puts this in the place of `mmap` wherever a library of ours calls it, which nobody but jemalloc may: `syscall`
- * may be ours, and would come here again. */
+/* The linker replaces `mmap` by this in our libraries, where only jemalloc calls it. `syscall` may be ours, and would
+ * call this function again. */
 __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
     if (addr || len % BOUNDARY != 0 || len > SIZE_MAX - BOUNDARY)
         return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
@@ -66,14 +67,14 @@ __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, 
     return (void *)(start + lead);
 }
 
-/* No breaks for jemalloc: the program's may be far, and asking for one would start the engine, which needs jemalloc. */
+/* No program break for jemalloc: the break may be far, and a request would start the engine, which needs jemalloc. */
 __attribute__((visibility("hidden"))) void *__wrap_sbrk(intptr_t increment) {
     (void)increment;
     return (void *)-1;
 }
 
-/* jemalloc has its locks taken around each fork, which writes to some thirty pages. A program that has no far memory is
- * spared that: nobody but jemalloc's constructor has used those locks. */
+/* jemalloc takes its locks around each fork, which writes to some thirty pages. A program without far memory avoids
+ * that: only jemalloc's constructor has used those locks. */
 typedef void handler(void);
 
 extern int __register_atfork(handler *, handler *, handler *, void *);
@@ -81,7 +82,7 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static handler *lock_all, *unlock_in_parent, *unlock_in_child;
 static _Atomic int is_used;
-/* Whether this thread's fork took the locks: the heap may be opened by another thread in the middle of it. */
+/* Whether this thread's fork took the locks. Another thread may open the heap in the middle of a fork. */
 static _Thread_local int has_locked;
 
 static void before_fork(void) {
@@ -107,8 +108,8 @@ static void after_fork_in_child(void) {
 
 extern handler _rjem_je_jemalloc_prefork __attribute__((weak));
 
-/* The linker puts this in the place of `pthread_atfork` wherever a library of ours calls it: others than jemalloc have
- * their handlers registered as they are. */
+/* The linker replaces `pthread_atfork` by this in our libraries. Handlers of other callers than jemalloc are registered
+ * unchanged. */
 __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare, handler *parent, handler *child) {
     if (prepare != _rjem_je_jemalloc_prefork)
         return __register_atfork(prepare, parent, child, &__dso_handle);
@@ -121,12 +122,12 @@ __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare
 /* Before the heap's first call of jemalloc. */
 __attribute__((visibility("hidden"))) void hanare_heap_is_used(void) { is_used = 1; }
 
-/* Before a fork keeps threads out of the engine: one that waits to come in may hold a lock of jemalloc's. */
+/* Must precede the point at which a fork keeps threads out of the engine: a waiting thread may hold a lock of jemalloc. */
 __attribute__((visibility("hidden"))) void hanare_heap_before_fork(void) {
     if (lock_all)
         before_fork();
 }
 
-/* In a fork, where there is a heap: whether its locks were taken. Where this file's handlers are not linked in, jemalloc
- * takes them by itself. */
+/* Whether the locks were taken, in a fork with a heap. Where this file's handlers are not linked in, jemalloc takes
+ * them itself. */
 __attribute__((visibility("hidden"))) int hanare_heap_is_locked(void) { return has_locked || lock_all == 0; }

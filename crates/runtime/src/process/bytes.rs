@@ -1,5 +1,5 @@
-//! Bytes of far memory that are taken, and those of them that the program can access. The counters, the program's limits and
-//! the budget follow them, and the memory servers are asked for room.
+//! The allocated bytes of far memory, and the part of them that the program can access. The counters, the program's
+//! limits and the budget follow them. The servers are asked for room.
 
 use std::sync::atomic::Ordering::*;
 
@@ -11,13 +11,13 @@ use super::{State, inside};
 use crate::places;
 use crate::promise::Refusal;
 
-/// Bytes promised to the heap at a time.
+/// Bytes reserved for the heap at a time.
 const HEAP_AHEAD: u64 = 256 << 10;
 
 impl State {
-    /// Whether `more` bytes can be promised.
+    /// Whether `more` bytes can be reserved.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
-        // More than can be addressed fails by itself, and is nothing to tell of the servers.
+        // A request beyond the address space fails by itself, and says nothing about the servers.
         if more > places::len() {
             return false;
         }
@@ -28,7 +28,7 @@ impl State {
         self.engine.promises(more as u64, allocated, overcommit, refusal)
     }
 
-    /// The same for the heap, which uses little at a time: most calls are answered from what was promised ahead.
+    /// The same for the heap, which uses little at a time. Most calls are answered from bytes reserved ahead.
     pub(crate) fn promises_heap(&self, more: usize) -> bool {
         let take = |promised: u64| promised.checked_sub(more as u64);
         if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {
@@ -44,29 +44,29 @@ impl State {
         })
     }
 
-    /// `bytes` more of what is taken hold no page of the program's.
+    /// Adds to the allocated bytes that hold no page of the program.
     pub(crate) fn idles_more(&self, bytes: u64) {
         self.idle.fetch_add(bytes, Relaxed);
     }
 
-    /// `bytes` less of what is taken hold no page of the program's.
+    /// Subtracts from the allocated bytes that hold no page of the program.
     pub(crate) fn idles_less(&self, bytes: u64) {
         self.idle.fetch_sub(bytes, Relaxed);
     }
 
-    /// After the extents changed.
+    /// Follows a change of the extents.
     pub(crate) fn far_changed(&self) {
         let taken = self.extents.lock().taken_bytes();
         self.taken.store(taken, Relaxed);
         self.count_far(taken);
     }
 
-    /// After the idle part of what is taken changed, and nothing else.
+    /// Follows a change of the idle bytes alone.
     pub(crate) fn idle_changed(&self) {
         self.count_far(self.taken.load(Relaxed));
     }
 
-    /// After the far bytes changed: counters, and a budget that is a share of them.
+    /// Follows a change of the far bytes: updates the counters, and a budget that is a share of them.
     fn count_far(&self, taken: u64) {
         let far = self.far_bytes_of(taken);
         self.seat.set_far(far);
@@ -77,8 +77,8 @@ impl State {
         }
     }
 
-    /// Tells which far bytes the program's limits are to count. Static arrays lie in mappings that were the program's before.
-    /// A range that it closed is address space, and data neither for the kernel nor here.
+    /// Reports the far bytes that the program's limits must count. Static arrays lie in mappings that the program
+    /// already had. A range without access is address space, and data neither for the kernel nor here.
     fn lend(&self, taken: u64, far: u64) {
         let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
         let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
@@ -94,19 +94,20 @@ impl State {
         taken.saturating_sub(self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64)
     }
 
-    /// The idle part of what is taken.
+    /// The idle part of the allocated bytes.
     pub(crate) fn idle(&self) -> u64 {
         self.idle.load(Relaxed)
     }
 
-    /// This process' share of the budget is `share` bytes now.
+    /// Sets this process' share of the budget to `share` bytes.
     pub(crate) fn budget_is(&self, share: u64) {
         if self.seat.whole().is_some() {
             self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));
         }
     }
 
-    /// Now and then: a fair share among the processes of the run. By a thread that is inside the gate, see [`Seat::balance`].
+    /// Balances the budget among the processes of the run. Called periodically, by a thread inside the gate; see
+    /// [`Seat::balance`].
     pub(crate) fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
         self.seat.balance(wants, |share| {

@@ -1,4 +1,4 @@
-//! Whether far memory can be had, from which size on, and who starts it where that was left to its first use.
+//! Whether far memory is available, from which allocation size on, and the deferred start at its first use.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
@@ -9,17 +9,18 @@ use hanare_sys::signal::SignalMask;
 use crate::gate;
 
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Most programs that others execute have a buffer or two of 128 KiB and end: starting far memory takes longer than they do.
+/// Bytes that stay near before far memory is started. Many short programs allocate a buffer or two of 128 KiB, and
+/// starting far memory takes longer than they run.
 const NEAR_FIRST: usize = 1 << 20;
 /// Whether far memory is being started.
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
 static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
-/// Starts the engine for who needs it first; none where it is started, or never is.
+/// Starts the engine at its first use. `None` after the start, or if it is never started.
 static STARTER: Call = Call::none();
-/// An engine was started, or is about to be.
+/// Whether an engine was started, or is about to be.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// A function to be called later, or none.
+/// A stored function to be called later, or `None`.
 pub(crate) struct Call(AtomicPtr<()>);
 
 impl Call {
@@ -47,20 +48,20 @@ impl Call {
     }
 }
 
-/// Whether far memory can be had now: false before the start, and in a forked child that cannot share its parent's.
+/// Whether far memory is available: false before the start, and in a forked child that cannot share its parent's.
 #[inline]
 pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
 }
 
-/// The smallest allocation that becomes far, in bytes; 0 when all are.
+/// The smallest allocation that becomes far, in bytes. 0 when all are far.
 #[inline]
 pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
 }
 
-/// Whether an allocation of `size`, large enough to be far, is to be far already: with the default threshold a process has
-/// [`NEAR_FIRST`] bytes near before far memory is started for it.
+/// Whether an allocation of `size`, large enough to be far, must already be far. With the default threshold a process
+/// has [`NEAR_FIRST`] bytes near before far memory is started for it.
 #[inline]
 pub fn is_due(size: usize) -> bool {
     !STARTER.is_set() || is_due_by(size)
@@ -68,19 +69,19 @@ pub fn is_due(size: usize) -> bool {
 
 #[cold]
 fn is_due_by(size: usize) -> bool {
-    // A thread of Hanare's allocates a little before it is known as one, and the start waits for it.
+    // A new thread of Hanare allocates a little before it is known as one, and the start waits for it.
     if IS_STARTING.load(Acquire) && size < FAR_LARGE {
         return false;
     }
     threshold() != FAR_LARGE || NEAR_SO_FAR.fetch_add(size.min(NEAR_FIRST), Relaxed).saturating_add(size) > NEAR_FIRST
 }
 
-/// Whether far memory is still to be started by the first who needs it.
+/// Whether far memory is still to be started at its first use.
 pub fn is_dormant() -> bool {
     STARTER.is_set()
 }
 
-/// Starts far memory now if that was left to the first who needs it.
+/// Starts far memory now if its start was deferred to the first use.
 pub fn ensure_started() {
     bring_up_if_left();
 }
@@ -104,7 +105,7 @@ fn bring_up() {
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();
-        // Kept until it is done: a child forked meanwhile by another thread has to start by itself.
+        // Kept until the start is complete: a child that another thread forks meanwhile must start by itself.
         start();
         OWN.set(false);
         STARTER.clear();
@@ -113,33 +114,33 @@ fn bring_up() {
     gate::open();
 }
 
-/// The engine is brought up by who needs it first, by this function, which ends the process if that fails.
+/// Stores the function that starts the engine at its first use. The function ends the process if that fails.
 pub(crate) fn leave_to_first(start: fn()) {
     STARTER.set(start);
 }
 
-/// An engine is about to be.
+/// Notes that an engine is about to start.
 pub(crate) fn begins() {
     HAS_BEGUN.store(true, Release);
 }
 
-/// Whether there is an engine, or about to be.
+/// Whether an engine was started, or is about to be.
 pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Acquire)
 }
 
-/// From which size on allocations become far, in bytes.
+/// Sets the size from which on allocations become far, in bytes.
 pub(crate) fn threshold_is(threshold: usize) {
     THRESHOLD.store(threshold, Release);
 }
 
-/// Far memory can be had from now on.
+/// Makes far memory available from now on.
 pub(super) fn open(threshold: usize) {
     STARTER.clear();
     threshold_is(threshold);
 }
 
-/// No far memory is to be had any more.
+/// Makes far memory unavailable from now on.
 pub(crate) fn close() {
     STARTER.clear();
     threshold_is(usize::MAX);

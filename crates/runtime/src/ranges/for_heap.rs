@@ -1,9 +1,9 @@
-//! Calls of the heap: it takes address space that counts as far bytes only where it has blocks.
+//! Calls of the heap. It allocates address space that counts as far bytes only where it has blocks.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};
 
-/// Takes address space for the heap: none of it counts as far bytes until [`heap_uses`] says so.
+/// Allocates address space for the heap. None of it counts as far bytes until [`heap_uses`] says so.
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     let state = ready().filter(|_| active())?;
     inside(move || {
@@ -14,7 +14,7 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     })
 }
 
-/// The heap wants to have blocks in `len` more bytes of what it took; false when the memory servers have no
+/// Counts `len` more bytes of the heap's address space as used by blocks. Returns false when the memory servers have no
 /// room for them (see [`hanare_settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
     let Some(state) = ready() else { return false };
@@ -26,11 +26,11 @@ pub(crate) fn heap_uses(len: usize) -> bool {
     true
 }
 
-/// The heap has no blocks in this range any more, and it is to read as zeroes; false, and nothing was done, when the
-/// range is not of whole pages of Hanare's.
+/// Stops counting a range without blocks, and makes it read as zeroes. Returns false, and does nothing, when the range
+/// does not consist of whole pages of Hanare.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nobody uses or borrows it any more.
+/// The caller owns the range and gives it up: nothing uses or borrows it any more.
 pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
@@ -45,10 +45,10 @@ pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     })
 }
 
-/// The heap does not need what is in this range.
+/// Discards the contents of a range of the heap.
 ///
 /// # Safety
-/// The caller owns the range and gives up what it holds: nobody borrows it or relies on its bytes.
+/// The caller owns the range and gives up its contents: nothing borrows it or relies on its bytes.
 pub(crate) unsafe fn heap_discards(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     inside(move || {

@@ -1,4 +1,5 @@
-//! Units of the pager in a range of bytes: those inside it are discarded whole, those at its edges are zeroed in place.
+//! Units of the pager in a range of bytes. Units inside the range are discarded whole; units at its edges are zeroed in
+//! place.
 
 use hanare_sys::copy;
 use hanare_sys::map::Prot;
@@ -21,7 +22,7 @@ impl State {
         }
     }
 
-    /// Discards whole units and gives freed memory its usual access back.
+    /// Discards whole units and restores the usual access of freed memory.
     pub(super) fn forget_whole(&self, offset: usize, len: usize) {
         self.discard_whole(offset, len);
         self.engine.view().unrestrict(Span { offset, len });
@@ -44,7 +45,7 @@ impl State {
         }
     }
 
-    /// Zeroes pages of the operating system in place, whatever access the program left itself to them.
+    /// Zeroes pages of the operating system in place, whatever access the program left to them.
     fn zero_pages(&self, offset: usize, len: usize) {
         let view = self.engine.view();
         for offset in (offset..offset + len).step_by(OS_PAGE) {
@@ -53,7 +54,7 @@ impl State {
             if left != Prot::READ_WRITE {
                 view.set_access(page, Prot::READ_WRITE);
             }
-            // SAFETY: far memory of the caller's, who gives these bytes up.
+            // SAFETY: far memory of the caller, which gives these bytes up.
             view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
                 view.set_access(page, left);
@@ -61,7 +62,7 @@ impl State {
         }
     }
 
-    /// Makes a range free to be allocated again, save for holes in it, which are no longer ours to give.
+    /// Frees a range for new allocations, except for foreign mappings in it, which no longer belong to Hanare.
     pub(super) fn give_back(&self, offset: usize, len: usize) {
         let windows = self.engine.view().windows();
         windows.runs(Span { offset, len }, |_, part| {

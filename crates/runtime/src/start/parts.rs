@@ -21,7 +21,7 @@ use crate::threads::{self, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
 use crate::{handler, keeper, tracing};
 
-/// The trap, not yet in place.
+/// Opens the trap, without activating it.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
     if mode == Mode::Sigsegv {
         return Ok(Mechanism::Protection(plan.protection(features)));
@@ -47,7 +47,7 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
     Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still })?)
 }
 
-/// Opens the links to the servers; the private server's through its door where the process has that from its parent.
+/// Opens the links to the servers. A private server is reached through its door if the parent left one.
 pub(crate) fn open_store(
     settings: &Settings,
     plan: &Plan,
@@ -128,8 +128,9 @@ pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::
     }
 }
 
-/// The life of the holder: it keeps userfaultfd open when the program closes it by a system call of its own. The kernel would
-/// give absent pages as zeroes then, without a trap; so they trap, and the engine notices what it has lost.
+/// The main function of the holder thread. It keeps userfaultfd open when the program closes it by its own system call.
+/// Otherwise the kernel would provide absent pages as zeroes, without a trap. With it they still trap, and the engine
+/// notices the loss.
 fn hold_descriptors() {
     let _mask = SignalMask::block_all();
     if descriptors::hold() {
@@ -138,6 +139,6 @@ fn hold_descriptors() {
             let _ = futex::wait(&NEVER, 0, None);
         }
     }
-    // The kernel has no private tables for threads: this one is of no use.
+    // The kernel has no private descriptor tables for threads: this thread is of no use.
     threads::ends();
 }

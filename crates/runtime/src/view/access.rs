@@ -1,4 +1,4 @@
-//! Access: what the program left itself of its far memory (mprotect), and the protections that are the trap in sigsegv mode.
+//! Access: what access the program left to its far memory (mprotect), and the protections that trap in sigsegv mode.
 
 use hanare_sys::map::{self, Prot};
 
@@ -9,8 +9,8 @@ use crate::span::Span;
 const USUAL: Prot = Prot::READ_WRITE;
 
 impl LiveView {
-    /// The program changes the access of a range of its far memory. Where the protection of pages is the trap, they are out
-    /// of view until they are shown again ([`super::View::show_again`]), each with what the program left.
+    /// Changes the program's access to a range of its far memory. Where page protection traps, the pages leave the view
+    /// until they are shown again ([`super::View::show_again`]), each with the access that the program left.
     ///
     /// # Errors
     /// The kernel's errno.
@@ -46,12 +46,12 @@ impl LiveView {
         Ok(())
     }
 
-    /// Gives a range its usual access back, or takes a page's for the moment: the caller relies on it.
+    /// Restores a range's usual access, or removes a page's for the moment. The caller relies on the result.
     pub(crate) fn set_access(&self, span: Span, prot: Prot) {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }
 
-    /// Gives freed memory its usual access back.
+    /// Restores the usual access of freed memory.
     pub(crate) fn unrestrict(&self, span: Span) {
         if self.restrictions.touch(span) {
             self.set_access(span, USUAL);
@@ -60,23 +60,23 @@ impl LiveView {
 }
 
 impl Base {
-    /// Taken bytes that the program has made inaccessible, or mapped something else over.
+    /// Allocated bytes that the program has made inaccessible, or replaced by a mapping of its own.
     pub(crate) fn idle_bytes(&self) -> usize {
         self.restrictions.closed_bytes() + self.windows.hole_bytes()
     }
 
-    /// Whether the program left itself the access that trapped.
+    /// Whether the program's own protection allows the access that trapped.
     pub(crate) fn permits(&self, offset: usize, write: bool) -> bool {
         let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ };
         self.restrictions.at(offset).0 & wanted != 0
     }
 
-    /// Whether the program ever closed any of its far memory.
+    /// Whether the program ever restricted access to any of its far memory.
     pub(crate) fn has_restrictions(&self) -> bool {
         self.restrictions.are_any()
     }
 
-    /// The access the program left to a page of the operating system.
+    /// The access that the program left to a page of the operating system.
     pub(crate) fn access(&self, offset: usize) -> Prot {
         self.restrictions.at(offset)
     }

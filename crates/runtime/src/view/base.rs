@@ -1,4 +1,4 @@
-//! The base of both kinds of view: where far memory is, the frames and places beside it, and what the program may access.
+//! The base of both views: the location of far memory, the frames and places beside it, and the program's access.
 
 use hanare_paging::FrameId;
 use hanare_sys::copy::OwnMemory;
@@ -24,26 +24,26 @@ pub(crate) struct Sizes {
     pub(crate) block: usize,
     pub(crate) small_frames: usize,
     pub(crate) wide_frames: usize,
-    /// Places for pages that are moved aside ([`super::View::move_aside`]), in units.
+    /// Space for pages that are moved aside ([`super::View::move_aside`]), in units.
     pub(crate) aside_units: usize,
 }
 
-/// A view without its trap.
+/// A view without a trap.
 pub(crate) struct Base {
     pub(super) base: usize,
     pub(super) sizes: Sizes,
-    /// Where each offset is: in the reservation, save for windows and holes.
+    /// The address of each offset: in the reservation, except for alias mappings and foreign mappings.
     pub(super) windows: &'static Windows,
     huge: bool,
     pools: Pools,
     pub(super) zeroes: usize,
-    /// Reads pages that the program closed. Held open, for there may be no descriptor left when it is needed.
+    /// Reads pages that the program made inaccessible. Kept open, because no descriptor may be left when it is needed.
     memory: Result<OwnMemory, Errno>,
     pub(super) restrictions: Restrictions,
     pub(super) program: Program,
 }
 
-/// Memory for frames, and for pages that are moved aside; 0 where there are none.
+/// Memory for frames and for pages that are moved aside. An address is 0 where there is none.
 #[derive(Clone, Copy)]
 struct Pools {
     small: usize,
@@ -66,7 +66,7 @@ impl Pools {
 }
 
 impl Base {
-    /// Far memory at `base`, which the caller has mapped.
+    /// Makes far memory at `base`, which the caller has mapped.
     pub(super) fn new(base: usize, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
         Ok(Self {
             base,
@@ -81,14 +81,14 @@ impl Base {
         })
     }
 
-    /// The same in a forked child, with frames of its own: nothing is in the parent's at rest.
+    /// The same view in a forked child, with frames of its own. The parent's frames are empty at rest.
     pub(super) fn with_own_frames(self) -> Result<Self, ViewError> {
         let pools = Pools::new(&self.sizes)?;
-        // Few programs close pages by mprotect. Where there is no `/proc`, the run ends only when such a page has to leave.
+        // Few programs make pages inaccessible. Without `/proc`, the run ends only when such a page has to leave.
         Ok(Self { pools, memory: OwnMemory::open(), ..self })
     }
 
-    /// Start and length of the frames and places.
+    /// Start and length of each pool of frames and places.
     pub(super) fn pools(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Sizes { unit, block, small_frames, wide_frames, aside_units, .. } = self.sizes;
         let small = (self.pools.small, (small_frames * unit).next_multiple_of(HUGE_PAGE));
@@ -101,24 +101,24 @@ impl Base {
         self.pools().try_for_each(|(addr, len)| self.advise(addr, len))
     }
 
-    /// Advises a whole range of the view's.
+    /// Sets the advice for a whole range of the view.
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // A huge page would fill all frames and places in it with the first one that is written, and MOVE wants its
-        // destination empty.
+        // A huge page would fill all frames and places in it at the first write, and MOVE requires an empty
+        // destination.
         let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
         let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
             // SAFETY: the range is our own mapping; none of the three changes its contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });
-            // A kernel built without huge pages does not know the word, and has none.
+            // A kernel built without huge pages rejects this advice, and has none to avoid.
             let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
             advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(())
     }
 
-    /// Visits every range of addresses that is far, with the span it shows; neighbours are one where nothing is in between.
+    /// Visits every far range of addresses with the span that it shows. Adjacent ranges are merged.
     pub(super) fn each_range(&self, mut visit: impl FnMut(usize, Span)) {
         let whole = Span { offset: 0, len: self.sizes.reserve };
         if self.windows.hole_bytes() > 0 {
@@ -169,7 +169,7 @@ impl Base {
         (self.pools.aside + place * self.sizes.unit) as *const u8
     }
 
-    /// Copies pages that the program cannot read itself.
+    /// Copies pages that the program itself cannot read.
     ///
     /// # Safety
     /// The pages are write-protected and present; `to` has room for them and is the caller's.
@@ -185,7 +185,7 @@ impl Base {
     }
 }
 
-/// A page that the program closed has to leave a process that was forked where there was no `/proc`.
+/// Ends the run: a page that the program made inaccessible must leave, in a process that was forked without `/proc`.
 #[cold]
 fn no_memory_file(errno: Errno) -> ! {
     fatal::die(
@@ -197,15 +197,15 @@ fn no_memory_file(errno: Errno) -> ! {
     )
 }
 
-/// Drops pages whose bytes nobody needs: of a frame that is free, or in transit out of view.
+/// Drops pages whose bytes are no longer needed: of a free frame, or of a page in transit out of view.
 pub(super) fn drop_pages(addr: usize, len: usize) {
-    // SAFETY: as said above.
+    // SAFETY: nobody needs the bytes, as the function's contract says.
     if let Err(errno) = unsafe { map::advise(addr, len, Advice::DontNeed) } {
         drop_refused(addr, len, errno);
     }
 }
 
-/// Drops pages that the kernel refused to drop once. Where nothing is mapped any more nothing is left to drop.
+/// Drops pages that the kernel refused to drop once. Where nothing is mapped any more, there is nothing to drop.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");

@@ -1,7 +1,7 @@
 //! The view in sigsegv mode: shared memory mapped twice. Pages are filled through the second mapping, which never traps.
 //!
-//! The first mapping is what the program sees. Its trap is [`guards`](super::guards) where the kernel has them, else the
-//! protection of each page.
+//! The program sees the first mapping. [Guards](super::guards) trap there where the kernel has them; otherwise the
+//! protection of each page does.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -17,14 +17,14 @@ use super::{Program, ViewError};
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// The trap of a memfd that is mapped twice.
+/// What traps on a memfd that is mapped twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// The protection of each page: up to two mappings for each in view.
+    /// The protection of each page. Costs up to two mappings for each page in view.
     Pages,
     /// Guards.
     Guards {
-        /// Mappings that may be spent on seeing writes to clean pages.
+        /// Most mappings to spend on seeing writes to clean pages.
         mappings: usize,
     },
 }
@@ -32,7 +32,7 @@ pub(crate) enum Protection {
 /// A view over shared memory that is mapped twice.
 pub(crate) struct Doubled {
     pub(super) base: Base,
-    /// Start of the second mapping, and the file beneath both.
+    /// Start of the second mapping.
     behind: usize,
     file: OwnedFd,
     guards: Option<LockCell<Guards>>,
@@ -69,7 +69,7 @@ impl Doubled {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
             if answer.is_ok() {
-                // SAFETY: far memory; none of it is in view, and the child has no other thread.
+                // SAFETY: far memory; nothing of it is in view, and the child has no other thread.
                 let placed = again(|| unsafe {
                     map::replace_with_shared(addr, span.len, &file, span.offset as u64, Prot::NONE)
                 });
@@ -103,17 +103,18 @@ impl Doubled {
     }
 
     pub(super) fn puncture(&self, span: Span) {
-        // The lock keeps others from opening the range just now: its guards would go to what is mapped there next.
+        // The lock keeps other threads from opening the range now: its guards would go to whatever is mapped there
+        // next.
         let _guards = self.guards();
         self.windows.puncture(span);
     }
 
-    /// The state of the mappings, where guards are what traps.
+    /// The state of the mappings, if guards trap.
     pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
         self.guards.as_ref().map(LockCell::lock)
     }
 
-    /// Where an offset's bytes are in the second mapping.
+    /// Address of an offset's bytes in the second mapping.
     pub(super) fn behind(&self, offset: usize) -> *mut u8 {
         (self.behind + offset) as *mut u8
     }
@@ -153,7 +154,7 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // The answer is about pages that were to be protected, and these are to be open.
+        // The result concerns pages that must be protected, and these must be open.
         let _ = self.show(span, true);
     }
 
@@ -163,13 +164,13 @@ impl Doubled {
     /// As [`super::View::move_out`].
     pub(super) unsafe fn move_out(&self, span: Span, frame: FrameId, _clean: bool) -> bool {
         self.write_protect(span);
-        // SAFETY: the page is write-protected, the frame is the caller's.
+        // SAFETY: the page is write-protected, and the frame is the caller's.
         unsafe { self.read(span, self.frame(frame)) };
         self.windows.runs(span, |addr, part| drop_pages(addr, part.len));
         true
     }
 
-    /// Takes pages out of the program's view; their bytes stay in the file beneath.
+    /// Takes pages out of the program's view. Their bytes stay in the file beneath.
     pub(super) fn write_protect(&self, span: Span) {
         match &self.guards {
             Some(_) => self.guard(span),

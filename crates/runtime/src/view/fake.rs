@@ -1,8 +1,9 @@
-//! A view without a kernel: the mapping of each unit as a plain value, over memory of the test's. A seed draws what kernels
-//! do: they refuse to move, leave pages open that were to be protected, and cannot read pages in place.
+//! A view without a kernel: the mapping of each unit as a plain value, over memory of the test. A seed draws the
+//! kernel's misbehaviour: refusals to move, pages left open that had to be protected, and pages that cannot be read in
+//! place.
 //!
-//! It also watches its user: a page that is filled twice, dropped while it is open or held, or moved into a frame that is not
-//! empty is a finding, and panics.
+//! It also checks its user. It panics when a page is filled twice, dropped while it is open or held, or moved into a
+//! frame that is not empty.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +12,7 @@ use hanare_paging::{FrameId, limits};
 use super::{Moved, View};
 use crate::span::{OS_PAGE, Span};
 
-/// The bytes of memory that was given back: whoever reads them reads this.
+/// The content of memory that was given back. A read that returns it is a bug.
 const POISON: u8 = 0xDB;
 
 /// The shape of a fake view.
@@ -21,32 +22,32 @@ pub(crate) struct Shape {
     pub(crate) block_units: usize,
     pub(crate) small_frames: usize,
     pub(crate) wide_frames: usize,
-    /// Small pages are moved; else their frames are buffers, which are never empty.
+    /// Whether base pages are moved. Otherwise their frames are buffers, which are never empty.
     pub(crate) small_moves: bool,
-    /// Places for pages that are moved aside. Only those of two work spaces have memory.
+    /// Number of places for pages that are moved aside. Only those of two work spaces have memory.
     pub(crate) aside_units: usize,
-    /// As in sigsegv mode: memory is mapped twice, and write-protected pages cannot be read by the program.
+    /// Whether memory is mapped twice, as in sigsegv mode. Then the program cannot read write-protected pages.
     pub(crate) doubled: bool,
-    /// Pages can be moved, so that transfers may hold them.
+    /// Whether pages can be moved, so that transfers may hold them.
     pub(crate) moves: bool,
-    /// Refusals of a thousand.
+    /// Probability of a refusal, in thousandths.
     pub(crate) refusals: u64,
 }
 
-/// Places that have memory.
+/// Number of places that have memory.
 const PLACES: usize = 2 * limits::VICTIMS_MAX;
 
-/// How the program sees a unit.
+/// The program's access to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Absent,
-    /// Its bytes are there, but every access traps (sigsegv mode).
+    /// The bytes are present, but every access traps (sigsegv mode).
     Closed,
     ReadOnly,
     Open,
 }
 
-/// Why an access of the program did not go through.
+/// Why an access of the program trapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trapped;
 
@@ -54,12 +55,12 @@ pub(crate) struct FakeView {
     shape: Shape,
     random: Cell<u64>,
     units: RefCell<Vec<Seen>>,
-    /// Transfers that hold a unit.
+    /// For each unit, the number of transfers that hold it.
     held: RefCell<Vec<u32>>,
-    /// Units whose waiting threads look again.
+    /// Units whose waiting threads were woken.
     woken: RefCell<Vec<usize>>,
     filled: RefCell<Vec<bool>>,
-    /// Start of the program's memory, of frames, places and zeroes. The memory is never behind a reference.
+    /// Start of the program's memory, frames, places and zeroes. The memory is never behind a reference.
     memory: *mut u8,
     frames: *mut u8,
     places: *mut u8,
@@ -71,7 +72,7 @@ fn lend(bytes: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// `lend` gave `bytes` bytes at `start`, and nobody uses them any more.
+/// `lend` returned `bytes` bytes at `start`, and nothing uses them any more.
 unsafe fn give_back(start: *mut u8, bytes: usize) {
     // SAFETY: passed on from the caller.
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) });
@@ -79,7 +80,7 @@ unsafe fn give_back(start: *mut u8, bytes: usize) {
 
 impl Drop for FakeView {
     fn drop(&mut self) {
-        // SAFETY: this memory was lent by `new` in these lengths, and goes with its only owner.
+        // SAFETY: `new` lent this memory in these lengths, and it ends with its only owner.
         unsafe {
             give_back(self.memory, self.shape.units * OS_PAGE);
             give_back(self.frames, self.frame_units() * OS_PAGE);
@@ -139,7 +140,7 @@ impl FakeView {
         self.held.borrow()[units_of(span)].iter().any(|&count| count > 0)
     }
 
-    /// Shows pages as they are to be, or open where the kernel refuses to protect them; whether they are as asked.
+    /// Shows pages as asked, or open where the kernel refuses to protect them. Returns whether they are as asked.
     fn show_as(&self, span: Span, writable: bool) -> bool {
         let certain = writable || !self.refuses();
         self.set(span, if writable || !certain { Seen::Open } else { Seen::ReadOnly });
@@ -147,7 +148,7 @@ impl FakeView {
         certain
     }
 
-    /// Takes pages away, whose bytes mean nothing any more.
+    /// Unmaps pages and overwrites their bytes.
     fn take_away(&self, span: Span) {
         self.set(span, Seen::Absent);
         // SAFETY: the span lies in the memory lent; nobody else accesses it during the call.
@@ -162,7 +163,7 @@ impl FakeView {
         if frame.wide { self.shape.block_units * OS_PAGE } else { OS_PAGE }
     }
 
-    /// MOVE: refuses what transfers hold, and by chance what it cannot move.
+    /// MOVE: refuses pages that transfers hold, and at random pages that it cannot move.
     fn move_away(&self, span: Span, to: *mut u8) -> Moved {
         if !self.shape.moves {
             return Moved::Unmovable;
@@ -204,14 +205,14 @@ impl FakeView {
         Ok(())
     }
 
-    /// A transfer begins that writes to a unit; false where it would trap.
+    /// Begins a transfer that writes to a unit. Returns false where it would trap.
     pub(crate) fn pin(&self, unit: usize) -> bool {
         let is_open = self.shape.moves && self.units.borrow()[unit] == Seen::Open;
         self.held.borrow_mut()[unit] += u32::from(is_open);
         is_open
     }
 
-    /// The transfer ends; it has written this word, unless the program gave the unit away meanwhile.
+    /// Ends a transfer, which has written this word, unless the program discarded the unit meanwhile.
     pub(crate) fn unpin(&self, unit: usize, word: usize, value: Option<u64>) {
         self.held.borrow_mut()[unit] -= 1;
         if let Some(value) = value {
@@ -221,12 +222,12 @@ impl FakeView {
         }
     }
 
-    /// Units whose waiting threads look again since this was asked last.
+    /// Units whose waiting threads were woken since the last call.
     pub(crate) fn take_woken(&self) -> Vec<usize> {
         std::mem::take(&mut self.woken.borrow_mut())
     }
 
-    /// Units of local memory that have bytes: in view, and in frames that are no buffers.
+    /// Units of local memory with bytes: in view, and in frames that are not buffers.
     pub(crate) fn local_units(&self) -> usize {
         self.units.borrow().iter().filter(|&&seen| seen != Seen::Absent).count() + self.framed_units()
     }
@@ -239,7 +240,8 @@ impl FakeView {
         small + count(wide) * self.shape.block_units
     }
 
-    /// The view of a forked child: the operating system copies what is in view, open for writing. Frames stay behind.
+    /// The view of a forked child. The operating system copies the pages in view, open for writing. Frames are not
+    /// copied.
     pub(crate) fn forked(&self) -> Self {
         let child = Self::new(self.shape, self.random.get());
         // SAFETY: both are the memory lent for all units of one shape.
@@ -262,7 +264,7 @@ impl View for FakeView {
         (addr < self.shape.units * OS_PAGE).then_some(addr)
     }
 
-    /// The engine asks for it to fill it, or to read what it filled.
+    /// The engine asks for a frame to fill it, or to read what it filled in.
     fn frame(&self, frame: FrameId) -> *mut u8 {
         self.filled.borrow_mut()[self.frame_index(frame)] = true;
         let units = match frame.wide {
@@ -352,7 +354,7 @@ impl View for FakeView {
             return false;
         }
         if self.units.borrow()[units_of(span).start] != Seen::Absent {
-            // It was write-protected and copied.
+            // The page was write-protected and copied.
             assert!(!self.is_held(span), "{span:?} is copied while a transfer holds it");
             // SAFETY: the frame is the caller's; the span lies in the memory lent.
             unsafe { self.frame(frame).copy_from_nonoverlapping(self.at(span), span.len) };

@@ -1,7 +1,7 @@
 //! Fork: the view in a child.
 //!
-//! Private pages in view are inherited by the operating system's copy-on-write; what traps touches is not. The frames stay
-//! behind: nothing is in them at rest. Holes are the program's own mappings, and are left alone.
+//! The operating system's copy-on-write inherits private pages in view; the trap is not inherited. The frames are not
+//! either: they are empty at rest. Foreign mappings belong to the program and are left alone.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,13 +14,14 @@ use crate::kernel::insist;
 use crate::span::Span;
 
 impl LiveView {
-    /// Whether a forked child inherits what is in view. In sigsegv mode it is shared memory, which must be out of view.
+    /// Whether a forked child inherits the pages in view. In sigsegv mode they are shared memory, which must be out of
+    /// view.
     pub(crate) fn is_inherited(&self) -> bool {
         matches!(self, LiveView::Userfaultfd(_))
     }
 
-    /// Lets the next fork inherit the view, or leaves it out again. It is left out but for the moment of a fork that was
-    /// prepared, so that a child made behind our back (by a bare system call) finds nothing rather than wrong bytes.
+    /// Lets the next fork inherit the view, or leaves it out again. It is inherited only by a prepared fork. So a child
+    /// made by a bare system call finds nothing rather than wrong bytes.
     ///
     /// # Errors
     /// The kernel's refusal; then some of the view is inherited, and the caller must leave it out again.
@@ -30,7 +31,7 @@ impl LiveView {
             view.has_forked.store(true, Relaxed);
         }
         let mut refused = None;
-        // In sigsegv mode nothing is in view, and the child inherits no more than the place.
+        // In sigsegv mode nothing is in view, and the child inherits only the address range.
         self.each_range(|addr, span| {
             // SAFETY: our own mapping; the advice changes no contents.
             let advised = again(|| unsafe { map::advise(addr, span.len, advice) });
@@ -44,7 +45,7 @@ impl LiveView {
         insist("leave far memory out of forked children", || self.let_fork(false));
     }
 
-    /// Without its trap, in a child: the trap is the parent's.
+    /// The view in a child without its trap, which belongs to the parent.
     pub(crate) fn without_trap(self) -> Base {
         match self {
             LiveView::Userfaultfd(view) => view.base,
@@ -54,7 +55,7 @@ impl LiveView {
 }
 
 impl Base {
-    /// The view in a forked child, with a trap of its own. No page that was missing has been accessed since the fork.
+    /// The view in a forked child, with a trap of its own. No absent page has been accessed since the fork.
     pub(crate) fn again(self, mechanism: Mechanism, batches: bool) -> Result<LiveView, ViewError> {
         let base = self.with_own_frames()?;
         Ok(match mechanism {
@@ -63,7 +64,7 @@ impl Base {
         })
     }
 
-    /// Hands the parts of a span that are in view to `visit`.
+    /// Calls `visit` with the parts of a span that are in view.
     pub(crate) fn visit_present(
         &self,
         pagemap: &Pagemap,

@@ -1,9 +1,9 @@
-//! Guards: what traps in sigsegv mode where the kernel has them on shared memory.
+//! Guards: the trap of sigsegv mode where the kernel has them on shared memory.
 //!
-//! An absent page is guarded in a mapping that stays open, so that no page has a mapping to itself. Ranges that were never
-//! used are closed (PROT_NONE), which costs no page tables; they are opened, guarded, a stretch at a time. Whether a page
-//! is written to is seen by closing it against writes. That splits mappings, so only so many pages are closed; the others
-//! are shown open, and said to be.
+//! An absent page is guarded in a mapping that stays open, so that no page has a mapping to itself. Ranges that were
+//! never used are closed (PROT_NONE), which costs no page tables. They are opened and guarded in extents of [`EXTENT`]
+//! bytes. Writes to a page are detected by closing it against writes. That splits mappings, so the number of closed
+//! pages is bounded; the others are shown open, and reported as open.
 
 use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
@@ -13,27 +13,27 @@ use super::Doubled;
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// What is opened at once: the range of one page table.
-const STRETCH: usize = 2 << 20;
-/// Stretches that are opened at once where many lie apart from each other: each run of them costs mappings.
-const STRETCHES_MANY: usize = 32;
-/// Runs of open stretches from which on many are opened at once.
+/// Bytes of an extent that is opened at once: the range of one page table.
+const EXTENT: usize = 2 << 20;
+/// Extents opened at once when many open ones lie apart from each other. Each run of them costs mappings.
+const EXTENTS_MANY: usize = 32;
+/// Runs of open extents from which on [`EXTENTS_MANY`] are opened at once.
 const RUNS_MAX: usize = 2048;
 
-/// The state of the view's mappings. Whoever changes one of them holds its lock.
+/// The state of the view's mappings. Its lock is held during every change of a mapping.
 pub(super) struct Guards {
     unit: usize,
-    /// Stretches that are open; all else is closed.
+    /// Extents that are open. All others are closed.
     open: Bits,
-    /// Units closed against writes. Each stays so while it is absent, for it may well come back as it went.
+    /// Units closed against writes. A unit stays closed while it is absent, because it often returns as it left.
     read_only: Bits,
-    /// Most that these may cost in mappings, whichever of them are opened one by one.
+    /// Most mappings that the closed units may cost, in whatever order they are opened.
     read_only_max: usize,
 }
 
 impl Guards {
     pub(super) fn new(reserve: usize, unit: usize, read_only_max: usize) -> LockCell<Self> {
-        let (open, read_only) = (Bits::new(reserve / STRETCH), Bits::new(reserve / unit));
+        let (open, read_only) = (Bits::new(reserve / EXTENT), Bits::new(reserve / unit));
         LockCell::new(Self { unit, open, read_only, read_only_max })
     }
 
@@ -41,20 +41,20 @@ impl Guards {
         (span.offset / self.unit, (span.offset + span.len).div_ceil(self.unit))
     }
 
-    /// Whether so many more units may be closed. Opening one in the middle of a run makes two of it: in the end every
-    /// second one of a run may stand alone.
+    /// Whether `units` more units may be closed. Opening one in the middle of a run splits the run: in the end every
+    /// second unit of a run may stand alone.
     fn has_room(&self, units: usize) -> bool {
         self.read_only.count + units + self.read_only.runs < self.read_only_max
     }
 }
 
 impl Doubled {
-    /// Shows pages; false when they are open for writing though they were to be protected.
+    /// Shows pages. Returns false when they had to be protected and are open for writing.
     pub(super) fn show_unguarded(&self, mut guards: LockCellGuard<'_, Guards>, span: Span, writable: bool) -> bool {
-        self.open_stretches(&mut guards, span);
+        self.open_extents(&mut guards, span);
         let is_protected = !writable && self.close_to_writes(&mut guards, span);
         if is_protected {
-            // Nobody may open it for writing in between, as [`Self::let_write_around`] would.
+            // The lock excludes [`Self::let_write_around`], which would open the pages for writing in between.
             self.unguard(span);
             return true;
         }
@@ -64,8 +64,8 @@ impl Doubled {
         writable
     }
 
-    /// Shows pages again that trapped though they are in view. False when they would be open for writing against the
-    /// pager's knowledge; they go on trapping then.
+    /// Shows pages again that trapped although they are in view. Returns false when that would open them for writing
+    /// without the pager's knowledge; then they continue to trap.
     pub(super) fn show_again_unguarded(
         &self,
         mut guards: LockCellGuard<'_, Guards>,
@@ -83,24 +83,24 @@ impl Doubled {
         true
     }
 
-    /// Opens what a span needs and guards it.
-    fn open_stretches(&self, guards: &mut Guards, span: Span) {
-        let (first, end) = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
+    /// Opens the extents of a span and guards them.
+    fn open_extents(&self, guards: &mut Guards, span: Span) {
+        let (first, end) = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
         if guards.open.all(first, end) {
             return;
         }
         let apart = guards.open.runs > RUNS_MAX;
-        let at_once = if apart { STRETCHES_MANY } else { 1 };
-        let last = self.sizes.reserve / STRETCH;
+        let at_once = if apart { EXTENTS_MANY } else { 1 };
+        let last = self.sizes.reserve / EXTENT;
         let (first, end) = (first / at_once * at_once, end.next_multiple_of(at_once).min(last));
         let mut next = first;
         while next < end {
             let stop = guards.open.first_unlike(next, end);
             if !guards.open.get(next) {
-                let run = Span { offset: next * STRETCH, len: (stop - next) * STRETCH };
+                let run = Span { offset: next * EXTENT, len: (stop - next) * EXTENT };
                 self.guard(run);
                 guards.open.set(next, stop, true);
-                insist("open a stretch of far memory", || self.apply(guards, run));
+                insist("open an extent of far memory", || self.apply(guards, run));
             }
             next = stop;
         }
@@ -117,8 +117,8 @@ impl Doubled {
         }
     }
 
-    /// The same where there are no mappings left: what is closed on both sides is opened with it, under guards, which
-    /// makes fewer of them. Pages in view there trap once more.
+    /// Opens a span for writing when no mappings are left. Also opens the closed units on both sides, under guards,
+    /// which needs fewer mappings. Pages in view there trap once more.
     #[cold]
     fn let_write_around(&self, guards: &mut Guards, span: Span) {
         let (first, end) = guards.units(span);
@@ -129,7 +129,7 @@ impl Doubled {
         insist("open pages for writing (a larger --page-size needs fewer mappings)", || self.apply(guards, run));
     }
 
-    /// Closes pages against writes, if there are mappings for it.
+    /// Closes pages against writes, if enough mappings are left.
     fn close_to_writes(&self, guards: &mut Guards, span: Span) -> bool {
         let (first, end) = guards.units(span);
         if guards.read_only.all(first, end) {
@@ -139,18 +139,18 @@ impl Doubled {
             return false;
         }
         guards.read_only.set(first, end, true);
-        // It is refused where the program has used up what there was.
+        // The kernel refuses it when the program has used up the mappings.
         self.apply(guards, span).is_ok()
     }
 
-    /// Gives the open parts of a span the access that follows from what the program left and what is closed to writes.
+    /// Sets the access of a span's open parts: what the program left, without writes where they are closed.
     ///
     /// # Errors
-    /// The kernel's; part of it may have been changed.
+    /// The kernel's. Part of the span may have been changed.
     fn apply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         let mut answer = Ok(());
-        let stretches = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
-        guards.open.each_run(stretches, STRETCH, span, |part, is_open| {
+        let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
+        guards.open.each_run(extents, EXTENT, span, |part, is_open| {
             if is_open {
                 guards.read_only.each_run(guards.units(part), guards.unit, part, |part, is_closed| {
                     let most = if is_closed { Prot::READ } else { Prot::READ_WRITE };
@@ -176,15 +176,15 @@ impl Doubled {
         answer
     }
 
-    /// The program's access to a span changed.
+    /// Applies a change of the program's access to a span.
     pub(super) fn reapply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         self.apply(guards, span)
     }
 
-    /// Makes a new window, closed as it comes, like the offsets that it shows.
+    /// Gives a new alias mapping, which begins closed, the access of its offsets.
     pub(super) fn match_window(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
-        let stretches = (span.offset / STRETCH, (span.offset + span.len).div_ceil(STRETCH));
-        guards.open.each_run(stretches, STRETCH, span, |part, is_open| {
+        let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
+        guards.open.each_run(extents, EXTENT, span, |part, is_open| {
             if is_open {
                 self.guard(part);
             }
@@ -204,7 +204,7 @@ impl Doubled {
     }
 }
 
-/// Bits with the number of those that are set, and of the runs that they make.
+/// Bits, with the number of those set and of the runs that they form.
 struct Bits {
     words: Vec<u64>,
     len: usize,
@@ -243,7 +243,7 @@ impl Bits {
         end
     }
 
-    /// The bounds of what is set on both sides of a range, and of the range.
+    /// The bounds of the run around a range: the range itself and the set bits next to it on both sides.
     fn around(&self, first: usize, end: usize) -> (usize, usize) {
         let mut from = first;
         while from > 0 && self.get(from - 1) {
@@ -253,7 +253,7 @@ impl Bits {
         (from, to)
     }
 
-    /// Where runs begin in a range, or right behind it.
+    /// Number of runs that begin in a range, or right behind it.
     fn begins(&self, first: usize, end: usize) -> usize {
         (first..=end).filter(|&at| self.get(at) && (at == 0 || !self.get(at - 1))).count()
     }
@@ -270,7 +270,7 @@ impl Bits {
         self.runs += self.begins(first, end);
     }
 
-    /// Cuts a span into runs of one value each, a bit standing for `size` bytes.
+    /// Cuts a span into runs of equal bits. One bit stands for `size` bytes.
     fn each_run(&self, (first, end): (usize, usize), size: usize, span: Span, mut visit: impl FnMut(Span, bool)) {
         let mut next = first;
         while next < end {
@@ -288,7 +288,7 @@ mod tests {
     use super::super::{LiveView, View};
     use super::*;
 
-    /// Against bits counted one by one.
+    /// Compares the counts with bits counted one by one.
     #[test]
     fn runs_are_counted_exactly() {
         let mut bits = Bits::new(200);
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Whatever is opened of what was closed, the mappings stay within the bound.
+    /// In whatever order closed pages are opened, the mappings stay within the bound.
     #[test]
     fn pages_closed_to_writes_stay_within_their_mappings() {
         let guards = Guards::new(4096 * 4096, 4096, 100);
@@ -327,7 +327,7 @@ mod tests {
 
     const PAGES: usize = 2048;
 
-    /// A view in sigsegv mode with guards; none where the kernel has none.
+    /// A view in sigsegv mode with guards. `None` where the kernel has none.
     fn view(mappings: usize) -> Option<LiveView> {
         use super::super::{Mechanism, Program, Protection, Sizes};
         use crate::span::OS_PAGE;
@@ -352,20 +352,20 @@ mod tests {
         Span { offset: page * 4096, len: pages * 4096 }
     }
 
-    /// Fills a page with this byte and shows it; whether it is protected as asked.
+    /// Fills a page with this byte and shows it. Returns whether it is protected as asked.
     fn fill(view: &LiveView, page: usize, byte: u8, writable: bool) -> bool {
         let bytes = [byte; 4096];
         // SAFETY: the page is absent and this test's.
         unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
     }
 
-    /// What the kernel reads in a page, as it would for another process; `None` where it is refused.
+    /// The kernel's read of a page, as for another process. `None` where it is refused.
     fn seen(view: &LiveView, page: usize) -> Option<u8> {
         let mut byte = 0_u8;
         transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
     }
 
-    /// Writes to a page as the program would; whether that did not trap.
+    /// Writes to a page as the program would. Returns whether that did not trap.
     fn write(view: &LiveView, page: usize, mut byte: u8) -> bool {
         transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
     }
@@ -380,7 +380,7 @@ mod tests {
         moved == Ok(1)
     }
 
-    /// Mappings that the view is in.
+    /// Number of mappings of the view.
     fn mappings(view: &LiveView) -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
         let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
@@ -420,7 +420,7 @@ mod tests {
         assert!(!write(&view, 0, 2) && write(&view, 198, 2));
         view.open(span(0, 1));
         assert!(write(&view, 0, 2));
-        // Gone and back as it was: it is closed still, which costs nothing.
+        // The page left and returned unchanged. It is still closed, which costs nothing.
         view.write_protect(span(2, 1));
         assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
         view.write_protect(span(2, 1));
@@ -433,7 +433,7 @@ mod tests {
         assert!(fill(&view, 0, 1, false) && fill(&view, 1, 1, true));
         view.restrict(span(0, 600), libc::PROT_READ).expect("granted");
         assert!(!write(&view, 0, 2) && !write(&view, 1, 2) && seen(&view, 1) == Some(1));
-        // In the next stretch, which was closed so far.
+        // In the next extent, which was closed so far.
         assert!(fill(&view, 599, 1, true) && seen(&view, 599) == Some(1) && !write(&view, 599, 2));
         view.restrict(span(0, 600), libc::PROT_NONE).expect("granted");
         assert_eq!((seen(&view, 1), seen(&view, 599)), (None, None));
@@ -443,8 +443,8 @@ mod tests {
         assert_eq!(seen(&view, 2), None, "an absent page traps still");
     }
 
-    /// Without mappings left a page in the middle of closed ones is opened with its neighbours. They trap once more, and are
-    /// not open for writing before the pager knows of it.
+    /// Without mappings left, a page in the middle of closed ones is opened with its neighbours. They trap once more,
+    /// and do not become writable before the pager sees the trap.
     #[test]
     fn without_mappings_left_the_neighbours_are_opened_under_guards() {
         let Some(view) = view(64) else { return };
@@ -464,9 +464,9 @@ mod tests {
     #[test]
     fn a_window_traps_like_what_it_shows() {
         let Some(view) = view(64) else { return };
-        assert!(fill(&view, 0, 1, true), "opens the stretch");
+        assert!(fill(&view, 0, 1, true), "opens the extent");
         let place = hanare_sys::map::Mapping::reserve(4 * 4096, 4096).expect("a place").leak();
-        // SAFETY: memory of the test's that nobody uses.
+        // SAFETY: memory of the test, which nothing else uses.
         unsafe { view.add_window(place, span(8, 4)) }.expect("a window");
         let there = |page: usize| {
             let mut byte = 0_u8;

@@ -1,4 +1,4 @@
-//! MOVE: pages from one place to another in one step that no write can fall into.
+//! MOVE: moves pages from one place to another, atomically with respect to writes.
 
 use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{MoveMode, Uffd};
@@ -9,21 +9,21 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
 use crate::span::OS_PAGE;
 
-/// Refusals in a row for which MOVE is tried again at once, where it may be granted then.
+/// Refusals in a row for which MOVE is retried at once, for reasons that may pass.
 const AGAIN_MAX: u32 = 1000;
-/// The same for a page that something holds on to: mostly that lasts.
+/// Refusals in a row for which MOVE is retried at once, for a page that something holds. That mostly lasts.
 const BUSY_MAX: u32 = 3;
 
-/// Why pages could not be moved. They are where they were.
+/// Why pages could not be moved. They are in their old place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Something holds on to a page: a transfer of the kernel's or a device's, or a child that shares it.
+    /// Something holds a page: a transfer of the kernel or of a device, or a child that shares it.
     Held,
     /// The kernel does not move pages between these mappings.
     Unmovable,
 }
 
-/// MOVE until all of it is there. On a refusal everything is back in place.
+/// Moves the whole range. On a refusal everything is back in place.
 ///
 /// # Safety
 /// The caller owns the contents of both ranges, and the destination is empty.
@@ -36,7 +36,7 @@ pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, m
     Err(refusal)
 }
 
-/// Moves pages back to where they came from. Going on without them would read what is not there, and wait for it for ever.
+/// Moves pages back to their old place. Without them an access would wait for ever for a page that nobody has.
 ///
 /// # Safety
 /// As [`move_all`].
@@ -50,13 +50,13 @@ pub(super) unsafe fn move_back(uffd: &Uffd, to: usize, from: usize, len: usize) 
             return;
         }
         let nobody = std::sync::atomic::AtomicU32::new(0);
-        // However the wait ends, the rest is tried again.
+        // However the wait ends, the rest is retried.
         futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
     }
     fatal::die(EXIT_KERNEL, format_args!("the kernel does not move a page back; please report this line"));
 }
 
-/// MOVE as much as the kernel will, from the start on: the bytes moved, and why not more.
+/// Moves as much as the kernel allows, from the start on. Returns the bytes moved, and the reason why not more.
 ///
 /// # Safety
 /// As [`move_all`].
@@ -71,8 +71,9 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
         }
         let refusal = match result.errno {
             None => continue,
-            // Linux 6.18 does not count what it moved after it had to begin anew, as it has to where the processor notes
-            // in that moment that a page is accessed. The destination was empty: what is there, and gone here, was moved.
+            // Linux 6.18 does not count what it moved before it had to start again, and it starts again when the
+            // processor notes an access to a page in that moment. The destination was empty. So a page that is there,
+            // and gone here, was moved.
             Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
                 if !mode.dontwake {
                     wake(uffd, to + done, OS_PAGE);
@@ -85,7 +86,7 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
                 (busy > BUSY_MAX).then_some(Refusal::Held)
             }
             Some(libc::EINVAL) => Some(Refusal::Unmovable),
-            // EAGAIN, and what may pass: without memory for a page table, say. Nothing is known of what holds the page then.
+            // EAGAIN, or a passing shortage such as no memory for a page table. The holder of the page is then unknown.
             Some(_) => {
                 again += 1;
                 (again > AGAIN_MAX).then_some(Refusal::Held)
@@ -98,11 +99,11 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
     (done, None)
 }
 
-/// Makes pages this process' own that a forked child shares, or shared: MOVE refuses those as it refuses held ones. A page
-/// that a transfer holds is its process' own already, so whoever is refused after this is refused for a transfer.
+/// Makes pages private that a forked child shares, or shared: MOVE refuses those as it refuses held ones. A page that a
+/// transfer holds is already private, so a refusal after this call is due to a transfer.
 ///
 /// # Safety
-/// The pages are open for writing: an access to one that is absent or protected would wait for the very thread that
+/// The pages are open for writing. An access to an absent or protected page would wait for this very thread, which
 /// resolves it.
 pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
     if resident(addr, len) < len as u64 {

@@ -10,12 +10,12 @@ use hanare_sys::uffd::{Uffd, UffdAccess, feature};
 
 const PLACES: usize = 8;
 
-/// A view with these pages in it, page `n` filled with `n + 1`; none where this machine cannot move pages.
+/// A view with these pages in it, page `n` filled with `n + 1`. `None` where this machine cannot move pages.
 fn view(pages: usize) -> Option<LiveView> {
     view_with(pages, 0, false)
 }
 
-/// The same with small frames, and with huge pages wished for.
+/// The same with frames for base pages, and optionally with huge pages requested.
 fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> {
     let features = Features::probe(&Disabled::default());
     if features.access == UffdAccess::None || !features.move_ {
@@ -38,12 +38,13 @@ fn span(page: usize, pages: usize) -> Span {
     Span { offset: page * OS_PAGE, len: pages * OS_PAGE }
 }
 
-/// Which of the first pages are in view. Nothing here may touch one that is not: nobody would answer.
+/// Whether each of the first `pages` pages is in view. No test may access an absent page: nothing would resolve the
+/// fault.
 fn in_view(view: &LiveView, pages: usize) -> Vec<bool> {
     (0..pages).map(|page| resident(view.base() + page * OS_PAGE, OS_PAGE) > 0).collect()
 }
 
-/// Asserts that every byte of a page that is there is this one.
+/// Asserts that every byte of a present page is this one.
 fn assert_filled(page: *const u8, byte: u8, what: &str) {
     for at in 0..OS_PAGE {
         // SAFETY: a page of the test's that is present.
@@ -68,8 +69,8 @@ fn pages_moved_aside_are_out_of_view_and_whole_in_their_places_until_these_are_e
     assert_eq!(in_view(&view, 5), [true, false, false, false, false]);
 }
 
-/// Small frames are no part of a huge page: the first write to one would fill all others in the same 2 MiB, and MOVE wants
-/// its destination empty.
+/// Frames for base pages are no part of a huge page: the first write to one would fill all others in the same 2 MiB,
+/// and MOVE requires an empty destination.
 #[test]
 fn a_frame_that_is_written_leaves_its_neighbours_empty() {
     let Some(view) = view_with(3, 1024, true) else { return };
@@ -84,7 +85,8 @@ fn a_frame_that_is_written_leaves_its_neighbours_empty() {
     assert_eq!(in_view(&view, 3), [true, false, true]);
 }
 
-/// MOVE refuses a page that a forked child shares. It is made the parent's own then, and leaves; the child keeps its bytes.
+/// MOVE refuses a page that a forked child shares. The page is then made the parent's own, and leaves; the child keeps
+/// its bytes.
 #[test]
 fn pages_that_a_child_shares_are_moved_and_the_child_keeps_its_own() {
     let Some(view) = view(4) else { return };
@@ -141,8 +143,8 @@ fn pinned(addr: usize, len: usize) -> Option<std::os::fd::OwnedFd> {
     (registered == 0).then_some(ring_fd)
 }
 
-/// Guards against wrong bytes under direct I/O: a transfer into a page that had left ended in memory that was no longer the
-/// page's.
+/// Guards against wrong bytes under direct I/O: a transfer into a page that had left ended in memory that no longer
+/// belonged to the page.
 #[test]
 fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     let Some(view) = view(4) else { return };
@@ -160,7 +162,7 @@ fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     // SAFETY: the page is present and this test's; it is open still.
     unsafe { ((view.base() + 2 * OS_PAGE) as *mut u8).write_bytes(9, OS_PAGE) };
     drop(ring);
-    // The kernel lets go of the buffer a moment after the last descriptor is closed.
+    // The kernel releases the buffer a moment after the last descriptor is closed.
     let let_go = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
         aside(2, 1, 2) == Moved::Gone
@@ -169,8 +171,8 @@ fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     assert_filled(view.aside(2), 9, "the page that was held");
 }
 
-/// The processor notes in the page table that a page is touched, and a MOVE that meets this begins again. Whatever the
-/// kernel then says of how far it came, pages are here or there and never lost.
+/// The processor notes an access in the page table, and a MOVE that meets this starts again. Whatever number of bytes
+/// the kernel then reports, each page is in one of the two places and never lost.
 #[test]
 fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -202,18 +204,18 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
         for round in 1..ROUNDS {
             // SAFETY: the pages are absent, and the bytes are this test's.
             unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
-            // SAFETY: takes the pages' marks of having been touched, and nothing else.
+            // SAFETY: clears the pages' accessed bits, and nothing else.
             unsafe { libc::madvise(view.base() as *mut libc::c_void, RUN * OS_PAGE, libc::MADV_COLD) };
             rounds.store(round, SeqCst);
             // SAFETY: pages and places are this test's.
-            let lifted = unsafe { view.move_aside(span(0, RUN), 0) } == Moved::Gone;
+            let moved_aside = unsafe { view.move_aside(span(0, RUN), 0) } == Moved::Gone;
             let here = resident(view.base(), RUN * OS_PAGE);
             let there = resident(view.aside(0) as usize, RUN * OS_PAGE);
-            if (here, there) != if lifted { (0, ALL) } else { (ALL, 0) } {
-                lost = Some((round, lifted, here, there));
+            if (here, there) != if moved_aside { (0, ALL) } else { (ALL, 0) } {
+                lost = Some((round, moved_aside, here, there));
                 break;
             }
-            if lifted {
+            if moved_aside {
                 view.drop_aside(0, RUN);
                 // SAFETY: as above; lets the other thread go on.
                 unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
@@ -221,13 +223,13 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
             while touched.load(SeqCst) < round {
                 std::thread::yield_now();
             }
-            // SAFETY: the pages are this test's, and nobody touches them now.
+            // SAFETY: the pages are this test's, and nothing accesses them now.
             unsafe { map::advise(view.base(), RUN * OS_PAGE, Advice::DontNeed) }.expect("dropped");
         }
         rounds.store(usize::MAX, SeqCst);
         // SAFETY: fills what is absent, so that the other thread comes to its end.
         unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
     });
-    assert_eq!(lost, None, "round, whether it was said to be lifted, and bytes in view and in the places");
+    assert_eq!(lost, None, "round, whether it was said to be moved aside, and bytes in view and in the places");
     assert_eq!(wrong.into_inner(), 0, "bytes that were not what was copied in");
 }

@@ -1,9 +1,9 @@
 //! The view by userfaultfd: private anonymous memory. Pages are copied in or whole frames moved in and out, and protected
 //! against writes while clean.
 //!
-//! A page that a transfer holds (direct I/O, io_uring, a device: the kernel calls it pinned) must not leave: the transfer
-//! would end in memory that is no longer the page's. MOVE refuses such a page, in the same step that takes all others out
-//! of view. So pages with bytes of their own leave by MOVE wherever the kernel has it; what it refuses stays.
+//! A page that a transfer holds (direct I/O, io_uring, a device: the kernel calls it pinned) must not leave: the
+//! transfer would end in memory that is no longer the page's. MOVE refuses such a page, in the same step that takes all
+//! others out of view. So pages with bytes of their own leave by MOVE wherever the kernel has it. A refused page stays.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,20 +22,20 @@ use crate::kernel::{Patience, insist};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
-/// Tries after which a page that COPY does not find is taken to have no mapping any more.
+/// Attempts after which COPY's failure to find a page means that its mapping is gone.
 const GONE_TRIES: u32 = 8;
-/// How memory of the program's is registered.
+/// How the program's memory is registered.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
-/// How frames are registered. MOVE wants its destination registered; with write-protect mode alone they never trap.
+/// How frames are registered. MOVE requires a registered destination; with write-protect mode alone it never traps.
 const NOT_TRAPPING: RegisterMode = RegisterMode { missing: false, wp: true, minor: false };
 
 /// A view whose trap is userfaultfd.
 pub(crate) struct Userfaultfd {
     pub(super) base: Base,
     pub(super) uffd: Uffd,
-    /// Pages that leave together.
+    /// Pages that are dropped together.
     batch: Box<LockCell<DontNeedBatch>>,
-    /// Whether a child may share pages in view, so that MOVE refuses them for that.
+    /// Whether a child may share pages in view, so that MOVE refuses them for that reason.
     pub(super) has_forked: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, true)
     }
 
-    /// Over far memory that is registered; registers its frames.
+    /// Makes a view over registered far memory, and registers its frames.
     fn over(base: Base, uffd: Uffd, batches: bool, has_forked: bool) -> Result<Self, ViewError> {
         base.pools().try_for_each(|(addr, len)| uffd.register(addr, len, NOT_TRAPPING))?;
         let batch = Box::new(LockCell::new(DontNeedBatch::new(batches)));
@@ -130,10 +130,10 @@ impl Userfaultfd {
             certain
         };
         let Some(to) = self.windows.whole(span) else { return copied() };
-        // Between the move and its protection the program could write unseen: another thread, but also the one whose
-        // access brought the page, which need not be asleep yet (a fault can be read before its thread has looked whether
-        // it must wait), or runs a signal handler. A page is protected where nothing of the program ran in between;
-        // elsewhere it is left open, and reported so that it counts as dirty.
+        // Between the move and its protection the program could write unseen: another thread, a signal handler, or the
+        // thread whose access brought the page. That thread may still run, because a fault can be read before its
+        // thread has decided to wait. A page is protected only if no code of the program ran in between. Otherwise it
+        // is left open, and reported so that it counts as dirty.
         let before = if writable { None } else { (self.program.still)() };
         let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
         // SAFETY: the caller owns both ranges.
@@ -216,8 +216,8 @@ impl Userfaultfd {
         let moved = unsafe { moving::move_all(uffd, to, from, len, mode) };
         match moved {
             Err(Refusal::Held) if clean => {
-                // Protected pages cannot be made this process' own. Once it has forked they are as likely shared as held,
-                // and a clean page that is held is only read: dropping it takes nothing from the reader.
+                // Protected pages cannot be made this process' own. After a fork they are as likely shared as held. A
+                // clean page that is held is only read: dropping it takes nothing from the reader.
                 Err(if self.has_forked.load(Relaxed) { Refusal::Unmovable } else { Refusal::Held })
             }
             // SAFETY: a dirty page is open for writing.
@@ -272,12 +272,12 @@ fn flush(batch: &mut DontNeedBatch) {
     unsafe { batch.flush(base::drop_refused) };
 }
 
-/// Lets the threads that wait in a range look again.
+/// Wakes the threads that wait in a range.
 pub(super) fn wake(uffd: &Uffd, addr: usize, len: usize) {
     insist("wake the threads that wait for a page", || uffd.wake(addr, len));
 }
 
-/// Sets or clears the write protection of a range. Where nothing is mapped any more there is nothing to do.
+/// Sets or clears the write protection of a range. Does nothing where nothing is mapped any more.
 fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     let mut patience = Patience::to("protect pages against writes");
     while let Err(errno) = uffd.write_protect(addr, len, on, dontwake) {
@@ -288,7 +288,7 @@ fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     }
 }
 
-/// COPY until all of it is there; false when a page was there already.
+/// Copies until the whole range is present. Returns false when a page was there already.
 ///
 /// # Safety
 /// As [`super::View::copy_in`].
@@ -310,12 +310,12 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 came_whole = false;
                 true
             }
-            // A range that crosses mappings (the program changed access to part of it) is refused whole.
+            // The kernel refuses a range that crosses mappings (the program changed access to part of it) as a whole.
             Some(libc::ENOENT) if piece > OS_PAGE => {
                 piece_max = OS_PAGE;
                 false
             }
-            // A page whose mapping is gone has nobody to wait for it; nor has a process that is ending.
+            // No thread waits for a page whose mapping is gone, or in a process that is ending.
             Some(libc::ENOENT) if patience.tries() > GONE_TRIES => true,
             Some(libc::ESRCH) => true,
             Some(errno) => {

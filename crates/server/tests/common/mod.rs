@@ -51,7 +51,7 @@ impl TestServer {
         fetch_status(&self.unix, None, SOON).expect("a status")
     }
 
-    /// Waits until the status is as wished. The server notices a connection's end a little later.
+    /// Waits until the status meets a condition. The server notices the end of a connection a little later.
     pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + SOON;
         loop {
@@ -112,7 +112,7 @@ impl Client {
         self.receive(offset, len)
     }
 
-    /// Receives the reply to the oldest request, which asked for this range.
+    /// Receives the reply to the oldest request, which was for this range.
     pub fn receive(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
         let reply = self.replies.try_header(Wait::Block { timeout: SOON })?.expect("a reply in time");
         assert_eq!((reply.offset, reply.len), (offset, len));

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: patterns in memory, bounded waits, skipping.
+//! Helpers of this crate's tests: patterns in memory, bounded waits, skipping.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
 use hanare_sys::features::{Disabled, Features};
@@ -6,7 +6,7 @@ use hanare_sys::map::{Mapping, page_size};
 use hanare_sys::uffd::{EVENTS_PER_READ, Event, RegisterMode, Uffd};
 use std::time::{Duration, Instant};
 
-/// Longer than any sane delay: reaching it means the test failed.
+/// Longer than any expected delay. Reaching it fails the test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
@@ -17,7 +17,7 @@ pub fn features() -> Features {
     Features::probe(&Disabled::default())
 }
 
-/// Ends the test as passed, saying why, when the machine lacks something.
+/// Ends the test as passed and prints the reason, when the machine lacks a feature.
 #[macro_export]
 macro_rules! need {
     ($present:expr, $what:literal) => {

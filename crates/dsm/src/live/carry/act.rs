@@ -1,4 +1,4 @@
-//! What the machine answers, carried out on the region and the links.
+//! Carries out the machine's actions on the region and the links.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use crate::codec;
 use crate::coherence::{Action, Message, Purpose, Rank, Run, State};
 use crate::diff;
 
-/// Pages opened around the touched one, where they are this rank's own and nobody shares them.
+/// Pages opened around the accessed one, if they belong to this rank and no other rank shares them.
 const AROUND: u32 = 64;
-/// Pages named in one frame when their bytes do not travel with it.
+/// Most pages named in one frame when their bytes do not travel with it.
 const NAMED_MAX: usize = 16_384;
-/// Pages brought in at a time for being sent.
+/// Pages brought in at a time for sending.
 const FEW: usize = 32;
-/// Room for a message that a page is read, in bytes.
+/// Bytes of the message that announces a read of a page.
 const JOINED_BYTES: usize = HEADER_BYTES + 4;
 
 impl Engine {
@@ -92,7 +92,7 @@ impl Engine {
 
     // ---- what this rank keeps ---------------------------------------------------------------------------------------
 
-    /// Has pages of which this rank is home in memory, before they are read or written here.
+    /// Brings home pages into memory before they are read or written here.
     fn have(&mut self, pages: &[u32], cause: Cause) -> Result<(), Trouble> {
         match &mut self.limit {
             Some(limit) => limit.bring_in(&mut self.region, pages, cause),
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Has room for so many pages that are to come.
+    /// Makes room for `more` pages.
     fn have_room_for(&mut self, more: usize) -> Result<(), Trouble> {
         match &mut self.limit {
             Some(limit) => limit.make_room(&mut self.region, more, &[]),
@@ -129,13 +129,13 @@ impl Engine {
         codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
-        // A link that has ended is heard of when it is read.
+        // A closed link is noticed when it is read.
         if let Ok(Some(emptied)) = peer.link.send(frame, message.urgency()) {
             self.spare = emptied;
         }
     }
 
-    /// What ranks that share a page are to have of it.
+    /// Reads the bytes that sharers of a page must receive.
     fn read_for_others(&self, page: u32, into: &mut [u8; PAGE]) {
         match self.machine.is_watched(page) {
             true => self.region.read_twin(page, into),
@@ -148,7 +148,7 @@ impl Engine {
         self.bodies.clear();
         let is_carried = match &self.limit {
             None => !self.is_zero_copy || self.machine.is_carried(page),
-            // Where there is no room for pages that wait to be read, they are carried.
+            // Where there is no room to keep pages until they are read, messages carry them.
             Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
         };
         if is_carried {
@@ -184,7 +184,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what this rank wrote into the home's page, or adds it to the bodies of the message; says whether there is any.
+    /// Writes this rank's changes into the home's page, or adds them to the bodies of the message. Returns whether
+    /// there are any.
     fn diff(&mut self, to: Rank, page: u32) -> bool {
         match (memory_of(&self.peers, to), gates_of(&self.peers, to)) {
             (Some(memory), None) => return self.region.put_changed(memory, page),
@@ -211,7 +212,7 @@ impl Engine {
         let since = Instant::now();
         self.bodies.clear();
         let mut named = Vec::new();
-        // As many at a time as a rank with little room has room for.
+        // Few at a time, so that a rank with little memory has room for them.
         for (index, few) in pages.chunks(FEW).enumerate() {
             let at_home: Vec<u32> = few.iter().copied().filter(|&page| self.machine.is_home(page)).collect();
             self.have(&at_home, Cause::Read)?;
@@ -239,7 +240,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tries to read a page of another rank without asking it.
+    /// Tries to read a page of another rank without a request.
     fn read(&mut self, home: Rank, page: u32) {
         let since = Instant::now();
         let is_here = self.read_offered(home, page).unwrap_or(false);
@@ -249,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Says whether the page was offered, and is here. None when it cannot even be tried.
+    /// Returns whether the page was offered and read. `None` if the attempt is not possible.
     fn read_offered(&mut self, home: Rank, page: u32) -> Option<bool> {
         let peer = self.peers.get(usize::from(home.0))?.as_ref()?;
         let offer = peer.shelf.as_ref()?.offers.look(page)?;
@@ -268,25 +269,25 @@ impl Engine {
 
     // ---- from other ranks -------------------------------------------------------------------------------------------
 
-    /// Takes in what a rank wrote to a page of this one's, unless it has put that there itself.
+    /// Applies another rank's diff to a page of this rank, unless that rank has written it there itself.
     fn apply(&mut self, page: u32, body: Option<&[u8]>) -> Result<(), Trouble> {
         let Some(body) = body.filter(|body| !body.is_empty()) else { return Ok(()) };
         self.have(&[page], Cause::Write)?;
         if let Some(limit) = &self.limit {
             limit.gates.mark_written(page);
         }
-        // Ignored: the diff was judged when its message was decoded.
+        // Ignored: the diff was checked when its message was decoded.
         let _ = diff::walk_checked(body, PAGE, |at, bytes| self.region.write(page, at, bytes));
         Ok(())
     }
 
     fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Trouble> {
         self.have_room_for(1 + usize::from(writable))?;
-        // Ascending in what a rank of ours sends; of another's, a page that is not found counts as one of zeroes.
+        // Ascending in messages of correct ranks. In others, a page that is not found counts as zeroes.
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
-            // Its home has written it into this page already, or this rank has read it.
+            // Its home has already written it into this page, or this rank has read it.
             _ if source.is_in_place => {}
             _ => match memory_of(&self.peers, source.from) {
                 Some(memory) if self.is_zero_copy => self.region.take_from(memory, page),
@@ -308,8 +309,8 @@ impl Engine {
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
-    /// Opens this rank's own pages. A whole allocation is left to its first touches, each of which opens some neighbours
-    /// too: what is never touched takes no memory.
+    /// Opens this rank's own pages. A whole allocation is opened at its first accesses, each of which also opens some
+    /// neighbours: what is never accessed takes no memory.
     fn open(&mut self, run: Run) -> Result<(), Trouble> {
         if run.count > 1 {
             return Ok(());
@@ -331,15 +332,14 @@ impl Engine {
     fn open_within_limit(&mut self, page: u32) -> Result<(), Trouble> {
         match self.touch {
             Some((touched, write)) if touched == page => self.show_own(page, write),
-            // Opened ahead: not at the price of bringing it in. Whoever touches it finds its state.
+            // Opening ahead does not justify bringing the page in. An access to it finds its state.
             Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.gates.is_in(page)) => Ok(()),
             _ => self.show_own(page, true),
         }
     }
 
-    /// Shows a page of which this rank is home, and that it may not have in memory, with others that are likely to be touched
-    /// next. Pages that come by a read are protected as long as they are not written: if they never are, they need not be put
-    /// away a second time.
+    /// Shows a home page that may not be in memory, with others that will probably be accessed next. Pages brought in
+    /// by a read are protected until they are written. If they never are, they need not be saved a second time.
     fn show_own(&mut self, page: u32, write: bool) -> Result<(), Trouble> {
         let Some(limit) = &mut self.limit else { return Ok(self.region.show(page, true)?) };
         limit.seen(page, write);
@@ -355,7 +355,7 @@ impl Engine {
             _ => false,
         };
         if let (true, Some(limit)) = (writable, &self.limit) {
-            // Before anybody can write.
+            // Done before any thread can write.
             run.pages().for_each(|page| limit.gates.mark_written(page));
         }
         match run.count {
@@ -365,7 +365,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets threads try again, with the page as its state allows.
+    /// Wakes threads to retry, with the page as its state allows.
     fn wake(&mut self, page: u32) -> Result<(), Trouble> {
         let state = self.machine.state(page);
         match state {
@@ -378,7 +378,7 @@ impl Engine {
             State::Open | State::Dirty | State::HomeDirty => self.region.show(page, true)?,
             _ => {}
         }
-        // Showing a page wakes who waits for it.
+        // Showing a page wakes the threads that wait for it.
         if self.region.take_last_shown() != Some(page) {
             self.region.wake(Run { first: page, count: 1 })?;
         }
