@@ -119,7 +119,7 @@ check:
 	cd fuzz/coverage && $(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) deny --log-level warn check licenses bans sources
-	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml check --config deny.toml licenses bans sources
+	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml --config deny.toml check licenses bans sources
 
 bench: build
 	benches/run.sh

@@ -539,22 +539,27 @@ mod tests {
         assert_eq!((child.share(), child.member.kind.load(Acquire)), (0, FREE));
     }
 
+    /// Longest time in which a process that waits for a CPU starts or ends.
+    const SOON_NS: u64 = 30_000_000_000;
+
     #[test]
     fn a_process_whose_first_thread_ended_is_running() {
-        // The first thread ends by itself and is a zombie; another goes on for some seconds.
+        // The first thread ends by itself and is a zombie; another goes on until it is killed.
         const SCRIPT: &str = "import ctypes, os, threading, time\n\
-            threading.Thread(target=lambda: (time.sleep(5), os._exit(0))).start()\n\
+            threading.Thread(target=lambda: (time.sleep(60), os._exit(0))).start()\n\
             ctypes.CDLL(None).pthread_exit(None)";
         let mut child = std::process::Command::new("python3").args(["-c", SCRIPT]).spawn().unwrap();
-        let end_ns = now_ns() + 4_000_000_000;
+        let end_ns = now_ns() + SOON_NS;
         while process(child.id()).unwrap().state != b'Z' {
             assert!(now_ns() < end_ns, "the first thread did not end");
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         assert!(is_running(child.id(), 0));
         child.kill().unwrap();
-        let end_ns = now_ns() + 4_000_000_000;
+        let end_ns = now_ns() + SOON_NS;
         while is_running(child.id(), 0) {
             assert!(now_ns() < end_ns, "a zombie that nobody waited for counts as running");
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();
     }

@@ -10,7 +10,6 @@
 //! fault path. They allocate nothing and take no lock that the program could hold.
 
 mod error;
-#[cfg(feature = "faulty")]
 pub mod faulty;
 mod held;
 mod kind;
