@@ -12,7 +12,7 @@ use crate::error::{ErrorCode, LinkError};
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::handshake::{ConnectOptions, Welcomed, connect, connect_through, send_control};
 use crate::inbox::Inbox;
-use crate::limits::{CONNECT_DEFAULT, CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
+use crate::limits::{CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
 use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
@@ -79,7 +79,8 @@ impl Attachment {
             join: clone_of,
             clone: clone_of.is_some(),
             key: None,
-            connect_timeout: CONNECT_DEFAULT,
+            // A machine under load may keep a server of this host from the processor for longer than a stranger is waited for.
+            connect_timeout: SILENT_SAME_HOST,
             silent_timeout: SILENT_SAME_HOST,
         };
         let Welcomed { socket, inbox, welcome } = match by {
@@ -88,7 +89,7 @@ impl Attachment {
         };
         send_control(&socket, Kind::Attach, 0, &[])?;
         let mut raw = [0; HEADER_BYTES];
-        let [memfd, door, spill] = socket.receive_files(&mut raw, &mut Progress::until(CONNECT_DEFAULT))?;
+        let [memfd, door, spill] = socket.receive_files(&mut raw, &mut Progress::until(SILENT_SAME_HOST))?;
         let header = Header::decode(&raw)?;
         let has_spill = header.code & ATTACHED_SPILL != 0;
         match (memfd, door) {

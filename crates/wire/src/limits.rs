@@ -43,7 +43,7 @@ pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// The same for a server on this host. The kernel closes the connection of a server that has died, so a silent one is
 /// alive and lacks the processor or memory to answer. Waiting for it is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// Time within which a connection must be welcomed.
+/// Time within which a connection must be welcomed; on the same-host link [`SILENT_SAME_HOST`].
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 /// Nonblocking attempts before a thread in the middle of a transfer goes to sleep.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;

@@ -34,7 +34,8 @@ fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) 
 }
 
 fn options(endpoint: &Endpoint) -> SessionOptions {
-    let timeout = Duration::from_millis(300);
+    // Short where silence is what is tested, and long enough for a peer that waits for a processor.
+    let timeout = Duration::from_secs(2);
     SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
 }
 
@@ -339,7 +340,8 @@ fn a_peer_that_takes_nothing_is_silent() {
         }
         until_closed(streams.remove(0));
     });
-    let (requests, replies, mut writer, _) = Session::open(&endpoint, &options(&endpoint)).expect("a session").split();
+    let options = SessionOptions { silent_timeout: Duration::from_millis(300), ..options(&endpoint) };
+    let (requests, replies, mut writer, _) = Session::open(&endpoint, &options).expect("a session").split();
     let page = vec![0; 4 << 20];
     // More bytes than the socket's buffers take.
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
@@ -390,7 +392,7 @@ fn a_status_that_makes_no_sense_is_garbage() {
         send(&mut stream, Header { length: 3, ..Header::bare(Kind::StatusReply, 0) }, &[1, 2, 3]);
         until_closed(stream);
     });
-    let error = fetch_status(&endpoint, None, Duration::from_millis(500)).expect_err("no status");
+    let error = fetch_status(&endpoint, None, SOON).expect_err("no status");
     assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
     thread.join().expect("the server did its part");
 }
@@ -410,4 +412,18 @@ fn a_path_whose_queue_is_full_is_given_up_in_time() {
     assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(waiting);
+}
+
+/// A fork on a machine under load was refused when its private server did not get a processor within 5 s.
+#[test]
+fn a_server_of_this_host_that_lacks_a_processor_is_waited_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let client = std::thread::spawn(move || Attachment::open(&path, 4096).map(drop));
+    let (stream, _) = listener.accept().expect("a connection");
+    std::thread::sleep(hanare_wire::limits::CONNECT_DEFAULT + Duration::from_secs(1));
+    assert!(!client.is_finished(), "{:?}", client.join());
+    drop(stream);
+    assert!(matches!(client.join().expect("no panic"), Err(LinkError::Closed)));
 }
