@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -20,6 +20,7 @@ use crate::held::Held;
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
 use shared::Shared;
 
+mod fork;
 mod shared;
 
 /// Fewest bytes of slots asked for at a time. A request asks for as much as was granted so far, up to [`GRANT_BYTES_MAX`].
@@ -482,105 +483,6 @@ impl Store for Slots {
                  directory",
             ),
         }
-    }
-}
-
-// ---- fork -----------------------------------------------------------------------------------------------------------
-
-impl Slots {
-    /// Opens a link for a child that is about to be forked, to the same slots. From now on these slots are only read.
-    /// No read or write may be in progress.
-    pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
-        let attachment = self.control.lock().open_clone()?;
-        let table = &mut *self.table.lock();
-        table.shared.add_all(&table.slot_of[..table.top]);
-        Ok(attachment)
-    }
-
-    /// Takes out the door, which opens further links to the server, and drops the rest.
-    pub(crate) fn into_door(self) -> OwnedFd {
-        self.control.into_inner().door
-    }
-
-    /// In the child: the same table on the child's own link.
-    pub(crate) fn again(self, attachment: Attachment) -> Result<Self, SlotsError> {
-        let mut table = self.table.into_inner();
-        // Slots granted ahead stay with the parent.
-        for slot in table.free.drain(..) {
-            table.shared.let_go(slot);
-        }
-        let again = Self::with(attachment, self.unit_bytes, table, self.wait_word)?;
-        again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
-        Ok(again)
-    }
-
-    /// Gives the extent of a unit a slot of its own. Copies the shared slot's bytes unless all of them are about to be
-    /// written.
-    #[cold]
-    fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
-        let _alone = self.unsharing.lock();
-        let (extent, old, new) = loop {
-            {
-                let mut table = self.table.lock();
-                let extent = unit / table.held.extent_units;
-                if !table.shared.has(extent) {
-                    return Ok(());
-                }
-                if let Some(new) = table.free.pop() {
-                    self.note_free(&table);
-                    break (extent, table.slot_of[extent as usize] - 1, new);
-                }
-            }
-            self.grant()?;
-        };
-        if !whole {
-            self.copy_slot(old, new, bounce)?;
-        }
-        let mut table = self.table.lock();
-        // The unit counts as held, so the extent still has its slot.
-        table.slot_of[extent as usize] = new + 1;
-        table.shared.take(extent);
-        table.shared.let_go(old);
-        Ok(())
-    }
-
-    fn copy_slot(&self, old: u32, new: u32, bounce: *mut u8) -> Result<(), StoreError<'_>> {
-        let from = match self.place(old, 0) {
-            Ok(address) => address,
-            Err(position) => {
-                self.read_spill(position, bounce, self.slot_bytes)?;
-                bounce.cast_const()
-            }
-        };
-        match self.place(new, 0) {
-            // SAFETY: nobody writes to the old slot, or it is the caller's buffer, which has room for a slot. No table
-            // names the new slot yet.
-            Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
-            Err(position) => {
-                // SAFETY: as above.
-                let bytes = unsafe { std::slice::from_raw_parts(from, self.slot_bytes) };
-                self.write_spill(position, bytes)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives slots back that this process no longer uses and another process may use. Returns whether there were any.
-    fn return_slots(&self) -> bool {
-        let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
-        let mut control = self.control.lock();
-        let count = {
-            let mut table = self.table.lock();
-            // A thread that began to read before a slot was released may still read it. New readers do not find it.
-            if self.readers.load(SeqCst) > 0 { 0 } else { table.shared.take_runs(&mut runs, SPILLED) }
-        };
-        // A failed link is noticed elsewhere.
-        if count == 0 || control.give_back_runs(&runs[..count]).is_err() {
-            return false;
-        }
-        self.granted_slots.fetch_sub(runs[..count].iter().map(|run| run.count).sum(), Relaxed);
-        self.note_room(&control);
-        true
     }
 }
 
