@@ -154,7 +154,7 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // The result concerns pages that must be protected, and these must be open.
+        // Ignored: The result concerns pages that must be protected, and these must be open.
         let _ = self.show(span, true);
     }
 

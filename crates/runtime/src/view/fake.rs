@@ -75,7 +75,8 @@ fn lend(bytes: usize) -> *mut u8 {
 /// `lend` returned `bytes` bytes at `start`, and nothing uses them any more.
 unsafe fn give_back(start: *mut u8, bytes: usize) {
     // SAFETY: passed on from the caller.
-    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) });
+    let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) };
+    drop(memory);
 }
 
 impl Drop for FakeView {
