@@ -65,11 +65,15 @@ fn only_seed() -> Option<u64> {
     std::env::var("HANARE_SEED").ok().and_then(|seed| seed.parse().ok())
 }
 
-/// Runs this many seeds, which differ from run to run, or the one of `HANARE_SEED`. A failure tells how to repeat it.
+/// Runs this many seeds, which differ from run to run, or the one of `HANARE_SEED`. A failure prints how to repeat it.
 pub(super) fn for_seeds(count: u64, test: &str, run: impl Fn(u64)) {
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let first = now / 1000 % 1_000_000_000 * 1000;
+    for_seeds_from(None, count, test, run);
+}
+
+/// The same from a given seed on.
+pub(super) fn for_seeds_from(first: Option<u64>, count: u64, test: &str, run: impl Fn(u64)) {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros());
+    let first = first.unwrap_or_else(|| now() as u64 % 1_000_000_000 * 1000);
     let seeds = only_seed().map_or(first..first + count, |seed| seed..seed + 1);
     for seed in seeds {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
