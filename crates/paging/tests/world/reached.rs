@@ -10,7 +10,7 @@ pub(super) struct Reached {
     fetched: u32,
     /// A discard went on in another step.
     has_continued: bool,
-    /// A fault was asked to come again, because as many wait for room as can.
+    /// A fault was turned away, because the queue for room was full.
     has_turned_away: bool,
 }
 
