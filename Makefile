@@ -18,6 +18,7 @@
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
+#   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
@@ -158,6 +159,11 @@ bench-cluster: build
 	@scripts/need python3
 	benches/cluster.sh
 
+# RESULTS_FLAGS="run heap" leaves the other benchmarks, and their figures, as they are.
+results: build shared-workloads
+	@scripts/need cc python3
+	benches/results.sh $(RESULTS_FLAGS)
+
 # Two of them call the library, and are linked with it where it is built.
 workloads:
 	@scripts/need cargo cc c++
@@ -192,4 +198,4 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test test-programs torture worlds fuzz check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-shared bench-cluster workloads shared-workloads python install clean
+    bench-servers bench-shared bench-cluster results workloads shared-workloads python install clean

@@ -36,6 +36,12 @@ verdict() {
     }'
 }
 
+# Adds a figure to the file RESULTS, for the row WHAT of SPECIFICATION.md: record WHAT FIGURE UNIT
+record() {
+    [ -n "${RESULTS:-}" ] && [[ "$2" =~ ^[0-9.]+$ ]] || return 0
+    printf '%s\t%.3g %s\n' "$1" "$2" "${3:-}" | sed 's/ $//' >>"$RESULTS"
+}
+
 # A `hanare run` with its figures in FILE, what it says in FILE.said, ended after LIMIT (60) seconds: a policy may do so badly
 # that a workload never ends, and then its figures are what they were by then, which is told: limited FILE FLAGS...
 limited() {

@@ -116,6 +116,7 @@ done
 for other in sequential streams auto; do
     ! known "$other" || ways+=("$other")
 done
+worst=0
 for percent in 75 10; do
     rm -f "$dir"/took.*
     for ((n = 0; n < runs; n++)); do
@@ -130,5 +131,7 @@ for percent in 75 10; do
         ratio="$(quotient "$with" "$without")"
         # shellcheck disable=SC2059
         printf "$line" "$way" "$percent %" "$without" "$with" "$ratio" "$bound" "$(verdict "$ratio" "$bound")"
+        worst="$(printf '%s\n' "$worst" "$ratio" | sort -g | tail -n 1)"
     done
 done
+record "two programs with too little memory, with / without prefetching (table 3 of paper 4)" "$worst" x

@@ -22,4 +22,5 @@ for who in alone modest greedy; do
 done
 ratio="$(figure "$json" ratio_greedy)"
 printf '%-44s %10s %10s   %s\n' "with the greedy one / without (wanted <= 2)" "$ratio" "" "$(verdict "$ratio" "<= 2")"
+record "a greedy client: median fault of 15 others / without it" "$ratio" x
 printf '%-44s %10s GB/s\n' "the greedy one, meanwhile" "$(figure "$json" greedy_gb_per_s)"

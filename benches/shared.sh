@@ -39,29 +39,35 @@ compare() {
     local -a least
     for side in this other; do least+=("$(sort -g "$place/times.$side" | head -n 1)"); done
     ratio="$(quotient "${least[@]}")"
-    printf '%-62s %10s %10s %8s   %s\n' "$1, wanted $2" "${least[@]}" "$ratio" "$(verdict "$ratio" "$2")"
+    record "$1" "$ratio" x
+    printf '%-74s %10s %10s %8s   %s\n' "$1, wanted $2" "${least[@]}" "$ratio" "$(verdict "$ratio" "$2")"
 }
 
 "$hanare" bench dsm --runs "$runs" --json "$place/dsm.json"
+record "an update of a page of 4 KiB: messages / zero copy" "$(figure "$place/dsm.json" update_ratio)" x
+record "a share of a page of 4 KiB: messages / zero copy" "$(figure "$place/dsm.json" share_ratio)" x
+record "a read fault / trap and round trip of 4 KiB" "$(figure "$place/dsm.json" read_fault_floors)" x
+record "flushing a page of 256 scattered dirty words / of one" "$(figure "$place/dsm.json" flush_ratio)" x
+record "an empty barrier of 2 ranks, update / invalidate" "$(figure "$place/dsm.json" barrier_2_ratio)" x
 echo
-printf '%-62s %10s %10s %8s\n' "" this other ratio
+printf '%-74s %10s %10s %8s\n' "" this other ratio
 launch="$hanare launch"
 cc -O2 -std=c11 -o "$place/lu_threads" benches/lu_threads.c -pthread
-compare "LU 2048, 2 ranks / 2 threads" "<= 1.15" seconds "$launch -n 2 -- $out/lu --json" "$place/lu_threads 2"
+compare "LU (2048, blocks of 32), 2 ranks / 2 threads" "<= 1.15" seconds "$launch -n 2 -- $out/lu --json" "$place/lu_threads 2"
 if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
     mpicc -O2 -std=c11 -o "$place/laplace_mpi" benches/laplace_mpi.c
     mpi="mpirun -n 2 $place/laplace_mpi"
     [ "$(id -u)" != 0 ] || mpi="mpirun --allow-run-as-root -n 2 $place/laplace_mpi"
     for protocol in adaptive update invalidate; do
-        compare "LAPLACE, $protocol, 2 ranks / MPI" "<= 1.15" seconds \
+        compare "LAPLACE ($protocol), 2 ranks / the same over MPI" "<= 1.15" seconds \
             "$launch -n 2 --protocol $protocol -- $out/laplace --json" "$mpi"
     done
 else
     echo "skipped: LAPLACE over MPI; install openmpi-bin and libopenmpi-dev"
 fi
-compare "LAPLACE, homes at rank 0 that move / at the writers" "<= 3" seconds \
+compare 'LAPLACE with all homes at rank 0, `--home migrate` / homes at the writers' "<= 3" seconds \
     "$launch -n 2 --home migrate -- $out/laplace --home one --json" "$launch -n 2 -- $out/laplace --json"
 for protocol in adaptive update invalidate; do
-    compare "LAPLACE, $protocol, CPU of 8 ranks / 1" "<= 2" cpu \
+    compare "LAPLACE ($protocol) on 8 ranks and 2 CPUs, CPU time / 1 rank" "<= 2" cpu \
         "$launch -n 8 --protocol $protocol -- $out/laplace" "$launch -n 1 -- $out/laplace"
 done

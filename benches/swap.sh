@@ -93,10 +93,10 @@ median() {
 }
 
 line="%-10s %14s %14s %14s %9s   %-8s %s\n"
-# One line of the table: row PATTERN ACCESS BOUND FLAGS...
+# One line of the table: row WHAT PATTERN ACCESS BOUND FLAGS...
 row() {
-    local pattern="$1" access="$2" bound="$3" theirs ours ratio unit
-    shift 3
+    local what="$1" pattern="$2" access="$3" bound="$4" theirs ours ratio unit
+    shift 4
     : >"$dir/swap"
     for _ in $(seq "$runs"); do
         swap_again "$dir/one" "$pattern" "$access"
@@ -114,13 +114,14 @@ row() {
     # shellcheck disable=SC2059 # the format is ours
     printf "$line" "$pattern $access" "$theirs $unit" "$ours $unit" \
         "$(median "$dir/swap" '$4 > 0 ? $3 / $4 : 0') : 1" "$ratio" "$bound" "$(verdict "$ratio" "$bound")"
+    record "kernel swap on zram, $what" "$ratio" x
 }
 
 echo "Swap to zram ($(sed 's/.*\[\(.*\)\].*/\1/' $zram/comp_algorithm)) and hanare over the same-host link," \
     "$size of which half is local (medians of $runs)"
 # shellcheck disable=SC2059
 printf "$line" "touches" "zram" "hanare" "compressed" "ratio" "wanted" ""
-row seq r ">= 8"
-row seq rw ">= 5"
-row rand r "<= 0.8" --mode sigbus
-row rand rw "<= 1.0" --mode sigbus
+row "sequential read" seq r ">= 8"
+row "sequential read-write" seq rw ">= 5"
+row "random 4 KiB reads" rand r "<= 0.8" --mode sigbus
+row "random 4 KiB read-writes" rand rw "<= 1.0" --mode sigbus

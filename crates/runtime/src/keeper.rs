@@ -21,7 +21,7 @@ use crate::{gate, heap, threads, tracing};
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
 /// Notified when the keeper must act at once.
-pub(crate) static KEEPER_BELL: AtomicU32 = AtomicU32::new(0);
+pub(crate) static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// The main function of the keeper: upkeep of the links, publishing counters at least every tenth of a second, and the
 /// watchdog.
@@ -30,9 +30,9 @@ pub(crate) fn keep(engine: &'static Engine) {
     let mut published_ns = 0;
     let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
     loop {
-        let heard = KEEPER_BELL.load(Acquire);
+        let heard = UPKEEP_WANTED.load(Acquire);
         let busy = engine.store().is_reading();
-        futex::wait(&KEEPER_BELL, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
+        futex::wait(&UPKEEP_WANTED, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
             end_hang(engine, hang);
         }

@@ -16,7 +16,7 @@ use crate::counters::add;
 use crate::engine::Engine;
 use crate::fatal;
 use hanare_settings::Overcommit;
-use hanare_store::{Ask, STRETCH_BYTES, Store, Telling, Words};
+use hanare_store::{Ask, EXTENT_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
 /// Longest time that the servers' answer about their room is used.
@@ -55,7 +55,7 @@ impl Books {
             Overcommit::Never => untouched,
         };
         let more = counted.saturating_add(request);
-        let headroom = (self.capacity / HEADROOM_PART).max(STRETCH_BYTES as u64);
+        let headroom = (self.capacity / HEADROOM_PART).max(EXTENT_BYTES as u64);
         // A process that stays within seven eighths of the budget never evicts.
         self.touched.saturating_add(more) <= self.local - self.local / 8
             || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)

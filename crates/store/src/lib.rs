@@ -27,7 +27,7 @@ use hanare_wire::Wait;
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use kind::{Kind, Links};
 pub use open::{OpenError, Target};
-pub use remote::{Opened, Remote, STRETCH_BYTES, Sender, Shape};
+pub use remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
 /// Where evicted pages are.

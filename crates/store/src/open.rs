@@ -1,5 +1,6 @@
-//! Opening the store of one of several processes that have the pages of a space among them.
+//! Opening the store of a process, or of one of several that have the pages of a space among them.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use hanare_sys::map::MapError;
 use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionOptions};
 
 use crate::private::{self, PrivateError};
-use crate::{Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
+use crate::{EXTENT_BYTES, Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
 
 /// Where pages go.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,9 +57,9 @@ pub enum OpenError {
 }
 
 impl Kind {
-    /// Opens the store of one of `processes` that have the pages of a space among them, with the senders to be run. Each
-    /// slot is placed by itself, so that it takes no room for pages of other processes; bounds of servers are divided.
-    /// `bell` is rung when few free slots are left, for who gives the store its turns of upkeep.
+    /// Opens the store of one of `processes` that have the pages of a space among them, with the senders to be run. Bounds
+    /// of servers are divided among the processes. `upkeep` is woken when few free slots are left, for the thread that
+    /// gives the store its turns of upkeep.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -66,27 +67,51 @@ impl Kind {
         target: &Target,
         shape: Shape,
         processes: u16,
-        bell: &'static AtomicU32,
+        upkeep: &'static AtomicU32,
     ) -> Result<(Self, Vec<Sender>), OpenError> {
-        let slots = |socket: &Path| {
-            let link = Attachment::open(socket, shape.slot_bytes as u32).map_err(SlotsError::Link)?;
-            let slots = Slots::new(link, shape.units, shape.unit_bytes, bell)?;
-            Ok((Kind::Slots(Box::new(slots)), Vec::new()))
-        };
-        match target {
-            Target::Own => slots(&private::for_this_process(processes.into(), None)?),
-            Target::Private(socket) => slots(socket),
-            Target::Servers { servers, key, timeout_s } => {
-                let key = key.as_deref().map(Key::from_file).transpose()?;
-                let silent = Duration::from_secs((*timeout_s).into());
-                let opened = servers.iter().map(|server| open_server(server, &shape, processes, key.clone(), silent));
-                let opened = opened.collect::<Result<_, _>>()?;
-                let bounce_bytes = shape.slot_bytes.max(RUN_BYTES_MAX as usize);
-                let (remote, senders) = Remote::with_extents(opened, shape, shape.slot_bytes, bounce_bytes, silent)?;
-                Ok((Kind::Remote(Box::new(remote)), senders))
+        let link = match target {
+            Target::Own => {
+                Attachment::open(&private::for_this_process(processes.into(), None)?, shape.slot_bytes as u32)
             }
-        }
+            Target::Private(socket) => Attachment::open(socket, shape.slot_bytes as u32),
+            Target::Servers { servers, key, timeout_s } => {
+                return open_servers(servers, key.as_deref(), *timeout_s, shape, processes);
+            }
+        };
+        Ok((slots(link, shape, upkeep)?, Vec::new()))
     }
+
+    /// Opens the store behind a connection to a private server that the parent process left open.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_through(door: BorrowedFd<'_>, shape: Shape, upkeep: &'static AtomicU32) -> Result<Self, OpenError> {
+        slots(Attachment::open_through(door, shape.slot_bytes as u32), shape, upkeep)
+    }
+}
+
+fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static AtomicU32) -> Result<Kind, OpenError> {
+    let slots = Slots::new(link.map_err(SlotsError::Link)?, shape.units, shape.unit_bytes, upkeep)?;
+    Ok(Kind::Slots(Box::new(slots)))
+}
+
+/// Opens the links to memory servers. Where several processes have a space, each slot is placed by itself: a longer extent
+/// would take room for pages of other processes.
+fn open_servers(
+    servers: &[ServerSpec],
+    key: Option<&Path>,
+    timeout_s: u32,
+    shape: Shape,
+    processes: u16,
+) -> Result<(Kind, Vec<Sender>), OpenError> {
+    let key = key.map(Key::from_file).transpose()?;
+    let silent = Duration::from_secs(timeout_s.into());
+    let opened = servers.iter().map(|server| open_server(server, &shape, processes, key.clone(), silent));
+    let opened = opened.collect::<Result<_, _>>()?;
+    let extent_bytes = if processes == 1 { EXTENT_BYTES } else { shape.slot_bytes };
+    let bounce_bytes = shape.slot_bytes.max(RUN_BYTES_MAX as usize);
+    let (remote, senders) = Remote::with_extents(opened, shape, extent_bytes, bounce_bytes, silent)?;
+    Ok((Kind::Remote(Box::new(remote)), senders))
 }
 
 fn open_server(

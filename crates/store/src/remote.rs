@@ -39,7 +39,7 @@ const WRITES_AT_ONCE: usize = 256;
 /// Longest time between two checks of the links in a running process, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// Longest placement extent, in bytes: far memory that is on one server as a whole. One frame of write-backs covers no more.
-pub const STRETCH_BYTES: usize = 2 << 20;
+pub const EXTENT_BYTES: usize = 2 << 20;
 
 /// The result of an attempt to receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,10 +144,10 @@ impl Remote {
         bounce_bytes: usize,
         silent: Duration,
     ) -> Result<(Self, Vec<Sender>), MapError> {
-        Self::with_extents(opened, shape, STRETCH_BYTES, bounce_bytes, silent)
+        Self::with_extents(opened, shape, EXTENT_BYTES, bounce_bytes, silent)
     }
 
-    /// The same with placement extents of `extent_bytes`, [`STRETCH_BYTES`] at most: short ones for a process that has only
+    /// The same with placement extents of `extent_bytes`, [`EXTENT_BYTES`] at most: short ones for a process that has only
     /// some pages of each, since an extent takes room as a whole.
     pub(crate) fn with_extents(
         opened: Vec<Opened>,

@@ -276,10 +276,10 @@ fn seed() -> u64 {
 
 #[test]
 fn slots_give_back_what_they_hold_also_from_the_spill_file() {
-    static BELL: AtomicU32 = AtomicU32::new(0);
+    static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
     with_servers(&[4 << 20], |servers| {
         let attachment = Attachment::open(&servers[0].1, 64 << 10).expect("a link");
-        let slots = Slots::new(attachment, UNITS, PAGE, &BELL).expect("slots");
+        let slots = Slots::new(attachment, UNITS, PAGE, &UPKEEP_WANTED).expect("slots");
         check(&slots, seed(), false, &Mutex::new(Vec::new()));
     });
 }

@@ -2,14 +2,13 @@
 
 use hanare_paging::ConfigError;
 use hanare_settings::{Mode, SettingsError};
-use hanare_store::SlotsError;
+use hanare_store::{OpenError, SlotsError};
 use hanare_sys::Errno;
 use hanare_sys::features::FeaturesError;
 use hanare_sys::map::MapError;
 use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::SignalError;
 use hanare_sys::uffd::UffdError;
-use hanare_wire::{KeyError, LinkError};
 
 use crate::choose::ChooseError;
 use crate::heap::HeapError;
@@ -32,11 +31,9 @@ pub enum StartError {
     #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
-    Direct(#[from] SlotsError),
-    #[error("{server}: {source}")]
-    Server { server: String, source: LinkError },
+    Store(#[from] OpenError),
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Slots(#[from] SlotsError),
     #[error(transparent)]
     Stats(#[from] StatsError),
     #[error(transparent)]

@@ -2,19 +2,18 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
-use hanare_paging::{self as paging, Geometry, Pager, Space, policy, prefetch};
+use hanare_paging::{Geometry, Pager, Space, policy, prefetch};
 use hanare_settings::{Mode, Settings, SettingsError};
-use hanare_store::{Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
+use hanare_store::{Kind, OpenError, Sender, Shape, Target};
 use hanare_sys::features::Features;
 use hanare_sys::signal::{self, SignalMask};
 use hanare_sys::thread::CpuCell;
 use hanare_sys::uffd::{Uffd, feature};
 use hanare_sys::{descriptors, futex};
-use hanare_wire::{Attachment, Key, Session, SessionOptions};
 
 use super::StartError;
+use crate::keeper::UPKEEP_WANTED;
 use crate::plan::Plan;
 use crate::process::{self, State};
 use crate::threads::{self, is_alone, own_thread, still};
@@ -47,46 +46,29 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
     Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still })?)
 }
 
-/// Opens the links to the servers. A private server is reached through its door if the parent left one.
+/// Opens the store. A private server is reached through its door if the parent left one.
 pub(crate) fn open_store(
     settings: &Settings,
     plan: &Plan,
     door: Option<BorrowedFd<'_>>,
-) -> Result<(Kind, Vec<Sender>), StartError> {
-    let units = plan.config.geometry.units;
-    let unit = plan.config.geometry.unit_bytes as usize;
-    if let (Some(path), true) = (&settings.private, settings.servers.is_empty()) {
-        let slot_bytes = plan.slot_bytes as u32;
-        let link = match door {
-            Some(door) => Attachment::open_through(door, slot_bytes),
-            None => Attachment::open(path, slot_bytes),
-        };
-        let slots = Slots::new(link.map_err(SlotsError::Link)?, units, unit, &keeper::KEEPER_BELL)?;
-        return Ok((Kind::Slots(Box::new(slots)), Vec::new()));
-    }
-    let key = settings.key_file.as_deref().map(Key::from_file).transpose()?;
-    let silent = Duration::from_secs(u64::from(settings.timeout_s));
-    let mut opened = Vec::new();
-    for server in &settings.servers {
-        let mut options = SessionOptions::for_endpoint(&server.endpoint, plan.slot_bytes as u32);
-        options.key = key.clone();
-        options.silent_timeout = silent;
-        let name = format!("memory server {}", server.endpoint);
-        let session = Session::open(&server.endpoint, &options)
-            .map_err(|source| StartError::Server { server: name.clone(), source })?;
-        let there = session.info().capacity_bytes;
-        opened.push(Opened { name, session, options, capacity_bytes: there, limit_bytes: server.capacity });
-    }
-    let bounce = plan.slot_bytes.max(paging::limits::RUN_BYTES_MAX as usize);
+) -> Result<(Kind, Vec<Sender>), OpenError> {
     let shape = Shape {
-        units,
-        unit_bytes: unit,
+        units: plan.config.geometry.units,
+        unit_bytes: plan.config.geometry.unit_bytes as usize,
         slot_bytes: plan.slot_bytes,
         small_frames: plan.config.small.frames,
         wide_frames: plan.config.wide.frames,
     };
-    let (remote, senders) = Remote::new(opened, shape, bounce, silent)?;
-    Ok((Kind::Remote(Box::new(remote)), senders))
+    let target = match (&settings.private, settings.servers.is_empty(), door) {
+        (Some(_), true, Some(door)) => return Ok((Kind::open_through(door, shape, &UPKEEP_WANTED)?, Vec::new())),
+        (Some(socket), true, None) => Target::Private(socket.clone()),
+        _ => Target::Servers {
+            servers: settings.servers.clone(),
+            key: settings.key_file.clone(),
+            timeout_s: settings.timeout_s,
+        },
+    };
+    Kind::open(&target, shape, 1, &UPKEEP_WANTED)
 }
 
 pub(super) fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {

@@ -13,7 +13,7 @@ use hanare_settings::SERVERS_MAX;
 use hanare_wire::limits::DISCARD_MAX;
 
 use super::bits::Bits;
-use super::{STRETCH_BYTES, WRITES_AT_ONCE};
+use super::{EXTENT_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
 /// Room of a server, in bytes, below which new extents go where there is most room: what other processes take is known
@@ -110,7 +110,7 @@ impl List {
 pub(super) struct Places {
     /// Which server each extent lies on: its number plus one; 0 is none.
     of_extent: Vec<u16>,
-    /// The same of the newest one within each [`STRETCH_BYTES`]; empty where all are of that length.
+    /// The same of the newest one within each [`EXTENT_BYTES`]; empty where all are of that length.
     near: Vec<u16>,
     near_extents: u32,
     margin: u64,
@@ -143,7 +143,7 @@ impl Places {
     /// Stretches of this length lie on one server each, as a whole.
     pub(super) fn new(shape: Shape, extent_bytes: usize, placement: Placement, servers: usize) -> Self {
         let extent_units = (extent_bytes / shape.unit_bytes) as u32;
-        let near_extents = (STRETCH_BYTES / extent_bytes) as u32;
+        let near_extents = (EXTENT_BYTES / extent_bytes) as u32;
         let slot_units = (shape.slot_bytes / shape.unit_bytes) as u32;
         let extents = shape.units.div_ceil(extent_units);
         let units = extents * extent_units;

@@ -15,7 +15,7 @@ use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
 use hanare_wire::{Ack, AckStatus, LinkError, Wait, Writer};
 
 use super::places::{Discard, Ended, WriteBack};
-use super::{Remote, STRETCH_BYTES};
+use super::{EXTENT_BYTES, Remote};
 use crate::StoreError;
 
 /// Most bytes sent and not yet acknowledged.
@@ -258,7 +258,7 @@ impl<'a> Sending<'a, '_> {
 fn group_len(jobs: &[WriteBack], unit_bytes: usize) -> usize {
     let joined = jobs.windows(2).take_while(|pair| {
         let next = start(&pair[1], unit_bytes);
-        start(&pair[0], unit_bytes) + u64::from(pair[0].bytes) == next && !next.is_multiple_of(STRETCH_BYTES as u64)
+        start(&pair[0], unit_bytes) + u64::from(pair[0].bytes) == next && !next.is_multiple_of(EXTENT_BYTES as u64)
     });
     1 + joined.take(PARTS_MAX - 1).count()
 }

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::*;
 
 const UNIT_BYTES: usize = 512 << 10;
-const STRETCH_UNITS: u32 = (STRETCH_BYTES / UNIT_BYTES) as u32;
-const UNITS: u32 = 6 * STRETCH_UNITS;
+const EXTENT_UNITS: u32 = (EXTENT_BYTES / UNIT_BYTES) as u32;
+const UNITS: u32 = 6 * EXTENT_UNITS;
 
 /// A message to a server.
 #[derive(Clone, Copy, Debug)]
@@ -82,9 +82,9 @@ impl World {
             wide_frames: 0,
         };
         // They were asked before others took some of their room.
-        let placement = Placement::new(&vec![u64::from(UNITS / STRETCH_UNITS); slots_max.len()]);
+        let placement = Placement::new(&vec![u64::from(UNITS / EXTENT_UNITS); slots_max.len()]);
         World {
-            places: Places::new(shape, STRETCH_BYTES, placement, slots_max.len()),
+            places: Places::new(shape, EXTENT_BYTES, placement, slots_max.len()),
             servers: slots_max.iter().map(|&slots_max| FakeServer { slots_max, ..FakeServer::default() }).collect(),
             units: vec![Unit::default(); UNITS as usize],
             frames: (0..5).collect(),
@@ -260,7 +260,7 @@ fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
 fn every_frame_can_wait_at_once_and_they_leave_in_order() {
     const FRAMES: u32 = 1000;
     let shape = Shape { units: 2 * FRAMES, unit_bytes: 4096, slot_bytes: 4096, small_frames: FRAMES, wide_frames: 2 };
-    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[100]), 1);
+    let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let jobs = (0..FRAMES).map(|index| WriteBack {
         page: PageId(index * 7 % FRAMES),
         frame: FrameId { wide: false, index: index * 3 % FRAMES },
@@ -282,7 +282,7 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
 #[test]
 fn neighbours_are_discarded_together_and_every_second_page_apart() {
     let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, small_frames: 1, wide_frames: 0 };
-    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[100]), 1);
+    let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some());
@@ -312,7 +312,7 @@ fn every_server_that_may_be_named_has_a_number() {
         small_frames: SERVERS_MAX as u32,
         wide_frames: 0,
     };
-    let mut places = Places::new(shape, STRETCH_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
+    let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
         let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096, from: 0 };
         let server = places.write_back(job).expect("room for one each");

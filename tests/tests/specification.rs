@@ -1,0 +1,15 @@
+//! The tables of SPECIFICATION.md have the figures of benches/results.tsv: what a benchmark measured, and nothing else.
+
+use std::process::Command;
+
+#[test]
+fn the_specification_has_the_figures_that_were_measured() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/specification");
+    let output = Command::new(script).arg("--check").output().expect("the script runs");
+    assert!(
+        output.status.success(),
+        "run scripts/specification:\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
