@@ -161,6 +161,52 @@ fn pages_go_to_named_servers_and_every_policy_keeps_them() {
     }
 }
 
+/// One rank loops over four times the pages that it keeps. FIFO evicts each before it comes back; LIRS keeps a part of
+/// the loop.
+#[test]
+fn the_policy_says_which_shared_pages_leave() {
+    let place = Place::new();
+    let back = |policy: &str| {
+        let flags = ["--local", "1M", "--prefetch", "none", "--policy", policy];
+        let (counts, of_ranks) = launch(&place, 1, &flags, &["laplace", "-n", "510", "-i", "6"]);
+        assert_within(&of_ranks, 1 << 20, policy);
+        count(&counts, "pages_back")
+    };
+    let (fifo, lirs) = (back("fifo"), back("lirs"));
+    assert!(lirs > 1000 && lirs * 10 < fifo * 9, "{lirs} pages come back with lirs, {fifo} with fifo");
+    place.assert_nothing_left();
+}
+
+/// The grids are scanned in order, so that most pages can come before they are accessed.
+#[test]
+fn a_prefetcher_reads_shared_pages_ahead() {
+    let place = Place::new();
+    let faults = |prefetch: &str| {
+        let flags = ["--local", "1M", "--policy", "fifo", "--prefetch", prefetch];
+        let (counts, of_ranks) = launch(&place, 1, &flags, &["laplace", "-n", "510", "-i", "6"]);
+        assert_within(&of_ranks, 1 << 20, prefetch);
+        count(&counts, "read_faults")
+    };
+    let (none, streams) = (faults("none"), faults("streams"));
+    assert!(none > 1000 && streams * 2 < none, "{streams} faults with streams, {none} with none");
+    place.assert_nothing_left();
+}
+
+/// Every rank writes to pages of all others, and the budget is that of one page in eight.
+#[test]
+fn a_hash_table_stays_right_and_within_the_budget_with_every_policy() {
+    let place = Place::new();
+    for policy in ["lirs", "auto", "clock", "random"] {
+        for transfer in TRANSFERS {
+            let flags = ["--transfer", transfer, "--local", "256K", "--policy", policy];
+            let (counts, of_ranks) = launch(&place, 3, &flags, &["hash", "-n", "20000"]);
+            assert_within(&of_ranks, LEAST, &format!("{flags:?}"));
+            assert!(count(&counts, "pages_back") > 100 && count(&counts, "pages_dropped") > 100, "{flags:?}: {counts}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn a_rank_that_no_launcher_gave_a_server_has_one_of_its_own() {
     let place = Place::new();
@@ -269,6 +315,8 @@ fn settings_that_make_no_sense_are_one_line() {
         (&["--local", "100K"], "256K"),
         (&["--local", "1M", "--server", "127.0.0.1:1"], "cannot reach the memory server 127.0.0.1:1"),
         (&["--local", "1M", "--policy", "magic"], "magic"),
+        (&["--local", "1M", "--prefetch", "magic"], "magic"),
+        (&["--prefetch", "none"], "--local"),
         (&["--local", "1M", "--server", "127.0.0.1:1", "--memory", "1G"], "--memory"),
         (&["--local", "1M", "-f", "/no/such/file"], "/no/such/file"),
     ] {

@@ -1,5 +1,6 @@
 //! The events that the pager receives, and the actions that it answers.
 
+use crate::kinds::Kind;
 use crate::limits;
 use crate::units::{FrameId, PageId};
 
@@ -101,6 +102,21 @@ pub enum Event {
     Budget {
         /// The new budget.
         units: u32,
+    },
+    /// The kind of a unit's page, for a policy that ranks kinds ([`crate::kinds::ByKind`]). Ignored unless the page is
+    /// untouched.
+    Kind {
+        /// The unit.
+        unit: u32,
+        /// Its kind from now on.
+        kind: Kind,
+    },
+    /// Pages of a kind are no victims for now, or are victims again.
+    Hold {
+        /// The kind.
+        kind: Kind,
+        /// Whether they stay.
+        on: bool,
     },
 }
 

@@ -241,6 +241,107 @@ impl Kinds {
     }
 }
 
+/// A policy for the pages of one owner that come in kinds: a policy for each kind, and the kinds rank first. Each page
+/// has the usual kind until [`Policy::kind`] gives it another one.
+///
+/// Memory use: a byte a unit, and a policy for each kind that a page ever had.
+pub struct ByKind {
+    spec: String,
+    space: Space,
+    usual: Kind,
+    policies: [Option<Box<dyn Policy>>; KINDS],
+    holds: [bool; KINDS],
+    /// The kind of each page plus one. Zero means the usual kind, so the memory of pages without another is never
+    /// written.
+    kinds: Vec<u8>,
+}
+
+impl ByKind {
+    /// Builds it without pages. `spec` describes the policy within each kind.
+    ///
+    /// # Errors
+    /// `spec` does not describe a policy. The message lists the valid ones.
+    pub fn new(spec: &str, space: Space, usual: Kind) -> Result<Self, SpecError> {
+        let mut policies = [const { None }; KINDS];
+        policies[usual as usize] = Some(policy::build(spec, space)?);
+        let kinds = vec![0; space.units as usize];
+        Ok(Self { spec: spec.to_owned(), space, usual, policies, holds: [false; KINDS], kinds })
+    }
+
+    fn of(&mut self, page: PageId) -> &mut Option<Box<dyn Policy>> {
+        let usual = self.usual as usize;
+        &mut self.policies[usize::from(self.kinds[page.0 as usize]).checked_sub(1).unwrap_or(usual)]
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Policy>> {
+        self.policies.iter_mut().flatten()
+    }
+}
+
+impl std::fmt::Debug for ByKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ByKind").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl Policy for ByKind {
+    fn coming(&mut self, page: PageId) {
+        self.of(page).iter_mut().for_each(|policy| policy.coming(page));
+    }
+
+    fn inserted(&mut self, page: PageId, cause: Cause) {
+        self.of(page).iter_mut().for_each(|policy| policy.inserted(page, cause));
+    }
+
+    fn referenced(&mut self, page: PageId, write: bool) {
+        self.of(page).iter_mut().for_each(|policy| policy.referenced(page, write));
+    }
+
+    fn removed(&mut self, page: PageId, why: Leave) {
+        self.of(page).iter_mut().for_each(|policy| policy.removed(page, why));
+    }
+
+    fn forgotten(&mut self, page: PageId) {
+        self.of(page).iter_mut().for_each(|policy| policy.forgotten(page));
+    }
+
+    fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
+        let free = self.policies.iter_mut().zip(self.holds).filter(|(_, holds)| !holds);
+        free.filter_map(|(policy, _)| policy.as_mut()).find_map(|policy| policy.victim(accept))
+    }
+
+    fn next_to_hide(&mut self) -> Option<PageId> {
+        self.all().find_map(|policy| policy.next_to_hide())
+    }
+
+    fn hides(&self) -> bool {
+        self.policies.iter().flatten().any(|policy| policy.hides())
+    }
+
+    fn kind(&mut self, page: PageId, kind: Kind) {
+        // It may remember the page.
+        self.forgotten(page);
+        self.kinds[page.0 as usize] = if kind == self.usual { 0 } else { kind as u8 + 1 };
+        let policy = &mut self.policies[kind as usize];
+        if policy.is_none() {
+            // `new` has already built a policy from this description.
+            *policy = policy::build(&self.spec, self.space).ok();
+        }
+    }
+
+    fn hold(&mut self, kind: Kind, on: bool) {
+        self.holds[kind as usize] = on;
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.all().for_each(|policy| policy.tick(now_ms));
+    }
+
+    fn describe(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
+        self.policies.iter().flatten().try_for_each(|policy| policy.describe(out))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -328,6 +429,30 @@ mod tests {
     #[test]
     fn an_unknown_policy_is_refused() {
         assert!(Kinds::new("best", SPACE).unwrap_err().to_string().contains("fifo"));
+    }
+
+    #[test]
+    fn one_owners_pages_leave_by_kind_and_held_kinds_stay() {
+        let mut kinds = ByKind::new("fifo", SPACE, Kind::LastShared).unwrap();
+        for page in [4, 5] {
+            kinds.kind(PageId(page), Kind::SharedCopy);
+        }
+        kinds.kind(PageId(6), Kind::Private);
+        [6, 0, 4, 1, 5].into_iter().for_each(|page| kinds.inserted(PageId(page), Cause::Read));
+        let leave = |kinds: &mut ByKind| {
+            let page = kinds.victim(&|_| true).unwrap();
+            kinds.removed(page, Leave::Evicted);
+            page.0
+        };
+        kinds.hold(Kind::SharedCopy, true);
+        assert_eq!(leave(&mut kinds), 0, "copies stay");
+        kinds.hold(Kind::SharedCopy, false);
+        assert_eq!([(); 4].map(|()| leave(&mut kinds)), [4, 5, 1, 6]);
+        assert_eq!(kinds.victim(&|_| true), None);
+        // A page that changes its kind is of the new one alone.
+        kinds.kind(PageId(4), Kind::LastShared);
+        [4, 5, 1].into_iter().for_each(|page| kinds.inserted(PageId(page), Cause::Read));
+        assert_eq!([(); 3].map(|()| leave(&mut kinds)), [5, 4, 1]);
     }
 
     #[derive(Clone, Debug)]

@@ -6,7 +6,9 @@ use std::process::Command;
 use clap::Args;
 use hanare_settings::fits::TooMuch;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
-use hanare_settings::{Local, POLICIES, ServerSpec, Settings, SettingsError, parse_name, parse_size};
+use hanare_settings::{
+    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, parse_name, parse_size,
+};
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
@@ -36,18 +38,22 @@ pub(super) struct ElsewhereArgs {
     /// With --server: file with the key shared with the memory servers.
     #[arg(long, value_name = "FILE", requires = "local")]
     key: Option<PathBuf>,
-    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: replacement policy of a rank's own pages", POLICIES, DEFAULT_POLICY))]
+    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
+    prefetch: Option<String>,
 }
 
 impl ElsewhereArgs {
-    /// Prints the policies, if that is what the user asked for. Returns whether it was.
+    /// Prints the policies or prefetchers, if that is what the user asked for. Returns whether it was.
     pub(super) fn help(&self) -> bool {
-        let asks = self.policy.as_deref() == Some(choices::HELP);
-        if asks {
+        let asks = |flag: &Option<String>| flag.as_deref() == Some(choices::HELP);
+        if asks(&self.policy) {
             choices::print(POLICIES, DEFAULT_POLICY);
+        } else if asks(&self.prefetch) {
+            choices::print(PREFETCHERS, DEFAULT_PREFETCH);
         }
-        asks
+        asks(&self.policy) || asks(&self.prefetch)
     }
 }
 
@@ -79,7 +85,7 @@ pub(super) enum Elsewhere {
     /// Ranks keep all pages.
     Nowhere,
     Servers(Box<Settings>),
-    Private(Private, String),
+    Private(Private, Box<Settings>),
 }
 
 impl Elsewhere {
@@ -102,6 +108,7 @@ impl Elsewhere {
         }
         settings.key_file = args.key.clone().or(settings.key_file);
         settings.policy = args.policy.clone().unwrap_or_else(|| DEFAULT_POLICY.to_owned());
+        settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
         settings.validate_values()?;
         let private = args.memory.map(|bytes| ("--memory", bytes));
         warn_of_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;
@@ -116,7 +123,7 @@ impl Elsewhere {
         let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());
         let spill = spill_of(args.spill.as_deref());
         let options = PrivateOptions { command: &command, memory, spill, tree: None, warm: None };
-        Ok(Elsewhere::Private(Private::start(&options)?, settings.policy))
+        Ok(Elsewhere::Private(Private::start(&options)?, Box::new(settings)))
     }
 
     /// Sets the variables of a rank's command.
@@ -124,17 +131,19 @@ impl Elsewhere {
         if !matches!(self, Elsewhere::Nowhere) {
             VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
         }
-        match self {
-            Elsewhere::Nowhere => {}
-            Elsewhere::Private(private, policy) => {
-                command.env("HANARE_PRIVATE", private.socket()).env("HANARE_SHARED_POLICY", policy);
+        let settings = match self {
+            Elsewhere::Nowhere => return,
+            Elsewhere::Private(private, settings) => {
+                command.env("HANARE_PRIVATE", private.socket());
+                settings
             }
             Elsewhere::Servers(settings) => {
                 let of_servers = |name: &String| VARIABLES.contains(&name.as_str());
                 command.envs(settings.to_env().into_iter().filter(|(name, _)| of_servers(name)));
-                command.env("HANARE_SHARED_POLICY", &settings.policy);
+                settings
             }
-        }
+        };
+        command.env("HANARE_SHARED_POLICY", &settings.policy).env("HANARE_SHARED_PREFETCH", &settings.prefetch);
     }
 
     /// Ends the private server, after the last rank's end.

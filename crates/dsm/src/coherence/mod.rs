@@ -356,6 +356,12 @@ impl Machine {
         self.pages.get(page as usize).map(|local| local.home).filter(|&home| home != UNKNOWN)
     }
 
+    /// The pages that were written since the last flush: copies with twins, and pages at home.
+    #[must_use]
+    pub fn dirty(&self) -> &[u32] {
+        &self.dirty
+    }
+
     /// The counts since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -1,6 +1,6 @@
 //! The store of a rank, for an engine that waits: a page is away when its write returns, and here when its read does.
 //!
-//! This room moves bytes and knows which pages are held; which pages leave it does not know. A page on its way to a memory
+//! This room moves bytes; which pages leave, and which are held, it does not know. A page on its way to a memory
 //! server waits in a frame, whose end a sender tells; it is read again from there. A page that comes back stays held, so that
 //! one that is not written meanwhile need not go again.
 #![allow(unsafe_code, reason = "memory that is only borrowed from the program")]
@@ -21,7 +21,6 @@ use hanare_wire::limits::RANGE_MAX;
 
 use super::fatal::die;
 use super::region::PAGE;
-use super::room::PageSet;
 use crate::coherence::{Rank, Run};
 
 /// Frames for pages on their way to servers.
@@ -63,7 +62,6 @@ struct Ended {
 pub(super) struct Away {
     store: &'static Kind,
     ended: &'static Ended,
-    held: PageSet,
     frames: Mapping,
     free: Vec<u32>,
     /// The frame of each page that is on its way out.
@@ -120,17 +118,11 @@ impl Away {
         Ok(Self {
             store,
             ended,
-            held: PageSet::default(),
             frames: Mapping::anonymous(FRAMES * PAGE)?,
             free: (0..FRAMES as u32).rev().collect(),
             leaving: HashMap::with_capacity(FRAMES),
             looked_ns: now_ns(),
         })
-    }
-
-    /// Whether this page's bytes are held.
-    pub(super) fn holds(&self, page: u32) -> bool {
-        self.held.contains(page)
     }
 
     fn frame(&self, index: u32) -> *mut u8 {
@@ -168,7 +160,6 @@ impl Away {
             if let (Saved::Later, Some(frame)) = (saved, frame) {
                 self.leaving.insert(page, frame);
             }
-            self.held.insert(page);
         }
         Ok(())
     }
@@ -224,18 +215,15 @@ impl Away {
                 return Ok(());
             }
         }
-        self.look_in_time(take)
+        self.look_in_time(take)?;
+        Ok(())
     }
 
-    /// What is held of these pages is not needed any more.
+    /// These pages are held, and not needed any more.
     pub(super) fn forget(&mut self, run: Run) -> Result<(), StoreError<'static>> {
         // A discard would overtake a write.
         self.wait_until(|away| away.leaving.is_empty() || run.pages().all(|page| !away.leaving.contains_key(&page)))?;
-        let mut pages = run.pages();
-        while let Some(first) = pages.find(|&page| self.held.remove(page)) {
-            let count = 1 + pages.by_ref().take_while(|&page| self.held.remove(page)).count() as u32;
-            self.store.release(first, count);
-        }
+        self.store.release(run.first, run.count);
         Ok(())
     }
 
@@ -263,18 +251,19 @@ impl Away {
     }
 
     /// Looks after the servers now and then: to find that one has ended or is silent, and to let other ranks have room that is
-    /// not needed here.
-    pub(super) fn look(&mut self) -> Result<(), StoreError<'static>> {
+    /// not needed here. Says whether it was time for it.
+    pub(super) fn look(&mut self) -> Result<bool, StoreError<'static>> {
         self.look_in_time(&mut nothing())
     }
 
-    fn look_in_time(&mut self, take: &mut dyn Take) -> Result<(), StoreError<'static>> {
+    fn look_in_time(&mut self, take: &mut dyn Take) -> Result<bool, StoreError<'static>> {
         let now = now_ns();
-        if now.saturating_sub(self.looked_ns) > UPKEEP_NS {
+        let is_time = now.saturating_sub(self.looked_ns) > UPKEEP_NS;
+        if is_time {
             self.looked_ns = now;
             self.store.poll(Turn::Upkeep, take)?;
         }
-        Ok(())
+        Ok(is_time)
     }
 
     /// The rank needs its pages no more, and no server.
@@ -310,6 +299,7 @@ mod tests {
     use hanare_wire::Endpoint;
 
     use super::*;
+    use crate::coherence::runs_of;
 
     const PAGES: u32 = 1500;
 
@@ -372,7 +362,9 @@ mod tests {
             let run = Run { first, count: 1 + below((PAGES - first).min(40)) };
             match below(10) {
                 0 => {
-                    away.forget(run).expect("forgotten");
+                    let held = run.pages().filter(|&page| model[page as usize].is_some());
+                    let held = runs_of(&mut held.collect());
+                    held.into_iter().for_each(|run| away.forget(run).expect("forgotten"));
                     run.pages().for_each(|page| model[page as usize] = None);
                 }
                 1..5 => {
@@ -394,8 +386,6 @@ mod tests {
                     }
                 }
             }
-            let agree = |page: u32| away.holds(page) == model[page as usize].is_some();
-            assert!(run.pages().all(agree), "what is held, at turn {turn}");
             away.look().expect("the servers are there");
         }
         assert!(away.leaving.len() + away.free.len() == FRAMES, "each frame is free or used");

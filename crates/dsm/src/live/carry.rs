@@ -98,7 +98,7 @@ pub(super) struct Engine {
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
-    /// A list for [`Self::find_written`].
+    /// A list for [`Self::find_written`] and [`Self::shed_twins`].
     written: Vec<u32>,
     /// A buffer for the next frame.
     spare: Vec<u8>,
@@ -343,6 +343,8 @@ impl Engine {
             let uffd::Event::Fault { addr, write, wp, .. } = *trap else { continue };
             let Some(page) = self.region.page_at(addr) else { continue };
             self.touch = Some((page, write || wp));
+            let seen = self.limit.as_mut().map_or(Ok(()), |limit| limit.seen(&mut self.region, page));
+            self.must(seen);
             match self.step(Event::Touch { page, write: write || wp }, NOWHERE) {
                 Ok(()) => {}
                 Err(misuse) => die(EXIT_OWN, &format!("rank {}: touch of {addr:#x}: {misuse}", self.rank)),
@@ -366,66 +368,45 @@ impl Engine {
         }
     }
 
-    /// While shared pages exceed their limit, gives up the oldest copies, then home pages. If twins take the memory,
-    /// the diffs of their pages go home early.
+    /// While there is too little room, lets the pager take pages out, copies among them. If twins take the memory, the
+    /// diffs of their pages go home early.
     fn make_room(&mut self) {
-        if self.limit.is_none() {
-            return;
+        let may_drop = !self.machine.is_in_barrier();
+        let Some(limit) = &mut self.limit else { return };
+        let machine = &self.machine;
+        let is_used =
+            |page| !matches!(machine.state(page), State::Invalid | State::Free | State::Asking | State::Fetching);
+        let made =
+            limit.see_off(&mut self.region, is_used).and_then(|()| limit.make_spare_room(&mut self.region, may_drop));
+        self.must(made);
+        while let Some(page) = self.limit.as_mut().and_then(Limit::next_to_drop) {
+            // Ignored: the only error is the program's misuse, which this cannot be.
+            let _ = self.step(Event::Drop { page }, NOWHERE);
+            let is_out = self.machine.state(page) == State::Invalid;
+            let told = self.limit.as_mut().map_or(Ok(()), |limit| limit.dropped(&mut self.region, page, is_out));
+            self.must(told);
         }
-        if !self.machine.is_in_barrier() {
-            self.drop_copies();
-        }
-        let done = self.make_room_at_home();
-        self.must(done);
         if self.limit.as_ref().is_some_and(|limit| limit.lacks_room(&self.region)) {
             self.shed_twins();
         }
     }
 
-    /// Drops clean copies while there is too little room, the oldest first.
-    fn drop_copies(&mut self) {
-        for _ in 0..self.limit.as_ref().map_or(0, |limit| limit.copies.count()) {
-            let held = self.region.pages_held();
-            let Some(page) = self.limit.as_mut().and_then(|limit| limit.copies.victim(held)) else { break };
-            match self.machine.state(page) {
-                // Ignored: the only error is the program's misuse, which this cannot be.
-                State::Clean => _ = self.step(Event::Drop { page }, NOWHERE),
-                // Needed for coherence: perhaps dropped later.
-                State::Dirty | State::Fetching | State::Asking => {
-                    self.limit.iter_mut().for_each(|limit| limit.copies.came(page));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Sends home the diffs of the oldest copies. These become clean, and can be dropped.
+    /// Sends home the diffs of the copies that were written first. These become clean, and can be dropped.
     fn shed_twins(&mut self) {
-        let Some(limit) = &mut self.limit else { return };
-        let mut written = std::mem::take(&mut limit.written);
+        let mut written = std::mem::take(&mut self.written);
         written.clear();
-        let is_dirty = |&page: &u32| self.machine.state(page) == State::Dirty;
-        written.extend(limit.copies.iter().filter(is_dirty).take(SHED_MAX));
+        let is_copy = |&page: &u32| self.machine.state(page) == State::Dirty;
+        written.extend(self.machine.dirty().iter().copied().filter(is_copy).take(SHED_MAX));
         if !written.is_empty() {
             // Ignored: the only error is the program's misuse, which this cannot be.
             let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
         }
-        self.limit.iter_mut().for_each(|limit| limit.written = std::mem::take(&mut written));
-    }
-
-    fn make_room_at_home(&mut self) -> Result<(), Trouble> {
-        let Some(limit) = &mut self.limit else { return Ok(()) };
-        let machine = &self.machine;
-        let is_used =
-            |page| !matches!(machine.state(page), State::Invalid | State::Free | State::Asking | State::Fetching);
-        limit.see_off(&mut self.region, is_used)?;
-        limit.make_spare_room(&mut self.region)?;
-        Ok(limit.hide(&mut self.region)?)
+        self.written = written;
     }
 
     fn look_after_servers(&mut self) {
-        let looked = self.limit.as_mut().map_or(Ok(()), Limit::look);
-        self.must(looked.map_err(Trouble::from));
+        let looked = self.limit.as_mut().map_or(Ok(()), |limit| limit.look(&mut self.region));
+        self.must(looked);
     }
 
     /// Ends this rank when an operation that it relies on has failed.

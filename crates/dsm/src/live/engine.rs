@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hanare_paging::policy::{self, Space};
+use hanare_paging::kinds::{ByKind, Kind};
+use hanare_paging::{Space, prefetch};
 use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
@@ -63,8 +64,8 @@ pub struct Counts {
     pub moved: Moved,
 }
 
-/// What a rank that keeps less than all its pages needs: where the others go, and in which order. Its gates lie at this
-/// offset of its memory.
+/// What a rank that keeps less than all its pages needs: where the others go, in which order, and which come ahead. Its
+/// gates lie at this offset of its memory.
 fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);
@@ -72,8 +73,12 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
     let away = Away::open(&job.elsewhere, pages, job.rank, job.ranks);
     let away = away.map_err(|error| format!("rank {}: {error}", job.rank))?;
     let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1, hides: true };
-    let policy = policy::build(&job.policy, space).map_err(|error| error.to_string())?;
-    Ok(Some(Limit::new(bytes, gates, away, policy)))
+    let policy = ByKind::new(&job.policy, space, Kind::LastShared).map_err(|error| error.to_string())?;
+    let prefetcher = prefetch::build(&job.prefetch, space).map_err(|error| error.to_string())?;
+    let limit = Limit::new(bytes, pages, (gates, away), (policy, prefetcher));
+    limit
+        .map(Some)
+        .map_err(|error| format!("the pager refuses this region ({error:?}); give a smaller HANARE_SHARED_BYTES"))
 }
 
 /// Why a rank cannot share memory: one line, and the exit code for it.

@@ -45,10 +45,6 @@ impl Gates {
 
     // ---- the home ---------------------------------------------------------------------------------------------------
 
-    pub(super) fn is_in(&self, page: u32) -> bool {
-        self.word(page).load(Ordering::Relaxed) & IN != 0
-    }
-
     pub(super) fn is_pinned(&self, page: u32) -> bool {
         self.word(page).load(Ordering::Relaxed) >= PIN
     }
@@ -135,8 +131,8 @@ mod tests {
         assert!(peer.pin_to_write(1));
         assert_eq!((home.close(1), home.is_pinned(1)), (None, true));
         peer.unpin(1);
-        assert_eq!((home.is_in(1), home.close(1)), (true, Some(true)));
-        assert!(!peer.pin_to_write(1) && !home.is_in(1));
+        assert_eq!(home.close(1), Some(true));
+        assert!(!peer.pin_to_write(1), "it is away");
         home.open(1);
         home.mark_written(1);
         home.pin_for_peer(1);

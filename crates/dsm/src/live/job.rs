@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use hanare_paging::policy::Space;
-use hanare_settings::parse_size;
+use hanare_paging::{Space, SpecError, policy, prefetch};
+use hanare_settings::{DEFAULT_PREFETCH, parse_size};
 use hanare_store::Target;
 
 use super::elsewhere;
@@ -69,6 +69,8 @@ pub struct Job {
     pub elsewhere: Target,
     /// The replacement policy for them, named as in `hanare run --policy`.
     pub policy: String,
+    /// What is fetched before it is accessed: a prefetcher, named as in `hanare run --prefetch`.
+    pub prefetch: String,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,
 }
@@ -148,18 +150,36 @@ impl Job {
                 .map_or(REGION_BYTES, |bytes| bytes.max(4096).next_multiple_of(4096)),
             local_bytes: size(&get, "HANARE_SHARED_LOCAL_BYTES")?,
             elsewhere: elsewhere::from_env(&get)?,
-            policy: policy(&get)?,
+            policy: spec(
+                &get,
+                "HANARE_SHARED_POLICY",
+                POLICY,
+                "a replacement policy ('hanare run --policy help' lists them)",
+                |text, space| policy::build(text, space).map(drop),
+            )?,
+            prefetch: spec(
+                &get,
+                "HANARE_SHARED_PREFETCH",
+                DEFAULT_PREFETCH,
+                "a prefetcher ('hanare run --prefetch help' lists them)",
+                |text, space| prefetch::build(text, space).map(drop),
+            )?,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })
     }
 }
 
-fn policy(get: &impl Fn(&str) -> Option<String>) -> Result<String, JobError> {
-    let name = "HANARE_SHARED_POLICY";
-    let value = get(name).unwrap_or_else(|| POLICY.to_owned());
-    let known = hanare_paging::policy::build(&value, Space { units: 64, block_units: 1, seed: 1, hides: true }).is_ok();
-    let wanted = "a replacement policy ('hanare run --policy help' lists them)";
-    if known { Ok(value) } else { Err(JobError::Value { name, value, wanted }) }
+/// The description in a variable, if something can be built from it.
+fn spec(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    default: &str,
+    wanted: &'static str,
+    build: impl Fn(&str, Space) -> Result<(), SpecError>,
+) -> Result<String, JobError> {
+    let value = get(name).unwrap_or_else(|| default.to_owned());
+    let is_known = build(&value, Space { units: 64, block_units: 1, seed: 1, hides: true }).is_ok();
+    if is_known { Ok(value) } else { Err(JobError::Value { name, value, wanted }) }
 }
 
 type Place = (u16, u16, Option<Meet>, u64);

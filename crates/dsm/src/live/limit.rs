@@ -1,38 +1,43 @@
-//! A rank that keeps less memory than it has pages: what is in, what goes, and what comes back.
+//! A rank that keeps less memory than it has pages: what the pager decides about shared pages, carried out on the region.
 //!
-//! Victims go in the order of SSS-CORE's method 3 (Nobukuni et al., section 3): shared copies first, which are just dropped
-//! ([`Room`]); then pages at home, which are sole or master copies, in the order of a replacement policy of the pager's. They
-//! are written to memory servers unless those have the same bytes already, and come back when they are touched here, served,
-//! or written by a peer. A page under coherence is never a victim: one with a twin, one on its way, one that a peer has
-//! pinned ([`Gates`]), one that an action is about. A home page that is merely open for writing is not under coherence: once
-//! it is out of view nobody writes to it, and it comes back as its state says.
+//! The pager ([`Pager`]) decides about them as about private far memory: which leave, which come ahead, how many stay. To it
+//! a page is in view while it has memory; whether the program sees it is coherence's matter. Pages come in two kinds, which
+//! rank before the policy ([`ByKind`], SSS-CORE's method 3): copies, which their homes have too and which are just dropped,
+//! and pages at home, which are sole or master copies. Those are evicted to the store unless it has the same bytes already.
+//! They come back when they are accessed here, served, or written by a peer. What twins take is no part of the budget.
 //!
-//! The memory is brought below the limit before pages come in, not after. Twins that take too much of it are shed: the diffs
-//! of their pages go home early. What is left under coherence (pages on their way, and the few that one instruction may
-//! need) is all that may exceed the limit.
+//! Coherence says which pages stay: those with a twin, those that a peer has pinned ([`Gates`]), those that one action needs
+//! together, those that came or were accessed last. A home page that is merely open for writing is not under coherence: once
+//! it is out of view nobody writes to it, and it comes back as its state says. Nobody tells the pager who wrote: every page at
+//! home may have been written to since it came, which its pin word says when it leaves.
+//!
+//! Copies are dropped between events of the machine only, because a drop is one. So the memory is brought below the limit
+//! before pages come in. What is left under coherence is all that may exceed the limit.
 
-use hanare_paging::PageId;
-use hanare_paging::limits::HIDES_MAX;
-use hanare_paging::policy::{Cause, Leave, Policy};
+use std::collections::VecDeque;
+
+use hanare_paging::kinds::{ByKind, Kind};
+use hanare_paging::prefetch::Prefetcher;
+use hanare_paging::{
+    Action, Actions, Bytes, Class, Config, ConfigError, Event, Geometry, PageId, Pager, Progress, Source, State, limits,
+};
 use hanare_store::StoreError;
 use hanare_sys::Errno;
+use hanare_sys::clock::now_ns;
 
 use super::away::Away;
 use super::gates::Gates;
-use super::region::Region;
-use super::room::Room;
+use super::page_set::PageSet;
+use super::region::{PAGE, Region};
 use crate::coherence::{Run, runs_of};
 
-/// Most pages opened or fetched with one that was touched.
-const AHEAD_MAX: usize = 64;
+/// Most pages that were never used that are opened with one that was accessed.
+const AROUND_MAX: usize = 64;
 /// Most pages kept free for what comes next, so that copies can be dropped for it before pages at home have to go.
 const SPARE_MAX: usize = 128;
-/// Pages that were touched last stay, so that one instruction finds all the pages it needs whatever the policy.
-const RECENT: usize = 8;
-/// Sequential readers that are followed at once.
-const STREAMS: usize = 8;
-/// Pages that may lie between two touches of a sequence, because they were in.
-const GAP_MAX: u32 = 32;
+/// Pages that came or were accessed last, which stay: fewest and most. One instruction finds all the pages it needs, and
+/// copies that were fetched together are there when they are read, whatever the policy.
+const RECENT: [usize; 2] = [16, 64];
 
 /// Why pages could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -74,68 +79,94 @@ pub struct Moved {
     pub peak: u64,
 }
 
-/// Touches of pages that were away, one behind the other.
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    next: u32,
-    window: u32,
-}
-
 pub(super) struct Limit {
     pages_max: usize,
     /// Pages to be free between two events.
     spare: usize,
-    /// Copies, which go first.
-    pub(super) copies: Room,
     pub(super) gates: Gates,
     away: Away,
-    policy: Box<dyn Policy>,
-    streams: [Stream; STREAMS],
-    stream: usize,
-    recent: [u32; RECENT],
-    touches: usize,
+    pager: Pager,
+    /// What the pager answered, and what of it is being carried out.
+    actions: Actions,
+    doing: Actions,
+    /// Pages whose kind is that of copies.
+    copies: PageSet,
+    /// Copies that the pager takes out. The engine drops them between events.
+    dropping: Vec<u32>,
+    /// Pages that an action needs together.
+    needed: Vec<u32>,
+    recent: VecDeque<u32>,
+    recent_max: usize,
+    /// Whether pages leave because nobody needs them. Then no others do.
+    is_forgetting: bool,
+    /// Pages that came for the last access.
+    came: Vec<u32>,
     /// Copies taken away while a peer still read what was this rank's then: their memory goes when it has.
     leaving: Vec<u32>,
-    /// A list for the engine's use: written copies.
-    pub(super) written: Vec<u32>,
-    victims: Vec<u32>,
-    missing: Vec<u32>,
-    stored: Vec<u32>,
     pub(super) moved: Moved,
 }
 
 impl Limit {
-    pub(super) fn new(bytes: u64, gates: Gates, away: Away, policy: Box<dyn Policy>) -> Self {
-        let pages_max = (bytes / super::region::PAGE as u64) as usize;
-        let spare = (pages_max / 16).clamp(2, SPARE_MAX);
-        Self {
+    /// # Errors
+    /// The region is longer than a pager's space.
+    pub(super) fn new(
+        bytes: u64,
+        pages: u32,
+        (gates, away): (Gates, Away),
+        (policy, prefetcher): (ByKind, Box<dyn Prefetcher>),
+    ) -> Result<Self, ConfigError> {
+        let pages_max = (bytes / PAGE as u64) as usize;
+        // Pages are copied in and out, and unmapped where they are.
+        let class = Class { moves: false, frames: 0 };
+        let config = Config {
+            geometry: Geometry { units: pages, unit_bytes: PAGE as u32, block_units: 1 },
+            budget_units: u32::try_from(pages_max).unwrap_or(u32::MAX).max(limits::BUDGET_PAGES_MIN),
+            small: class,
+            wide: class,
+            direct: true,
+            hides_in_place: true,
+            ahead_units: 0,
+        };
+        let pager = Pager::new(&config, Box::new(policy), prefetcher)?;
+        let recent_max = (pages_max / 4).clamp(RECENT[0], RECENT[1]);
+        let mut limit = Self {
             pages_max,
-            spare,
-            copies: Room::new(pages_max - spare.min(pages_max)),
+            spare: (pages_max / 16).clamp(2, SPARE_MAX),
             gates,
             away,
-            policy,
-            streams: [Stream::default(); STREAMS],
-            stream: 0,
-            recent: [u32::MAX; RECENT],
-            touches: 0,
+            pager,
+            actions: Actions::new(),
+            doing: Actions::new(),
+            copies: PageSet::default(),
+            dropping: Vec::new(),
+            needed: Vec::new(),
+            recent: VecDeque::with_capacity(recent_max + 1),
+            recent_max,
+            is_forgetting: false,
+            came: Vec::new(),
             leaving: Vec::new(),
-            written: Vec::new(),
-            victims: Vec::new(),
-            missing: Vec::new(),
-            stored: Vec::new(),
             moved: Moved::default(),
-        }
+        };
+        limit.pager.step(Event::Hold { kind: Kind::SharedCopy, on: true }, &mut limit.actions);
+        Ok(limit)
     }
 
-    /// Looks after the memory servers.
-    pub(super) fn look(&mut self) -> Result<(), StoreError<'static>> {
-        self.away.look()
+    /// Looks after the memory servers, and lets the pager look at what it put off.
+    pub(super) fn look(&mut self, region: &mut Region) -> Result<(), Trouble> {
+        if self.away.look()? {
+            self.step(region, Event::Tick { now_ms: now_ns() / 1_000_000 })?;
+        }
+        Ok(())
     }
 
     /// Nothing of the region is needed any more.
     pub(super) fn close(&self) {
         self.away.close();
+    }
+
+    /// Whether a page has its bytes in memory.
+    pub(super) fn is_in(&self, page: u32) -> bool {
+        matches!(self.pager.state_of(page), State::Resident | State::Staged)
     }
 
     /// Whether more is in than there should be, and nothing can be done about it.
@@ -150,31 +181,207 @@ impl Limit {
         held > self.pages_max || held + 2 * self.spare > self.pages_max && region.twins_held() > self.pages_max / 4
     }
 
-    fn is_stored(&self, page: u32) -> bool {
-        self.away.holds(page)
+    // ---- the pager --------------------------------------------------------------------------------------------------
+
+    /// Takes an event to the pager, and carries out what it answers until that is all done.
+    fn step(&mut self, region: &mut Region, event: Event) -> Result<Progress, Trouble> {
+        let progress = self.tell(region, event);
+        self.carry_out(region)?;
+        Ok(progress)
+    }
+
+    fn tell(&mut self, region: &Region, event: Event) -> Progress {
+        let Self { pager, actions, gates, needed, recent, is_forgetting, .. } = self;
+        let stays = |PageId(page): PageId| {
+            let is_needed = needed.contains(&page) || recent.contains(&page);
+            *is_forgetting || is_needed || region.has_twin(page) || gates.is_pinned(page)
+        };
+        pager.step_keeping(event, actions, &stays)
+    }
+
+    fn carry_out(&mut self, region: &mut Region) -> Result<(), Trouble> {
+        while !self.actions.as_slice().is_empty() {
+            self.doing.clear();
+            std::mem::swap(&mut self.actions, &mut self.doing);
+            let (mut released, mut out, mut zeroes, mut stored) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            for index in 0..self.doing.as_slice().len() {
+                match self.doing.as_slice()[index] {
+                    Action::TakeOut { page, bytes, .. } => out.push((page.0, bytes)),
+                    Action::Fetch { page, count, source, .. } => {
+                        let pages = if source == Source::Server { &mut stored } else { &mut zeroes };
+                        pages.extend(page.0..page.0 + count);
+                    }
+                    Action::Hide { page, .. } => {
+                        if region.is_shown(page.0) {
+                            region.hide(Run { first: page.0, count: 1 })?;
+                        }
+                        self.tell(region, Event::Hidden { page, ok: true });
+                    }
+                    // Coherence says what the program may see of it.
+                    Action::Show { page, .. } => self.arrived(region, Run { first: page.0, count: 1 }),
+                    Action::Release { unit, count } => released.extend(unit..unit + count),
+                    Action::Wake { .. } => {}
+                    Action::Open { .. }
+                    | Action::Install { .. }
+                    | Action::WriteBack { .. }
+                    | Action::FreeFrame { .. } => {
+                        debug_assert!(false, "there are no frames, and no page is clean that the program may write");
+                    }
+                }
+            }
+            runs_of(&mut released).into_iter().try_for_each(|run| self.away.forget(run))?;
+            self.take_out(region, &out)?;
+            self.fetch(region, &mut stored, zeroes)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the pager that pages of one kind are in. A peer may write to one at home at any time, and the program without a
+    /// trap where coherence needs none.
+    fn arrived(&mut self, region: &Region, run: Run) {
+        let certain = self.copies.contains(run.first);
+        self.tell(region, Event::Arrived { page: PageId(run.first), count: run.count, certain, ok: true });
+    }
+
+    fn fetch(&mut self, region: &mut Region, stored: &mut Vec<u32>, mut zeroes: Vec<u32>) -> Result<(), Trouble> {
+        stored.sort_unstable();
+        region.fetch(&mut self.away, stored)?;
+        self.moved.back += stored.len() as u64;
+        zeroes.retain(|&page| {
+            let is_copy = self.copies.contains(page);
+            if is_copy {
+                // Whoever has it come writes its bytes.
+                region.came(page);
+                self.arrived(region, Run { first: page, count: 1 });
+            }
+            !is_copy
+        });
+        stored.extend(zeroes);
+        for run in runs_of(stored) {
+            region.hold(run)?;
+            run.pages().for_each(|page| self.gates.open(page));
+            self.came.extend(run.pages());
+            self.arrived(region, run);
+        }
+        self.note_peak(region);
+        Ok(())
+    }
+
+    /// Takes pages out of memory, as far as they may go, and tells the pager which did.
+    fn take_out(&mut self, region: &mut Region, pages: &[(u32, Bytes)]) -> Result<(), Trouble> {
+        let (mut gone, mut written) = (Vec::new(), Vec::new());
+        for &(page, bytes) in pages {
+            match self.copies.contains(page) {
+                // Who asked for that sees to its memory.
+                is_copy if self.is_forgetting => {
+                    if !is_copy {
+                        self.gates.retire(page);
+                    }
+                    self.taken_out(region, page, true, false);
+                }
+                true => self.dropping.push(page),
+                // Closed first: from then on no peer writes; hidden next: from then on nobody does.
+                false => match self.gates.close(page) {
+                    Some(is_written) => gone.push((page, bytes, is_written)),
+                    // A peer was faster.
+                    None => self.taken_out(region, page, false, false),
+                },
+            }
+        }
+        let runs = runs_of(&mut gone.iter().map(|&(page, ..)| page).collect());
+        runs.iter().try_for_each(|&run| region.hide(run))?;
+        for (page, bytes, is_written) in &mut gone {
+            // What reads as zeroes takes no room anywhere, unless it did before.
+            *is_written &= *bytes != Bytes::MaybeZero || !region.is_zero(*page);
+            written.extend(is_written.then_some(*page));
+        }
+        self.moved.out += gone.len() as u64;
+        self.moved.written += written.len() as u64;
+        runs_of(&mut written).into_iter().try_for_each(|run| region.put(&mut self.away, run))?;
+        runs.iter().try_for_each(|&run| region.release(run))?;
+        gone.into_iter().for_each(|(page, _, is_written)| self.taken_out(region, page, true, is_written));
+        Ok(())
+    }
+
+    fn taken_out(&mut self, region: &Region, page: u32, ok: bool, changed: bool) {
+        self.tell(region, Event::TakenOut { page: PageId(page), ok, changed });
+    }
+
+    /// The pager forgets pages, whatever becomes of their memory.
+    fn forget(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
+        self.is_forgetting = true;
+        let Run { mut first, count } = run;
+        let end = first + count;
+        while first < end {
+            first = match self.step(region, Event::Discard { first, end })? {
+                Progress::Done => end,
+                Progress::Continue(next) => next,
+                // The engine drops this one.
+                Progress::Busy(page) => page + 1,
+            };
+        }
+        self.is_forgetting = false;
+        Ok(())
+    }
+
+    /// Gives the pager what twins and `more` pages leave it.
+    fn fit(&mut self, region: &mut Region, more: usize) -> Result<(), Trouble> {
+        let others = region.pages_held().saturating_sub(self.pager.local_units() as usize);
+        let units = u32::try_from(self.pages_max.saturating_sub(others + more)).unwrap_or(u32::MAX);
+        if units.max(limits::BUDGET_PAGES_MIN) != self.pager.budget_units() {
+            self.step(region, Event::Budget { units })?;
+        }
+        Ok(())
     }
 
     // ---- coming in --------------------------------------------------------------------------------------------------
 
     /// Brings pages of which this rank is home, ascending, as far as they are not in.
-    pub(super) fn bring_in(&mut self, region: &mut Region, pages: &[u32], cause: Cause) -> Result<(), Trouble> {
-        self.missing.clear();
-        self.missing.extend(pages.iter().copied().filter(|&page| !self.gates.is_in(page)));
-        if self.missing.is_empty() {
+    pub(super) fn bring_in(&mut self, region: &mut Region, pages: &[u32]) -> Result<(), Trouble> {
+        self.bring_in_as(region, pages, false)
+    }
+
+    /// Has a place for a copy, in which its bytes may be there already.
+    pub(super) fn copy_comes(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
+        self.note_recent(page);
+        self.bring_in_as(region, &[page], true)
+    }
+
+    fn bring_in_as(&mut self, region: &mut Region, pages: &[u32], are_copies: bool) -> Result<(), Trouble> {
+        self.came.clear();
+        if pages.iter().all(|&page| self.is_in(page)) {
             return Ok(());
         }
-        self.make_room(region, self.missing.len(), pages)?;
-        self.stored.clear();
-        self.stored.extend(self.missing.iter().copied().filter(|&page| self.away.holds(page)));
-        region.fetch(&mut self.away, &self.stored)?;
-        self.moved.back += self.stored.len() as u64;
-        for &page in &self.missing {
-            region.hold(Run { first: page, count: 1 })?;
-            self.gates.open(page);
-            self.policy.inserted(PageId(page), cause);
+        self.needed.extend(pages);
+        self.fit(region, 0)?;
+        for &page in pages {
+            if self.is_in(page) {
+                continue;
+            }
+            self.set_kind(region, page, are_copies);
+            self.tell(region, Event::Fault { unit: page, write: false });
+            if self.actions.as_slice().len() > limits::ACTIONS_MAX / 2 {
+                self.carry_out(region)?;
+            }
         }
-        self.note_peak(region);
+        self.carry_out(region)?;
+        let missing = pages.iter().filter(|&&page| !self.is_in(page)).count() as u32;
+        if missing > 0 {
+            // All that is in is under coherence.
+            let units = self.pager.local_units() + missing;
+            self.step(region, Event::Budget { units })?;
+        }
+        debug_assert!(pages.iter().all(|&page| self.is_in(page)), "{pages:?} are in");
+        self.needed.clear();
         Ok(())
+    }
+
+    fn set_kind(&mut self, region: &Region, page: u32, is_copy: bool) {
+        let is_new = if is_copy { self.copies.insert(page) } else { self.copies.remove(page) };
+        if is_new {
+            let kind = if is_copy { Kind::SharedCopy } else { Kind::LastShared };
+            self.tell(region, Event::Kind { unit: page, kind });
+        }
     }
 
     /// More is in memory than was before.
@@ -182,148 +389,90 @@ impl Limit {
         self.moved.peak = self.moved.peak.max(region.pages_held() as u64);
     }
 
-    /// The pages to be shown with one that was touched and is not in: for a page that was never used, those behind it that
-    /// are `alike` and never used either; for one that was away, those that a sequential reader touches next.
-    pub(super) fn with(&mut self, page: u32, alike: impl Fn(u32) -> bool) -> Run {
-        let most = AHEAD_MAX.min(self.spare / 2).max(1) as u32;
-        if self.gates.is_in(page) {
-            return Run { first: page, count: 1 };
+    fn note_recent(&mut self, page: u32) {
+        if self.recent.len() == self.recent_max {
+            self.recent.pop_front();
         }
-        let is_stored = self.is_stored(page);
-        let window = if is_stored { self.follow(page, most) } else { most - page % most };
-        let joins = |&next: &u32| alike(next) && self.is_stored(next) == is_stored && !self.gates.is_in(next);
-        let count = 1 + (page + 1..page.saturating_add(window)).take_while(joins).count() as u32;
-        if is_stored {
-            self.streams[self.stream] = Stream { next: page + count, window };
-        }
-        Run { first: page, count }
+        self.recent.push_back(page);
     }
 
-    /// How many pages a touch of one that was away is worth, and which stream it is of.
-    fn follow(&mut self, page: u32, most: u32) -> u32 {
-        let is_next = |stream: &Stream| (stream.next..=stream.next.saturating_add(GAP_MAX)).contains(&page);
-        match self.streams.iter().position(|stream| stream.window > 0 && is_next(stream)) {
-            Some(at) => {
-                self.stream = at;
-                (self.streams[at].window * 2).min(most)
-            }
-            None => {
-                self.stream = (self.stream + 1) % STREAMS;
-                1
-            }
-        }
-    }
-
-    /// A touch was seen, of a page that may be in.
-    pub(super) fn seen(&mut self, page: u32, write: bool) {
-        self.recent[self.touches % RECENT] = page;
-        self.touches = self.touches.wrapping_add(1);
-        if self.gates.is_in(page) {
-            self.policy.referenced(PageId(page), write);
-        }
-    }
-
-    /// Takes pages out of view that the policy wants to see touched; their bytes stay.
-    pub(super) fn hide(&mut self, region: &mut Region) -> Result<(), Errno> {
-        for _ in 0..HIDES_MAX {
-            let Some(PageId(page)) = self.policy.next_to_hide() else { break };
-            if self.gates.is_in(page) && region.is_shown(page) {
-                region.hide(Run { first: page, count: 1 })?;
-            }
+    /// A page was accessed. If it was unmapped to see that, the policy sees it.
+    pub(super) fn seen(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
+        self.note_recent(page);
+        if self.pager.state_of(page) == State::Staged {
+            self.step(region, Event::Fault { unit: page, write: false })?;
         }
         Ok(())
     }
 
-    // ---- going out --------------------------------------------------------------------------------------------------
-
-    /// Takes pages at home out until `more` have room, but none of `keep`.
-    pub(super) fn make_room(&mut self, region: &mut Region, more: usize, keep: &[u32]) -> Result<(), Trouble> {
-        match (region.pages_held() + more).saturating_sub(self.pages_max) {
-            0 => Ok(()),
-            over => self.take_out(region, over + self.spare / 2, keep),
+    /// Brings an accessed page of this rank's in. Says which pages are to be shown with it: for a page that was never used,
+    /// those behind it that are `alike` and never used either; for one that was away, those that came with it.
+    pub(super) fn bring_in_with(
+        &mut self,
+        region: &mut Region,
+        page: u32,
+        alike: impl Fn(&Region, u32) -> bool,
+    ) -> Result<Run, Trouble> {
+        let with = |count: usize| Run { first: page, count: 1 + count as u32 };
+        if self.pager.state_of(page) == State::Untouched {
+            let most = AROUND_MAX.min(self.spare / 2).max(1) as u32;
+            let end = page - page % most + most;
+            let is_new = |&next: &u32| alike(region, next) && self.pager.state_of(next) == State::Untouched;
+            let run = with((page + 1..end).take_while(is_new).count());
+            self.bring_in(region, &run.pages().collect::<Vec<_>>())?;
+            return Ok(run);
         }
+        self.bring_in(region, &[page])?;
+        let came = |&next: &u32| self.came.contains(&next) && self.is_in(next) && alike(region, next);
+        Ok(with((page + 1..).take_while(came).count()))
     }
 
-    /// The same ahead of need.
-    pub(super) fn make_spare_room(&mut self, region: &mut Region) -> Result<(), Trouble> {
-        match (region.pages_held() + self.spare).saturating_sub(self.pages_max) {
-            0 => Ok(()),
-            over => self.take_out(region, over + self.spare / 2, &[]),
-        }
+    /// Has room for so many pages that are to come.
+    pub(super) fn make_room(&mut self, region: &mut Region, more: usize) -> Result<(), Trouble> {
+        if region.pages_held() + more > self.pages_max { self.fit(region, more) } else { Ok(()) }
     }
 
-    fn take_out(&mut self, region: &mut Region, count: usize, keep: &[u32]) -> Result<(), Trouble> {
-        let mut victims = std::mem::take(&mut self.victims);
-        victims.clear();
-        let (gates, recent) = (&self.gates, self.recent);
-        while victims.len() < count {
-            let may_go =
-                |PageId(page): PageId| !gates.is_pinned(page) && !keep.contains(&page) && !recent.contains(&page);
-            let Some(page) = self.policy.victim(&may_go) else { break };
-            self.policy.removed(page, Leave::Evicted);
-            victims.push(page.0);
+    /// The same ahead of need, between events: copies may go.
+    pub(super) fn make_spare_room(&mut self, region: &mut Region, may_drop: bool) -> Result<(), Trouble> {
+        if region.pages_held() + self.spare <= self.pages_max {
+            return Ok(());
         }
-        let done = self.put_away(region, &mut victims);
-        self.victims = victims;
-        done
-    }
-
-    fn put_away(&mut self, region: &mut Region, victims: &mut Vec<u32>) -> Result<(), Trouble> {
-        let away = &mut self.away;
-        let mut written = Vec::with_capacity(victims.len());
-        victims.retain(|&page| {
-            // Closed first: from then on no peer writes; hidden next: from then on nobody does.
-            let closed = self.gates.close(page);
-            match closed {
-                Some(true) => written.push(page),
-                Some(false) => {}
-                // A peer was faster.
-                None => self.policy.inserted(PageId(page), Cause::Read),
-            }
-            closed.is_some()
-        });
-        let runs = runs_of(victims);
-        runs.iter().try_for_each(|&run| region.hide(run))?;
-        // What reads as zeroes takes no room anywhere.
-        let mut zeroes = Vec::new();
-        written.retain(|&page| {
-            let is_zero = region.is_zero(page);
-            if is_zero && away.holds(page) {
-                zeroes.push(page);
-            }
-            !is_zero
-        });
-        runs_of(&mut zeroes).into_iter().try_for_each(|run| away.forget(run))?;
-        runs_of(&mut written).into_iter().try_for_each(|run| region.put(away, run))?;
-        runs.iter().try_for_each(|&run| region.release(run))?;
-        self.moved.out += victims.len() as u64;
-        self.moved.written += written.len() as u64;
+        let hold = |on| Event::Hold { kind: Kind::SharedCopy, on };
+        self.step(region, hold(!may_drop))?;
+        self.fit(region, self.spare)?;
+        self.step(region, hold(true))?;
         Ok(())
+    }
+
+    /// A copy that the pager takes out, for the engine to drop.
+    pub(super) fn next_to_drop(&mut self) -> Option<u32> {
+        self.dropping.pop()
+    }
+
+    /// The engine dropped it, or could not.
+    pub(super) fn dropped(&mut self, region: &mut Region, page: u32, ok: bool) -> Result<(), Trouble> {
+        self.taken_out(region, page, ok, false);
+        self.carry_out(region)
     }
 
     // ---- homes and copies -------------------------------------------------------------------------------------------
 
     /// A copy that is here became the master.
-    pub(super) fn adopted(&mut self, page: u32) {
+    pub(super) fn adopted(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
+        self.forget(region, Run { first: page, count: 1 })?;
         self.gates.mark_written(page);
-        self.gates.open(page);
-        self.policy.inserted(PageId(page), Cause::Write);
+        self.bring_in(region, &[page])
     }
 
     /// A page that is in became a copy.
-    pub(super) fn given_away(&mut self, page: u32) -> Result<(), Trouble> {
-        self.gates.retire(page);
-        self.policy.removed(PageId(page), Leave::Forgotten);
-        self.copies.came(page);
-        self.forget(Run { first: page, count: 1 })
-    }
-
-    fn forget(&mut self, run: Run) -> Result<(), Trouble> {
-        Ok(self.away.forget(run)?)
+    pub(super) fn given_away(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
+        self.forget(region, Run { first: page, count: 1 })?;
+        self.copy_comes(region, page)
     }
 
     /// Copies were taken away: nobody asks for their bytes, but for who was told to read them before.
     pub(super) fn invalidated(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
+        self.forget(region, run)?;
         region.hide(run)?;
         for page in run.pages() {
             if self.gates.is_pinned(page) {
@@ -350,25 +499,15 @@ impl Limit {
         Ok(done?)
     }
 
-    /// Pages of an allocation that is freed.
-    pub(super) fn discarded(&mut self, region: &Region, run: Run) -> Result<(), Trouble> {
-        // Gates of pages that were never in are not looked at: that would take memory.
-        for page in run.pages().filter(|&page| region.is_held(page)) {
-            if self.gates.is_in(page) {
-                self.gates.retire(page);
-                self.policy.removed(PageId(page), Leave::Forgotten);
-            }
-        }
-        for page in run.pages().filter(|&page| self.away.holds(page)) {
-            self.policy.forgotten(PageId(page));
-        }
-        self.forget(run)
+    /// Pages of an allocation that is freed; their memory is the caller's to give back.
+    pub(super) fn discarded(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
+        self.forget(region, run)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hanare_paging::policy::{self, Space};
+    use hanare_paging::{Space, prefetch};
     use hanare_server::{Server, ServerConfig};
     use hanare_store::Target;
     use hanare_wire::Endpoint;
@@ -400,8 +539,10 @@ mod tests {
         let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
         let away = Away::open(&Target::Private(socket), PAGES, Rank(0), 1).expect("a link");
         let space = Space { units: PAGES, block_units: 1, seed: 1, hides: true };
-        let policy = policy::build("lirs", space).expect("a policy");
-        let mut limit = Limit::new((ROOM * PAGE) as u64, gates, away, policy);
+        let policy = ByKind::new("lirs", space, Kind::LastShared).expect("a policy");
+        let prefetcher = prefetch::build("streams", space).expect("a prefetcher");
+        let limit = Limit::new((ROOM * PAGE) as u64, PAGES, (gates, away), (policy, prefetcher));
+        let mut limit = limit.expect("a small region");
         let mut model = vec![0_u8; PAGES as usize];
         let mut random = 7_u64;
         let mut below = |n: u32| {
@@ -413,12 +554,12 @@ mod tests {
             let run = Run { first, count: 1 + below((PAGES - first).min(24)) };
             let pages: Vec<u32> = run.pages().collect();
             if turn % 50 == 49 {
-                limit.discarded(&region, run).expect("freed");
+                limit.discarded(&mut region, run).expect("freed");
                 region.discard(run).expect("freed");
                 pages.iter().for_each(|&page| model[page as usize] = 0);
                 continue;
             }
-            limit.bring_in(&mut region, &pages, Cause::Read).expect("brought in");
+            limit.bring_in(&mut region, &pages).expect("brought in");
             let value = (turn % 255) as u8 + 1;
             for &page in &pages {
                 let mut bytes = [0; PAGE];
@@ -431,9 +572,10 @@ mod tests {
                 }
             }
             assert!(region.pages_held() <= ROOM, "{} pages at turn {turn}", region.pages_held());
-            limit.make_spare_room(&mut region).expect("made");
+            limit.make_spare_room(&mut region, true).expect("made");
             let counted = region.pages_held();
             assert!(counted + limit.spare <= ROOM && (counted..=counted + gate_pages).contains(&blocks(&region)));
+            assert_eq!(limit.pager.local_units() as usize, counted, "turn {turn}");
         }
         let Moved { out, written, back, peak } = limit.moved;
         assert!(back > 1000 && written > 500 && written < out && peak <= ROOM as u64, "{:?}", limit.moved);

@@ -18,10 +18,11 @@ mod limit;
 mod links;
 mod meet;
 mod offers;
+mod page_set;
 mod post;
 mod reception;
 mod region;
-mod room;
+
 mod tcp;
 
 pub use engine::{Counts, Live, StartError};

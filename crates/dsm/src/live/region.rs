@@ -14,7 +14,7 @@ use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
 
 use super::away::Away;
-use super::room::PageSet;
+use super::page_set::PageSet;
 use crate::coherence::Run;
 use crate::diff;
 use crate::limits::WORD_BYTES;
@@ -209,11 +209,6 @@ impl Region {
         self.last_shown.take()
     }
 
-    /// Whether a page has memory.
-    pub(super) fn is_held(&self, page: u32) -> bool {
-        self.held.contains(page)
-    }
-
     /// Notes that a page has received its bytes, and so its memory.
     pub(super) fn came(&mut self, page: u32) {
         self.held.insert(page);
@@ -358,6 +353,11 @@ impl Region {
     /// Pages of memory that the region takes now: pages and twins.
     pub(super) fn pages_held(&self) -> usize {
         self.held.len() + self.twinned.len()
+    }
+
+    /// Whether a page has a twin.
+    pub(super) fn has_twin(&self, page: u32) -> bool {
+        self.twinned.contains(page)
     }
 
     /// Twins that take memory now.

@@ -174,6 +174,11 @@ impl Pager {
 
     /// Takes an event and appends the resulting actions to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
+        self.step_keeping(event, actions, &|_| false)
+    }
+
+    /// The same, but no page that the caller keeps is evicted in this step. The caller needs it, or knows who does.
+    pub fn step_keeping(&mut self, event: Event, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> Progress {
         debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
         match event {
@@ -217,8 +222,15 @@ impl Pager {
             Event::Budget { units } => {
                 self.set_budget(units);
             }
+            Event::Kind { unit, kind } => {
+                let page = self.head(unit);
+                if self.state(page) == State::Untouched {
+                    self.policy.kind(page, kind);
+                }
+            }
+            Event::Hold { kind, on } => self.policy.hold(kind, on),
         }
-        self.balance(actions);
+        self.balance(actions, keeps);
         if !self.resting && self.hide_wished(actions) && matches!(event, Event::Tick { .. }) {
             progress = Progress::Continue(0);
         }

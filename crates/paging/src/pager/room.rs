@@ -87,7 +87,7 @@ impl Pager {
 
     /// Lets waiting faults proceed, then keeps the room between the watermarks. If the budget shrank, free frames that
     /// keep their memory are returned first.
-    pub(super) fn balance(&mut self, actions: &mut Actions) {
+    pub(super) fn balance(&mut self, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if self.local_units() > self.budget {
             self.has_room(0, actions);
         }
@@ -102,13 +102,13 @@ impl Pager {
             let target = i64::from(self.high.max(need));
             let mut victims = 0;
             while self.expected() < target && victims < limits::VICTIMS_MAX {
-                if !(self.evict(false, actions) || need > 0 && self.drop_prefetched()) {
+                if !(self.evict(false, actions, keeps) || need > 0 && self.drop_prefetched()) {
                     break;
                 }
                 victims += 1;
             }
         }
-        self.help_starved(need, actions);
+        self.help_starved(need, actions, keeps);
     }
 
     /// Units that are free, or will be without further action. Negative if the budget shrank below what is in use.
@@ -117,14 +117,14 @@ impl Pager {
     }
 
     /// Drops a clean page for a waiting fault, so that it does not wait for a write-back.
-    pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions) {
+    pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if need == 0 {
             return;
         }
         let mut tries = 0;
         let free = |pager: &Self| pager.budget.saturating_sub(pager.used) + pager.leaving_clean;
         while free(self) < need && tries < limits::VICTIMS_MAX {
-            if !(self.clean > 0 && self.evict(true, actions) || self.drop_prefetched()) {
+            if !(self.clean > 0 && self.evict(true, actions, keeps) || self.drop_prefetched()) {
                 break;
             }
             tries += 1;
@@ -170,7 +170,7 @@ impl Pager {
     }
 
     /// Takes the policy's next victim out of view. Returns false if there is none.
-    pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions) -> bool {
+    pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> bool {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
         }
@@ -187,6 +187,7 @@ impl Pager {
                 && flags & (WRITING | WANTED | HELD_BACK) == 0
                 && !(guard && guarded.contains(&page))
                 && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
+                && !keeps(page)
         };
         let Some(page) = policy.victim(&accept) else {
             return false;

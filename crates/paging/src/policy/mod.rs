@@ -34,6 +34,7 @@ mod trial;
 
 pub use opt::Opt;
 
+use crate::kinds::Kind;
 use crate::spec;
 pub use crate::spec::{Param, Space, SpecError, Values};
 use crate::units::PageId;
@@ -99,6 +100,10 @@ pub trait Policy: Send {
     fn hides(&self) -> bool {
         false
     }
+    /// The kind of a page that is out of view. Only a policy that ranks kinds cares.
+    fn kind(&mut self, _page: PageId, _kind: Kind) {}
+    /// Whether pages of a kind are no victims for now.
+    fn hold(&mut self, _kind: Kind, _on: bool) {}
     /// Time passed: milliseconds since any fixed point, in ascending order, every few tens of milliseconds.
     fn tick(&mut self, _now_ms: u64) {}
     /// Writes what a report should say about the policy's own choices. For a policy that tunes itself.

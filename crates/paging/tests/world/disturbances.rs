@@ -1,5 +1,6 @@
 //! Disturbances of a program: changes of the budget, ticks, transfers that hold pages.
 
+use hanare_paging::kinds::Kind;
 use hanare_paging::{Event, PageId, State};
 
 use super::World;
@@ -12,6 +13,8 @@ impl World {
             15..35 if self.shape.pins => self.pin(),
             35..60 => self.unpin(),
             60..65 => self.will_need(),
+            65..80 => self.set_kind(),
+            80..85 => self.keep(),
             _ => {}
         }
     }
@@ -19,6 +22,26 @@ impl World {
     fn change_budget(&mut self) {
         let units = 2 + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
         self.step(Event::Budget { units });
+    }
+
+    /// Gives a page a kind, which it takes if it is untouched. Or holds a kind, or lets it go.
+    fn set_kind(&mut self) {
+        let kind = self.random.pick(&[Kind::SharedCopy, Kind::LastShared]);
+        let unit = self.random.below(u64::from(self.shape.units)) as u32;
+        let event = match self.random.below(8) {
+            0 => Event::Hold { kind, on: true },
+            1 => Event::Hold { kind, on: false },
+            _ => Event::Kind { unit, kind },
+        };
+        self.step(event);
+    }
+
+    /// Keeps other pages than before.
+    fn keep(&mut self) {
+        self.kept.clear();
+        for _ in 0..self.random.below(4) {
+            self.kept.insert(self.random.below(u64::from(self.shape.units)) as u32);
+        }
     }
 
     fn will_need(&mut self) {

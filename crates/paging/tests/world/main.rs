@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::{
     Action, Actions, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, Space, State, limits,
 };
@@ -69,6 +70,8 @@ struct World {
     discarding: HashSet<u32>,
     /// Pages that a transfer holds, by their first unit. They cannot leave, and the transfer still writes to them.
     pins: HashSet<u32>,
+    /// Units whose pages the caller keeps for now.
+    kept: HashSet<u32>,
     /// Most units of local memory allowed: the budget. While more units are in use, the bound falls with them.
     most: usize,
     reached: Reached,
@@ -102,6 +105,7 @@ impl World {
         };
         let policy: Box<dyn policy::Policy> = match shape.policy {
             "hider" => Box::new(Hider { pages: Vec::new(), random: Random(seed) }),
+            "kinds" => Box::new(ByKind::new("lirs", space, Kind::LastShared).expect("a known policy")),
             name => policy::build(name, space).expect("a known policy"),
         };
         let prefetcher = prefetch::build(shape.prefetcher, space).expect("a known prefetcher");
@@ -119,6 +123,7 @@ impl World {
             threads: vec![Thread::Ready; shape.threads],
             discarding: HashSet::new(),
             pins: HashSet::new(),
+            kept: HashSet::new(),
             most: shape.budget as usize,
             reached: Reached::default(),
             steps: 0,
@@ -130,7 +135,9 @@ impl World {
 
     fn step(&mut self, event: Event) -> Progress {
         self.actions.clear();
-        let progress = self.pager.step(event, &mut self.actions);
+        let kept = &self.kept;
+        let progress = self.pager.step_keeping(event, &mut self.actions, &|page| kept.contains(&page.0));
+        self.check_kept(event);
         let is_open = !matches!(event, Event::Fault { unit, write } if !self.pager.is_accessible(unit, write));
         self.reached.note(event, progress, self.actions.as_slice(), is_open);
         for action in self.actions.as_slice().to_vec() {
@@ -217,6 +224,17 @@ impl World {
         let stretches = units.chunks(stretch).filter(|stretch| stretch.iter().any(|&unit| is_touched(unit)));
         if block == 1 {
             assert_eq!(self.pager.placed_units() as usize, stretches.count() * stretch, "stretches are miscounted");
+        }
+    }
+
+    /// A kept page leaves only because it is discarded, or comes to rest outside.
+    fn check_kept(&self, event: Event) {
+        let may_leave = matches!(event, Event::Discard { .. } | Event::Settle { .. });
+        for action in self.actions.as_slice() {
+            if let Action::TakeOut { page, .. } = action {
+                let stays = self.kept.contains(&page.0) && !self.discarding.contains(&page.0);
+                assert!(may_leave || !stays, "{page:?} is kept and was evicted");
+            }
         }
     }
 
@@ -311,6 +329,8 @@ impl World {
         while !self.pins.is_empty() {
             self.unpin();
         }
+        self.kept.clear();
+        [Kind::SharedCopy, Kind::LastShared].map(|kind| self.step(Event::Hold { kind, on: false }));
         for _ in 0..200_000 {
             if !self.pending.is_empty() {
                 self.complete();

@@ -25,6 +25,7 @@ impl Shape {
         let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) } as u32;
         let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
         policies.extend(["hider"; 6]);
+        policies.extend(["kinds"; 3]);
         Self {
             units: (budget * 3).next_multiple_of(block_units),
             block_units,

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_paging::policy::Cause;
 use hanare_wire::frame::HEADER_BYTES;
 
 use super::super::fatal::{EXIT_LOST, die};
 use super::super::limit::Trouble;
 use super::super::offers::Offers;
-use super::super::region::PAGE;
+use super::super::region::{PAGE, Region};
 use super::{Engine, Source, gates_of, memory_of};
 use crate::codec;
 use crate::coherence::{Action, Message, Purpose, Rank, Run, State};
@@ -64,11 +63,14 @@ impl Engine {
                 Some(limit) => limit.invalidated(&mut self.region, run)?,
                 None => self.region.hide(run)?,
             },
-            Action::Adopted { page } => self.limit.iter_mut().for_each(|limit| limit.adopted(page)),
+            Action::Adopted { page } => match &mut self.limit {
+                Some(limit) => limit.adopted(&mut self.region, page)?,
+                None => {}
+            },
             Action::GivenAway { page } => self.give_away(page)?,
             Action::Discard { run } => {
                 if let Some(limit) = &mut self.limit {
-                    limit.discarded(&self.region, run)?;
+                    limit.discarded(&mut self.region, run)?;
                 }
                 self.offers.iter().for_each(|offers| run.pages().for_each(|page| offers.withhold(page)));
                 self.region.discard(run)?;
@@ -93,9 +95,9 @@ impl Engine {
     // ---- what this rank keeps ---------------------------------------------------------------------------------------
 
     /// Brings home pages into memory before they are read or written here.
-    fn have(&mut self, pages: &[u32], cause: Cause) -> Result<(), Trouble> {
+    fn have(&mut self, pages: &[u32]) -> Result<(), Trouble> {
         match &mut self.limit {
-            Some(limit) => limit.bring_in(&mut self.region, pages, cause),
+            Some(limit) => limit.bring_in(&mut self.region, pages),
             None => Ok(()),
         }
     }
@@ -103,7 +105,7 @@ impl Engine {
     /// Makes room for `more` pages.
     fn have_room_for(&mut self, more: usize) -> Result<(), Trouble> {
         match &mut self.limit {
-            Some(limit) => limit.make_room(&mut self.region, more, &[]),
+            Some(limit) => limit.make_room(&mut self.region, more),
             None => Ok(()),
         }
     }
@@ -115,8 +117,8 @@ impl Engine {
     }
 
     fn give_away(&mut self, page: u32) -> Result<(), Trouble> {
-        self.have(&[page], Cause::Read)?;
-        self.limit.as_mut().map_or(Ok(()), |limit| limit.given_away(page))
+        self.have(&[page])?;
+        self.limit.as_mut().map_or(Ok(()), |limit| limit.given_away(&mut self.region, page))
     }
 
     // ---- to other ranks ---------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ impl Engine {
     }
 
     fn send_page(&mut self, to: Rank, page: u32) -> Result<(), Trouble> {
-        self.have(&[page], Cause::Read)?;
+        self.have(&[page])?;
         self.bodies.clear();
         let is_carried = match &self.limit {
             None => !self.is_zero_copy || self.machine.is_carried(page),
@@ -215,7 +217,7 @@ impl Engine {
         // Few at a time, so that a rank with little memory has room for them.
         for (index, few) in pages.chunks(FEW).enumerate() {
             let at_home: Vec<u32> = few.iter().copied().filter(|&page| self.machine.is_home(page)).collect();
-            self.have(&at_home, Cause::Read)?;
+            self.have(&at_home)?;
             for (inside, &page) in few.iter().enumerate() {
                 named.push(page);
                 match memory_of(&self.peers, to) {
@@ -272,7 +274,7 @@ impl Engine {
     /// Applies another rank's diff to a page of this rank, unless that rank has written it there itself.
     fn apply(&mut self, page: u32, body: Option<&[u8]>) -> Result<(), Trouble> {
         let Some(body) = body.filter(|body| !body.is_empty()) else { return Ok(()) };
-        self.have(&[page], Cause::Write)?;
+        self.have(&[page])?;
         if let Some(limit) = &self.limit {
             limit.gates.mark_written(page);
         }
@@ -282,7 +284,10 @@ impl Engine {
     }
 
     fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Trouble> {
-        self.have_room_for(1 + usize::from(writable))?;
+        if let Some(limit) = &mut self.limit {
+            limit.make_room(&mut self.region, 1 + usize::from(writable))?;
+            limit.copy_comes(&mut self.region, page)?;
+        }
         // Ascending in messages of correct ranks. In others, a page that is not found counts as zeroes.
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
@@ -296,9 +301,6 @@ impl Engine {
         }
         self.region.came(page);
         self.came(page);
-        if let Some(limit) = &mut self.limit {
-            limit.copies.came(page);
-        }
         if writable {
             self.region.make_twin(page);
         }
@@ -333,7 +335,7 @@ impl Engine {
         match self.touch {
             Some((touched, write)) if touched == page => self.show_own(page, write),
             // Opening ahead does not justify bringing the page in. An access to it finds its state.
-            Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.gates.is_in(page)) => Ok(()),
+            Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.is_in(page)) => Ok(()),
             _ => self.show_own(page, true),
         }
     }
@@ -342,13 +344,10 @@ impl Engine {
     /// by a read are protected until they are written. If they never are, they need not be saved a second time.
     fn show_own(&mut self, page: u32, write: bool) -> Result<(), Trouble> {
         let Some(limit) = &mut self.limit else { return Ok(self.region.show(page, true)?) };
-        limit.seen(page, write);
-        let (machine, region) = (&self.machine, &self.region);
+        let machine = &self.machine;
         let state = machine.state(page);
-        let run = limit.with(page, |next| machine.state(next) == state && !region.is_shown(next));
-        let pages: Vec<u32> = run.pages().collect();
-        let cause = if write { Cause::Write } else { Cause::Read };
-        self.have(&pages, cause)?;
+        let alike = |region: &Region, next| machine.state(next) == state && !region.is_shown(next);
+        let run = limit.bring_in_with(&mut self.region, page, alike)?;
         let writable = match state {
             State::Open => write,
             State::HomeDirty => true,
