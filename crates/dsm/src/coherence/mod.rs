@@ -59,7 +59,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub use event::{Action, Event, Misuse, Outcome, Reduction};
 pub use message::{Adopt, Failure, Message, Move, Purpose, Together, Urgency, Violation};
 pub use placement::Placement;
-pub(crate) use units::runs_of;
+pub(crate) use units::{PageSet, runs_of};
 pub use units::{Rank, RankSet, Run};
 
 use crate::limits;

@@ -1,4 +1,4 @@
-//! Types for ranks, sets of ranks, and runs of pages.
+//! Types for ranks, sets of ranks, runs and sets of pages.
 
 use crate::limits;
 
@@ -109,6 +109,44 @@ impl Run {
     }
 }
 
+/// A set of pages, and how many they are.
+#[derive(Default)]
+pub(crate) struct PageSet {
+    bits: Vec<u64>,
+    count: usize,
+}
+
+impl PageSet {
+    /// Adds a page; says whether it is new.
+    pub(crate) fn insert(&mut self, page: u32) -> bool {
+        let (at, bit) = (page as usize / 64, 1 << (page % 64));
+        if at >= self.bits.len() {
+            self.bits.resize(at + 1, 0);
+        }
+        let is_new = self.bits[at] & bit == 0;
+        self.bits[at] |= bit;
+        self.count += usize::from(is_new);
+        is_new
+    }
+
+    /// Takes a page out; says whether it was there.
+    pub(crate) fn remove(&mut self, page: u32) -> bool {
+        let Some(bits) = self.bits.get_mut(page as usize / 64) else { return false };
+        let was_there = *bits & 1 << (page % 64) != 0;
+        *bits &= !(1 << (page % 64));
+        self.count -= usize::from(was_there);
+        was_there
+    }
+
+    pub(crate) fn contains(&self, page: u32) -> bool {
+        self.bits.get(page as usize / 64).is_some_and(|bits| bits & 1 << (page % 64) != 0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+}
+
 /// Joins pages into the fewest runs. Sorts them and removes duplicates.
 pub(crate) fn runs_of(pages: &mut Vec<u32>) -> Vec<Run> {
     pages.sort_unstable();
@@ -145,5 +183,15 @@ mod tests {
         let runs = runs_of(&mut vec![9, 3, 4, 4, 5, 11]);
         assert_eq!(runs, [Run { first: 3, count: 3 }, Run { first: 9, count: 1 }, Run { first: 11, count: 1 }]);
         assert_eq!(Run { first: u32::MAX, count: 2 }.pages().len(), 0);
+    }
+
+    #[test]
+    fn a_set_counts_each_page_once() {
+        let mut set = PageSet::default();
+        assert_eq!(
+            [set.insert(70), set.insert(70), set.insert(3), set.remove(70), set.remove(70)],
+            [true, false, true, true, false]
+        );
+        assert_eq!((set.len(), set.contains(3), set.contains(70)), (1, true, false));
     }
 }

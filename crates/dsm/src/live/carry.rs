@@ -379,7 +379,7 @@ impl Engine {
         let made =
             limit.see_off(&mut self.region, is_used).and_then(|()| limit.make_spare_room(&mut self.region, may_drop));
         self.must(made);
-        while let Some(page) = self.limit.as_mut().and_then(Limit::next_to_drop) {
+        while let Some(page) = self.limit.as_mut().and_then(|limit| limit.dropping.pop()) {
             // Ignored: the only error is the program's misuse, which this cannot be.
             let _ = self.step(Event::Drop { page }, NOWHERE);
             let is_out = self.machine.state(page) == State::Invalid;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hanare_paging::{Space, SpecError, policy, prefetch};
+use hanare_paging::{Space, policy, prefetch};
 use hanare_settings::{DEFAULT_PREFETCH, parse_size};
 use hanare_store::Target;
 
@@ -15,6 +15,8 @@ const REGION_BYTES: u64 = 64 << 30;
 
 /// Default policy for evicting a rank's own pages. It keeps a part of a loop, which is used again.
 const POLICY: &str = "lirs";
+const POLICIES_WANTED: &str = "a replacement policy ('hanare run --policy help' lists them)";
+const PREFETCHERS_WANTED: &str = "a prefetcher ('hanare run --prefetch help' lists them)";
 
 /// First port at which rank 0 of a Slurm step listens. These ports lie below those that the system assigns itself.
 const PORT_FIRST: u32 = 20_000;
@@ -135,6 +137,13 @@ impl Job {
         let trusts = choose("HANARE_TRUSTED_NETWORK", "yes or no", &["no", "yes"])?;
         let bind = choose("HANARE_BIND", "yes or no", &["no", "yes"])?;
         let home = choose("HANARE_HOME_POLICY", "static or migrate", &["static", "migrate"])?;
+        let trial = Space { units: 64, block_units: 1, seed: 1, hides: true };
+        let policy = get("HANARE_SHARED_POLICY").unwrap_or_else(|| POLICY.to_owned());
+        let prefetch = get("HANARE_SHARED_PREFETCH").unwrap_or_else(|| DEFAULT_PREFETCH.to_owned());
+        let refused = |name, value: &String, wanted| JobError::Value { name, value: value.clone(), wanted };
+        policy::build(&policy, trial).map_err(|_| refused("HANARE_SHARED_POLICY", &policy, POLICIES_WANTED))?;
+        prefetch::build(&prefetch, trial)
+            .map_err(|_| refused("HANARE_SHARED_PREFETCH", &prefetch, PREFETCHERS_WANTED))?;
         Ok(Self {
             rank: Rank(rank),
             ranks,
@@ -150,36 +159,11 @@ impl Job {
                 .map_or(REGION_BYTES, |bytes| bytes.max(4096).next_multiple_of(4096)),
             local_bytes: size(&get, "HANARE_SHARED_LOCAL_BYTES")?,
             elsewhere: elsewhere::from_env(&get)?,
-            policy: spec(
-                &get,
-                "HANARE_SHARED_POLICY",
-                POLICY,
-                "a replacement policy ('hanare run --policy help' lists them)",
-                |text, space| policy::build(text, space).map(drop),
-            )?,
-            prefetch: spec(
-                &get,
-                "HANARE_SHARED_PREFETCH",
-                DEFAULT_PREFETCH,
-                "a prefetcher ('hanare run --prefetch help' lists them)",
-                |text, space| prefetch::build(text, space).map(drop),
-            )?,
+            policy,
+            prefetch,
             counts: get("HANARE_COUNTS").map(PathBuf::from),
         })
     }
-}
-
-/// The description in a variable, if something can be built from it.
-fn spec(
-    get: &impl Fn(&str) -> Option<String>,
-    name: &'static str,
-    default: &str,
-    wanted: &'static str,
-    build: impl Fn(&str, Space) -> Result<(), SpecError>,
-) -> Result<String, JobError> {
-    let value = get(name).unwrap_or_else(|| default.to_owned());
-    let is_known = build(&value, Space { units: 64, block_units: 1, seed: 1, hides: true }).is_ok();
-    if is_known { Ok(value) } else { Err(JobError::Value { name, value, wanted }) }
 }
 
 type Place = (u16, u16, Option<Meet>, u64);

@@ -27,17 +27,20 @@ use hanare_sys::clock::now_ns;
 
 use super::away::Away;
 use super::gates::Gates;
-use super::page_set::PageSet;
 use super::region::{PAGE, Region};
-use crate::coherence::{Run, runs_of};
+use crate::coherence::{PageSet, Run, runs_of};
 
 /// Most pages that were never used that are opened with one that was accessed.
 const AROUND_MAX: usize = 64;
 /// Most pages kept free for what comes next, so that copies can be dropped for it before pages at home have to go.
 const SPARE_MAX: usize = 128;
-/// Pages that came or were accessed last, which stay: fewest and most. One instruction finds all the pages it needs, and
-/// copies that were fetched together are there when they are read, whatever the policy.
-const RECENT: [usize; 2] = [16, 64];
+/// Most pages that the pager keeps free by itself where it does not fetch ahead.
+const PAGER_SPARE: usize = 8;
+/// Pages that were accessed last, which stay: one instruction finds all the pages it needs, whatever the policy.
+const RECENT: usize = 8;
+/// Copies that came last, which stay: those that were fetched together are there when they are read. A quarter of the
+/// limit, between these bounds.
+const FRESH: [usize; 2] = [4, 16];
 
 /// Why pages could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -86,19 +89,20 @@ pub(super) struct Limit {
     pub(super) gates: Gates,
     away: Away,
     pager: Pager,
-    /// What the pager answered, and what of it is being carried out.
+    /// What the pager answers to one event, what is to be carried out, and what is being carried out.
     actions: Actions,
-    doing: Actions,
+    to_do: Vec<Action>,
+    doing: Vec<Action>,
     /// Pages whose kind is that of copies.
     copies: PageSet,
-    /// Copies that the pager takes out. The engine drops them between events.
-    dropping: Vec<u32>,
+    /// Copies that the pager takes out. The engine drops them between events, and tells by [`Self::dropped`].
+    pub(super) dropping: Vec<u32>,
     /// Pages that an action needs together.
     needed: Vec<u32>,
     recent: VecDeque<u32>,
-    recent_max: usize,
-    /// Whether pages leave because nobody needs them. Then no others do.
-    is_forgetting: bool,
+    fresh: VecDeque<u32>,
+    /// Whether no page may be evicted now: those that leave are forgotten, or there may be room without.
+    keeps_all: bool,
     /// Pages that came for the last access.
     came: Vec<u32>,
     /// Copies taken away while a peer still read what was this rank's then: their memory goes when it has.
@@ -128,7 +132,6 @@ impl Limit {
             ahead_units: 0,
         };
         let pager = Pager::new(&config, Box::new(policy), prefetcher)?;
-        let recent_max = (pages_max / 4).clamp(RECENT[0], RECENT[1]);
         let mut limit = Self {
             pages_max,
             spare: (pages_max / 16).clamp(2, SPARE_MAX),
@@ -136,13 +139,14 @@ impl Limit {
             away,
             pager,
             actions: Actions::new(),
-            doing: Actions::new(),
+            to_do: Vec::new(),
+            doing: Vec::new(),
             copies: PageSet::default(),
             dropping: Vec::new(),
             needed: Vec::new(),
-            recent: VecDeque::with_capacity(recent_max + 1),
-            recent_max,
-            is_forgetting: false,
+            recent: VecDeque::from([u32::MAX; RECENT]),
+            fresh: VecDeque::from(vec![u32::MAX; (pages_max / 4).clamp(FRESH[0], FRESH[1])]),
+            keeps_all: false,
             came: Vec::new(),
             leaving: Vec::new(),
             moved: Moved::default(),
@@ -191,21 +195,24 @@ impl Limit {
     }
 
     fn tell(&mut self, region: &Region, event: Event) -> Progress {
-        let Self { pager, actions, gates, needed, recent, is_forgetting, .. } = self;
+        let Self { pager, actions, gates, needed, recent, fresh, keeps_all, .. } = self;
         let stays = |PageId(page): PageId| {
-            let is_needed = needed.contains(&page) || recent.contains(&page);
-            *is_forgetting || is_needed || region.has_twin(page) || gates.is_pinned(page)
+            let is_needed = needed.contains(&page) || recent.contains(&page) || fresh.contains(&page);
+            *keeps_all || is_needed || region.has_twin(page) || gates.is_pinned(page)
         };
-        pager.step_keeping(event, actions, &stays)
+        actions.clear();
+        let progress = pager.step_keeping(event, actions, &stays);
+        self.to_do.extend_from_slice(self.actions.as_slice());
+        progress
     }
 
     fn carry_out(&mut self, region: &mut Region) -> Result<(), Trouble> {
-        while !self.actions.as_slice().is_empty() {
+        while !self.to_do.is_empty() {
             self.doing.clear();
-            std::mem::swap(&mut self.actions, &mut self.doing);
+            std::mem::swap(&mut self.to_do, &mut self.doing);
             let (mut released, mut out, mut zeroes, mut stored) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-            for index in 0..self.doing.as_slice().len() {
-                match self.doing.as_slice()[index] {
+            for index in 0..self.doing.len() {
+                match self.doing[index] {
                     Action::TakeOut { page, bytes, .. } => out.push((page.0, bytes)),
                     Action::Fetch { page, count, source, .. } => {
                         let pages = if source == Source::Server { &mut stored } else { &mut zeroes };
@@ -263,7 +270,7 @@ impl Limit {
             self.came.extend(run.pages());
             self.arrived(region, run);
         }
-        self.note_peak(region);
+        self.moved.peak = self.moved.peak.max(region.pages_held() as u64);
         Ok(())
     }
 
@@ -273,7 +280,7 @@ impl Limit {
         for &(page, bytes) in pages {
             match self.copies.contains(page) {
                 // Who asked for that sees to its memory.
-                is_copy if self.is_forgetting => {
+                is_copy if self.keeps_all => {
                     if !is_copy {
                         self.gates.retire(page);
                     }
@@ -293,6 +300,7 @@ impl Limit {
         for (page, bytes, is_written) in &mut gone {
             // What reads as zeroes takes no room anywhere, unless it did before.
             *is_written &= *bytes != Bytes::MaybeZero || !region.is_zero(*page);
+            debug_assert!(matches!(bytes, Bytes::Unknown | Bytes::MaybeZero), "a page at home is written on a guess");
             written.extend(is_written.then_some(*page));
         }
         self.moved.out += gone.len() as u64;
@@ -307,9 +315,9 @@ impl Limit {
         self.tell(region, Event::TakenOut { page: PageId(page), ok, changed });
     }
 
-    /// The pager forgets pages, whatever becomes of their memory.
-    fn forget(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
-        self.is_forgetting = true;
+    /// The pager forgets pages. What becomes of their memory is the caller's matter.
+    pub(super) fn forget(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
+        self.keeps_all = true;
         let Run { mut first, count } = run;
         let end = first + count;
         while first < end {
@@ -320,7 +328,7 @@ impl Limit {
                 Progress::Busy(page) => page + 1,
             };
         }
-        self.is_forgetting = false;
+        self.keeps_all = false;
         Ok(())
     }
 
@@ -343,7 +351,7 @@ impl Limit {
 
     /// Has a place for a copy, in which its bytes may be there already.
     pub(super) fn copy_comes(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
-        self.note_recent(page);
+        note(&mut self.fresh, page);
         self.bring_in_as(region, &[page], true)
     }
 
@@ -354,22 +362,24 @@ impl Limit {
         }
         self.needed.extend(pages);
         self.fit(region, 0)?;
+        // Room is left for this between events.
+        self.keeps_all = true;
         for &page in pages {
-            if self.is_in(page) {
-                continue;
-            }
-            self.set_kind(region, page, are_copies);
-            self.tell(region, Event::Fault { unit: page, write: false });
-            if self.actions.as_slice().len() > limits::ACTIONS_MAX / 2 {
-                self.carry_out(region)?;
+            if !self.is_in(page) {
+                self.set_kind(region, page, are_copies);
+                self.tell(region, Event::Fault { unit: page, write: false });
             }
         }
         self.carry_out(region)?;
-        let missing = pages.iter().filter(|&&page| !self.is_in(page)).count() as u32;
-        if missing > 0 {
-            // All that is in is under coherence.
-            let units = self.pager.local_units() + missing;
-            self.step(region, Event::Budget { units })?;
+        self.keeps_all = false;
+        // First pages are evicted. If too few may go, all that is in is under coherence.
+        for is_last in [false, true] {
+            let missing = pages.iter().filter(|&&page| !self.is_in(page)).count() as u32;
+            if missing > 0 {
+                let all = self.pager.local_units() + missing;
+                let units = if is_last { all } else { self.pager.budget_units() };
+                self.step(region, Event::Budget { units })?;
+            }
         }
         debug_assert!(pages.iter().all(|&page| self.is_in(page)), "{pages:?} are in");
         self.needed.clear();
@@ -384,21 +394,9 @@ impl Limit {
         }
     }
 
-    /// More is in memory than was before.
-    pub(super) fn note_peak(&mut self, region: &Region) {
-        self.moved.peak = self.moved.peak.max(region.pages_held() as u64);
-    }
-
-    fn note_recent(&mut self, page: u32) {
-        if self.recent.len() == self.recent_max {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(page);
-    }
-
     /// A page was accessed. If it was unmapped to see that, the policy sees it.
     pub(super) fn seen(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
-        self.note_recent(page);
+        note(&mut self.recent, page);
         if self.pager.state_of(page) == State::Staged {
             self.step(region, Event::Fault { unit: page, write: false })?;
         }
@@ -415,7 +413,7 @@ impl Limit {
     ) -> Result<Run, Trouble> {
         let with = |count: usize| Run { first: page, count: 1 + count as u32 };
         if self.pager.state_of(page) == State::Untouched {
-            let most = AROUND_MAX.min(self.spare / 2).max(1) as u32;
+            let most = (self.spare / 2).min(AROUND_MAX) as u32;
             let end = page - page % most + most;
             let is_new = |&next: &u32| alike(region, next) && self.pager.state_of(next) == State::Untouched;
             let run = with((page + 1..end).take_while(is_new).count());
@@ -427,29 +425,29 @@ impl Limit {
         Ok(with((page + 1..).take_while(came).count()))
     }
 
-    /// Has room for so many pages that are to come.
-    pub(super) fn make_room(&mut self, region: &mut Region, more: usize) -> Result<(), Trouble> {
-        if region.pages_held() + more > self.pages_max { self.fit(region, more) } else { Ok(()) }
+    /// Has room for a twin.
+    pub(super) fn twin_comes(&mut self, region: &mut Region) -> Result<(), Trouble> {
+        if region.pages_held() >= self.pages_max {
+            self.fit(region, 1)?;
+        }
+        self.moved.peak = self.moved.peak.max(region.pages_held() as u64 + 1);
+        Ok(())
     }
 
-    /// The same ahead of need, between events: copies may go.
+    /// Has room for what comes next, between events: copies may go.
     pub(super) fn make_spare_room(&mut self, region: &mut Region, may_drop: bool) -> Result<(), Trouble> {
         if region.pages_held() + self.spare <= self.pages_max {
             return Ok(());
         }
         let hold = |on| Event::Hold { kind: Kind::SharedCopy, on };
         self.step(region, hold(!may_drop))?;
-        self.fit(region, self.spare)?;
+        // The pager leaves some free by itself.
+        self.fit(region, self.spare - (self.spare / 2).min(PAGER_SPARE))?;
         self.step(region, hold(true))?;
         Ok(())
     }
 
-    /// A copy that the pager takes out, for the engine to drop.
-    pub(super) fn next_to_drop(&mut self) -> Option<u32> {
-        self.dropping.pop()
-    }
-
-    /// The engine dropped it, or could not.
+    /// The engine dropped a copy, or could not.
     pub(super) fn dropped(&mut self, region: &mut Region, page: u32, ok: bool) -> Result<(), Trouble> {
         self.taken_out(region, page, ok, false);
         self.carry_out(region)
@@ -498,11 +496,12 @@ impl Limit {
         self.leaving = leaving;
         Ok(done?)
     }
+}
 
-    /// Pages of an allocation that is freed; their memory is the caller's to give back.
-    pub(super) fn discarded(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
-        self.forget(region, run)
-    }
+/// Puts a page into a list of the last ones in place of the oldest.
+fn note(last: &mut VecDeque<u32>, page: u32) {
+    last.pop_front();
+    last.push_back(page);
 }
 
 #[cfg(test)]
@@ -554,7 +553,7 @@ mod tests {
             let run = Run { first, count: 1 + below((PAGES - first).min(24)) };
             let pages: Vec<u32> = run.pages().collect();
             if turn % 50 == 49 {
-                limit.discarded(&mut region, run).expect("freed");
+                limit.forget(&mut region, run).expect("freed");
                 region.discard(run).expect("freed");
                 pages.iter().for_each(|&page| model[page as usize] = 0);
                 continue;

@@ -18,7 +18,6 @@ mod limit;
 mod links;
 mod meet;
 mod offers;
-mod page_set;
 mod post;
 mod reception;
 mod region;

@@ -14,8 +14,7 @@ use hanare_sys::uffd::{RegisterMode, Uffd, UffdError, feature};
 use hanare_sys::{Errno, copy};
 
 use super::away::Away;
-use super::page_set::PageSet;
-use crate::coherence::Run;
+use crate::coherence::{PageSet, Run};
 use crate::diff;
 use crate::limits::WORD_BYTES;
 

@@ -330,7 +330,9 @@ impl World {
             self.unpin();
         }
         self.kept.clear();
-        [Kind::SharedCopy, Kind::LastShared].map(|kind| self.step(Event::Hold { kind, on: false }));
+        for kind in [Kind::SharedCopy, Kind::LastShared] {
+            self.step(Event::Hold { kind, on: false });
+        }
         for _ in 0..200_000 {
             if !self.pending.is_empty() {
                 self.complete();

@@ -43,10 +43,8 @@ impl Engine {
             Action::Install { page, writable } => self.install(page, writable, source)?,
             Action::Apply { index, page } => self.apply(page, source.bodies.get(index as usize).copied())?,
             Action::Twin { page } => {
-                self.have_room_for(1)?;
-                self.region.make_twin(page);
+                self.make_twin(page)?;
                 self.region.show(page, true)?;
-                self.note_peak();
             }
             Action::Watch { page } => {
                 self.region.make_twin(page);
@@ -70,7 +68,7 @@ impl Engine {
             Action::GivenAway { page } => self.give_away(page)?,
             Action::Discard { run } => {
                 if let Some(limit) = &mut self.limit {
-                    limit.discarded(&mut self.region, run)?;
+                    limit.forget(&mut self.region, run)?;
                 }
                 self.offers.iter().for_each(|offers| run.pages().for_each(|page| offers.withhold(page)));
                 self.region.discard(run)?;
@@ -102,18 +100,12 @@ impl Engine {
         }
     }
 
-    /// Makes room for `more` pages.
-    fn have_room_for(&mut self, more: usize) -> Result<(), Trouble> {
-        match &mut self.limit {
-            Some(limit) => limit.make_room(&mut self.region, more),
-            None => Ok(()),
-        }
-    }
-
-    fn note_peak(&mut self) {
+    fn make_twin(&mut self, page: u32) -> Result<(), Trouble> {
         if let Some(limit) = &mut self.limit {
-            limit.note_peak(&self.region);
+            limit.twin_comes(&mut self.region)?;
         }
+        self.region.make_twin(page);
+        Ok(())
     }
 
     fn give_away(&mut self, page: u32) -> Result<(), Trouble> {
@@ -285,7 +277,6 @@ impl Engine {
 
     fn install(&mut self, page: u32, writable: bool, source: Source<'_>) -> Result<(), Trouble> {
         if let Some(limit) = &mut self.limit {
-            limit.make_room(&mut self.region, 1 + usize::from(writable))?;
             limit.copy_comes(&mut self.region, page)?;
         }
         // Ascending in messages of correct ranks. In others, a page that is not found counts as zeroes.
@@ -302,11 +293,9 @@ impl Engine {
         self.region.came(page);
         self.came(page);
         if writable {
-            self.region.make_twin(page);
+            self.make_twin(page)?;
         }
-        self.region.show(page, writable)?;
-        self.note_peak();
-        Ok(())
+        Ok(self.region.show(page, writable)?)
     }
 
     // ---- into view --------------------------------------------------------------------------------------------------
