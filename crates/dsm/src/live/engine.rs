@@ -64,8 +64,8 @@ pub struct Counts {
     pub moved: Moved,
 }
 
-/// What a rank that keeps less than all its pages needs: where the others go, in which order, and which come ahead. Its
-/// gates lie at this offset of its memory.
+/// The pager of a rank that keeps less than all its pages, and the store of the others. The rank's gates lie at this
+/// offset of its memory.
 fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);

@@ -71,7 +71,7 @@ pub struct Job {
     pub elsewhere: Target,
     /// The replacement policy for them, named as in `hanare run --policy`.
     pub policy: String,
-    /// What is fetched before it is accessed: a prefetcher, named as in `hanare run --prefetch`.
+    /// The prefetcher for them, named as in `hanare run --prefetch`.
     pub prefetch: String,
     /// Directory for this rank's counters at shutdown.
     pub counts: Option<PathBuf>,

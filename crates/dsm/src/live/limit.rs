@@ -4,7 +4,7 @@
 //! a page is in view while it has memory; whether the program sees it is coherence's matter. Pages come in two kinds, which
 //! rank before the policy ([`ByKind`], SSS-CORE's method 3): copies, which their homes have too and which are just dropped,
 //! and pages at home, which are sole or master copies. Those are evicted to the store unless it has the same bytes already.
-//! They come back when they are accessed here, served, or written by a peer. What twins take is no part of the budget.
+//! They come back when they are accessed here, served, or written by a peer. The memory of twins is no part of the budget.
 //!
 //! Coherence says which pages stay: those with a twin, those that a peer has pinned ([`Gates`]), those that one action needs
 //! together, those that came or were accessed last. A home page that is merely open for writing is not under coherence: once
@@ -12,7 +12,7 @@
 //! home may have been written to since it came, which its pin word says when it leaves.
 //!
 //! Copies are dropped between events of the machine only, because a drop is one. So the memory is brought below the limit
-//! before pages come in. What is left under coherence is all that may exceed the limit.
+//! before pages come in. Only pages under coherence may exceed the limit.
 
 use std::collections::VecDeque;
 
@@ -89,7 +89,7 @@ pub(super) struct Limit {
     pub(super) gates: Gates,
     away: Away,
     pager: Pager,
-    /// What the pager answers to one event, what is to be carried out, and what is being carried out.
+    /// The pager's answer to one event, the actions to be carried out, and those being carried out.
     actions: Actions,
     to_do: Vec<Action>,
     doing: Vec<Action>,
@@ -257,7 +257,7 @@ impl Limit {
         zeroes.retain(|&page| {
             let is_copy = self.copies.contains(page);
             if is_copy {
-                // Whoever has it come writes its bytes.
+                // The caller writes its bytes.
                 region.came(page);
                 self.arrived(region, Run { first: page, count: 1 });
             }
@@ -279,7 +279,7 @@ impl Limit {
         let (mut gone, mut written) = (Vec::new(), Vec::new());
         for &(page, bytes) in pages {
             match self.copies.contains(page) {
-                // Who asked for that sees to its memory.
+                // It is forgotten. Its memory is the caller's matter.
                 is_copy if self.keeps_all => {
                     if !is_copy {
                         self.gates.retire(page);
@@ -298,7 +298,7 @@ impl Limit {
         let runs = runs_of(&mut gone.iter().map(|&(page, ..)| page).collect());
         runs.iter().try_for_each(|&run| region.hide(run))?;
         for (page, bytes, is_written) in &mut gone {
-            // What reads as zeroes takes no room anywhere, unless it did before.
+            // A page of zeroes takes no room in the store, unless it did before.
             *is_written &= *bytes != Bytes::MaybeZero || !region.is_zero(*page);
             debug_assert!(matches!(bytes, Bytes::Unknown | Bytes::MaybeZero), "a page at home is written on a guess");
             written.extend(is_written.then_some(*page));
@@ -315,7 +315,7 @@ impl Limit {
         self.tell(region, Event::TakenOut { page: PageId(page), ok, changed });
     }
 
-    /// The pager forgets pages. What becomes of their memory is the caller's matter.
+    /// The pager forgets pages. Their memory is the caller's matter.
     pub(super) fn forget(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
         self.keeps_all = true;
         let Run { mut first, count } = run;
@@ -344,7 +344,7 @@ impl Limit {
 
     // ---- coming in --------------------------------------------------------------------------------------------------
 
-    /// Brings pages of which this rank is home, ascending, as far as they are not in.
+    /// Brings those of these home pages in that are not, in ascending order.
     pub(super) fn bring_in(&mut self, region: &mut Region, pages: &[u32]) -> Result<(), Trouble> {
         self.bring_in_as(region, pages, false)
     }

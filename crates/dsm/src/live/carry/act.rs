@@ -61,10 +61,11 @@ impl Engine {
                 Some(limit) => limit.invalidated(&mut self.region, run)?,
                 None => self.region.hide(run)?,
             },
-            Action::Adopted { page } => match &mut self.limit {
-                Some(limit) => limit.adopted(&mut self.region, page)?,
-                None => {}
-            },
+            Action::Adopted { page } => {
+                if let Some(limit) = &mut self.limit {
+                    limit.adopted(&mut self.region, page)?;
+                }
+            }
             Action::GivenAway { page } => self.give_away(page)?,
             Action::Discard { run } => {
                 if let Some(limit) = &mut self.limit {
