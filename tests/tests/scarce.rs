@@ -211,7 +211,7 @@ fn a_hash_table_stays_right_and_within_the_budget() {
         for rank in ranks.as_array().expect("an array") {
             let (back, dropped) = (count(rank, "pages_back"), count(rank, "pages_dropped"));
             assert!(back > 100 && dropped > 100, "{transfer}: {rank}");
-            assert!(count(rank, "local_bytes_peak") <= LOCAL + (32 << 10), "{transfer}: {rank}");
+            assert!(count(rank, "local_bytes_peak") <= LOCAL + (16 << 10), "{transfer}: {rank}");
         }
     }
     place.assert_nothing_left();
