@@ -7,6 +7,7 @@
 #   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
 #   make worlds        the engine over a view and a store that fail, by ten thousand seeds
 #   make fuzz          MINUTES (10) of coverage-guided fuzzing for each decoder of outside bytes  (scripts/fuzz; wants c++)
+#   make models        every interleaving of the lock-free parts, within a bound of preemptions  (models)
 #   make sanitize      tests under the address sanitizer, and those of locks under the thread sanitizer
 #   make bench         the pager against this machine's floors      (benches/run.sh; wants a machine at rest)
 #   make bench-swap    the pager against kernel swap to zram         (benches/swap.sh; wants root)
@@ -89,6 +90,11 @@ fuzz:
 	@scripts/need cargo cc c++
 	@scripts/fuzz $(MINUTES) $(TARGET)/fuzz $(FUZZ_FLAGS)
 
+# LOOM_MAX_PREEMPTIONS (3) bounds the interleavings. MODELS_FLAGS is a part of a model's path: `make models MODELS_FLAGS=rings`.
+models:
+	@scripts/need cargo cc
+	$(CARGO) test --locked --manifest-path models/Cargo.toml --target-dir $(TARGET)/models -- $(MODELS_FLAGS)
+
 # The toolchain's own sanitizers. The standard library comes without them: the thread sanitizer sees no races within it, and
 # would name some that its channels rule out (scripts/tsan.supp). Left out is a test of mlock, which sanitizers make
 # nothing of.
@@ -118,9 +124,11 @@ check:
 	@scripts/need cargo cargo-fmt cargo-clippy cargo-deny
 	$(CARGO) fmt --all --check
 	cd fuzz/coverage && $(CARGO) fmt --check
+	cd models && $(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) deny --log-level warn check licenses bans sources
 	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml --config deny.toml check licenses bans sources
+	$(CARGO) deny --log-level warn --manifest-path models/Cargo.toml --config deny.toml check licenses bans sources
 
 bench: build
 	benches/run.sh
@@ -197,5 +205,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test test-programs torture worlds fuzz check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-shared bench-cluster results workloads shared-workloads python install clean

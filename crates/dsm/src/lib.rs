@@ -18,3 +18,6 @@ pub mod coherence;
 pub mod diff;
 pub mod limits;
 pub mod live;
+
+// `models/` compiles some files of `live` as well, with a `crate::sync` of its own.
+use hanare_sys::sync;

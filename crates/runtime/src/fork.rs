@@ -110,6 +110,7 @@ pub fn before() {
     let mask = SignalMask::block_all().keep();
     gate::close();
     let (plan, seat) = prepare();
+    seat.iter().for_each(Seat::forks);
     // SAFETY: asks a number.
     PARENT.store(unsafe { libc::getpid() }, Relaxed);
     *PENDING.lock() = Some(Pending { plan, seat, mask });

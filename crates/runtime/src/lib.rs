@@ -27,6 +27,7 @@ mod places;
 mod plan;
 pub mod polling;
 mod process;
+mod procfs;
 mod promise;
 mod ranges;
 mod restrictions;
@@ -40,6 +41,9 @@ mod tree;
 mod view;
 mod watchdog;
 mod windows;
+
+// `models/` compiles some of these files as well, with a `crate::sync` of its own.
+use hanare_sys::sync;
 
 // A sanitizer must see all allocations and frees.
 #[cfg_attr(not(hanare_sanitize), global_allocator)]

@@ -8,15 +8,19 @@
 //!
 //! Pages that a forked child shares with its parent count for both: that is more than they take.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::time::Duration;
 
 use crate::counters::{Counters, raise};
-use hanare_sys::clock::now_ns;
+use crate::procfs::{is_running, own_pid, own_stack};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{now_ns, pause, sized};
 
 /// Processes with far memory at a time.
-const MEMBERS_MAX: usize = 1024;
-/// A child that was not made, or died before it said its name, is waited for so long.
+const MEMBERS_MAX: usize = sized(1024, 3);
+/// Nanoseconds after a fork in which the child takes its place, unless it died or was not made.
 const PROMISE_NS: u64 = 10_000_000_000;
+/// The time of a fork that has not begun. A parent may prepare it for longer than [`PROMISE_NS`].
+const UNFORKED: u64 = u64::MAX;
 const LOOK_NS: u64 = 100_000_000;
 /// How long the lock is tried for. It is held for microseconds, unless its holder is stopped.
 const LOCK_NS: u64 = 200_000_000;
@@ -38,6 +42,7 @@ pub(crate) struct Member {
     pid: AtomicU32,
     /// Where its stack begins, which tells a program from the one that was executed in its place.
     stack: AtomicU64,
+    /// When a promised child was forked.
     since_ns: AtomicU64,
     share: AtomicU64,
     wants: AtomicU64,
@@ -66,17 +71,13 @@ pub(crate) struct Seat {
     counters: &'static Counters,
 }
 
-fn own_pid() -> u32 {
-    std::process::id()
-}
-
 impl Tree {
     fn members(&self) -> &[Member] {
         &self.members[..(self.top.load(Acquire) as usize).min(MEMBERS_MAX)]
     }
 
     /// Runs `work` alone in the tree; not at all if the lock cannot be had.
-    fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let me = own_pid();
         let end_ns = now_ns() + LOCK_NS;
         while let Err(holder) = self.lock.compare_exchange(0, me, Acquire, Relaxed) {
@@ -87,7 +88,7 @@ impl Tree {
             if now_ns() > end_ns {
                 return None;
             }
-            std::thread::sleep(std::time::Duration::from_micros(50));
+            pause(Duration::from_micros(50));
         }
         let result = work();
         let _ = self.lock.compare_exchange(me, 0, Release, Relaxed);
@@ -123,7 +124,7 @@ impl Tree {
         let member = &self.members[free];
         member.pid.store(own_pid(), Relaxed);
         member.stack.store(own_stack(), Relaxed);
-        member.since_ns.store(now_ns(), Relaxed);
+        member.since_ns.store(UNFORKED, Relaxed);
         member.share.store(share, Relaxed);
         member.wants.store(share, Relaxed);
         self.top.fetch_max(free as u32 + 1, AcqRel);
@@ -160,7 +161,7 @@ impl Tree {
                 seat.member.share.fetch_max(least, Relaxed);
                 return Some(seat);
             }
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            pause(Duration::from_millis(2));
         }
     }
 
@@ -297,6 +298,11 @@ impl Seat {
         }
     }
 
+    /// The fork of the child that this place is promised to begins. From now on the promise lapses with time.
+    pub(crate) fn forks(&self) {
+        self.member.since_ns.store(now_ns(), Relaxed);
+    }
+
     /// Room for a child about to be forked: `bytes` of the budget, of which this process gives up what it does not use.
     /// `Err` is what the two of them could have together, unless it has to be (`must`).
     pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
@@ -339,61 +345,34 @@ impl Seat {
     }
 }
 
-/// Where this process' stack begins.
-fn own_stack() -> u64 {
-    static OWN: AtomicU64 = AtomicU64::new(0);
-    if OWN.load(Relaxed) == 0 {
-        // A forked child has its parent's stack, so this holds there too.
-        OWN.store(process(own_pid()).map_or(0, |process| process.stack), Relaxed);
+/// For models. In production a tree begins as shared memory of zeroes.
+#[cfg(loom)]
+impl Tree {
+    /// A tree without members.
+    pub(crate) fn empty() -> Tree {
+        let (zero, word) = (|| AtomicU32::new(0), || AtomicU64::new(0));
+        let member = |_| Member {
+            kind: zero(),
+            pid: zero(),
+            stack: word(),
+            since_ns: word(),
+            share: word(),
+            wants: word(),
+            local: word(),
+            far: word(),
+        };
+        Tree { lock: zero(), top: zero(), whole: word(), looked_ns: word(), members: std::array::from_fn(member) }
     }
-    OWN.load(Relaxed)
-}
 
-/// Whether a process is there and not merely waiting to be forgotten by its parent, and still runs the program whose
-/// stack begins there (0: any).
-fn is_running(pid: u32, stack: u64) -> bool {
-    match process(pid) {
-        // The first thread of a process may end before the others: it is a zombie without a stack, and the process runs.
-        Some(process) if matches!(process.state, b'Z' | b'X') => process.threads > 1,
-        Some(process) => stack == 0 || process.stack == stack,
-        // What cannot be read is not known to be gone.
-        None => {
-            // SAFETY: asks whether there is such a process; sends nothing.
-            let answer = unsafe { libc::kill(pid as i32, 0) };
-            answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-        }
+    /// Bytes that members have.
+    pub(crate) fn taken(&self) -> u64 {
+        self.members().iter().map(|member| member.share.load(Relaxed)).sum()
     }
-}
 
-struct Process {
-    state: u8,
-    threads: u64,
-    stack: u64,
-}
-
-/// What /proc tells of a process; nothing is allocated.
-fn process(pid: u32) -> Option<Process> {
-    use std::io::Write;
-    let mut path = [0_u8; 32];
-    write!(&mut path[..], "/proc/{pid}/stat").ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let mut text = [0_u8; 1024];
-    // SAFETY: a terminated name, and a buffer of ours with its length; the descriptor is closed by who opened it.
-    let len = unsafe {
-        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
-        if file >= 0 {
-            libc::close(file);
-        }
-        usize::try_from(len).ok()?
-    };
-    // The name in parentheses may hold anything; the fields behind it are numbered from 3.
-    let behind = text[..len].iter().rposition(|&byte| byte == b')')? + 2;
-    let mut fields = text.get(behind..len)?.split(|&byte| byte == b' ');
-    let state = *fields.next()?.first()?;
-    let mut number = |skipped| std::str::from_utf8(fields.nth(skipped)?).ok()?.parse().ok();
-    let (threads, stack) = (number(16)?, number(7)?);
-    Some(Process { state, threads, stack })
+    /// The calling process ends while it holds the lock.
+    pub(crate) fn end_locked(&self) {
+        self.lock.store(own_pid(), Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -480,6 +459,20 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_lapses_only_after_its_fork() {
+        let stats = fresh();
+        let parent = stats.tree().join(stats, 1000, 10).unwrap();
+        let child = parent.promise(300, 100, false).ok().unwrap();
+        assert_eq!(child.member.since_ns.load(Relaxed), UNFORKED, "to be prepared for as long as it takes");
+        child.forks();
+        stats.tree().look_round(stats);
+        assert_eq!(child.share(), 300);
+        child.member.since_ns.store(now_ns().saturating_sub(2 * PROMISE_NS), Relaxed);
+        stats.tree().look_round(stats);
+        assert_eq!(child.share(), 0, "no child took it");
+    }
+
+    #[test]
     fn budgets_of_their_own_add_up() {
         let stats = fresh();
         let first = stats.tree().join(stats, 0, 10).unwrap();
@@ -537,38 +530,5 @@ mod tests {
         .unwrap();
         child.withdraw();
         assert_eq!((child.share(), child.member.kind.load(Acquire)), (0, FREE));
-    }
-
-    /// Longest time in which a process that waits for a CPU starts or ends.
-    const SOON_NS: u64 = 30_000_000_000;
-
-    #[test]
-    fn a_process_whose_first_thread_ended_is_running() {
-        // The first thread ends by itself and is a zombie; another goes on until it is killed.
-        const SCRIPT: &str = "import ctypes, os, threading, time\n\
-            threading.Thread(target=lambda: (time.sleep(60), os._exit(0))).start()\n\
-            ctypes.CDLL(None).pthread_exit(None)";
-        let mut child = std::process::Command::new("python3").args(["-c", SCRIPT]).spawn().unwrap();
-        let end_ns = now_ns() + SOON_NS;
-        while process(child.id()).unwrap().state != b'Z' {
-            assert!(now_ns() < end_ns, "the first thread did not end");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert!(is_running(child.id(), 0));
-        child.kill().unwrap();
-        let end_ns = now_ns() + SOON_NS;
-        while is_running(child.id(), 0) {
-            assert!(now_ns() < end_ns, "a zombie that nobody waited for counts as running");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_program_executed_in_a_members_place_is_not_the_member() {
-        let me = process(own_pid()).unwrap();
-        assert!(is_running(own_pid(), own_stack()));
-        assert!(me.stack == 0 || !is_running(own_pid(), me.stack + 16));
-        assert!(!is_running(u32::MAX / 2, 0));
     }
 }

@@ -6,14 +6,12 @@
 //! longer far. Windows and holes are for good, so that looking one up takes no lock: a touch in the middle of any of the
 //! pager's operations finds either the old or the new answer whole. Nothing here changes a mapping.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-
-use hanare_sys::futex::LockCell;
-
 use crate::span::{OS_PAGE, Span};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use crate::sync::{LockCell, sized, zeroed_words};
 
 /// Most windows: one an object that the program is linked from, and only where that has large arrays.
-pub(crate) const WINDOWS_MAX: usize = 64;
+pub(crate) const WINDOWS_MAX: usize = sized(64, 2);
 
 /// Offsets are marked in blocks of this size, so that those without exceptions are told at one look.
 pub(crate) const MARK: usize = 2 << 20;
@@ -47,10 +45,9 @@ impl Windows {
         Windows {
             base,
             len,
-            windows: [const { Window { addr: AtomicUsize::new(0), len: AtomicUsize::new(0), offset: AtomicUsize::new(0) } };
-                WINDOWS_MAX],
+            windows: std::array::from_fn(|_| Window::default()),
             count: AtomicUsize::new(0),
-            adding: LockCell::new(()),
+            adding: LockCell::default(),
             marked: Bits::new(len / MARK + 1),
             holes: Bits::new(len / OS_PAGE + 1),
             hole_pages: AtomicUsize::new(0),
@@ -223,10 +220,7 @@ struct Bits(Box<[AtomicU64]>);
 
 impl Bits {
     fn new(len: usize) -> Bits {
-        let zeroes = Box::leak(vec![0u64; len.div_ceil(64)].into_boxed_slice());
-        // SAFETY: the same memory, owned once; AtomicU64 has the size, alignment and bytes of u64. Made as integers
-        // because those come zeroed without being touched, and most are never used.
-        Bits(unsafe { Box::from_raw(std::ptr::from_mut(zeroes) as *mut [AtomicU64]) })
+        Bits(zeroed_words(len.div_ceil(64)))
     }
 
     #[inline]

@@ -23,6 +23,7 @@ pub mod filter;
 pub mod flags;
 pub mod futex;
 pub mod limits;
+mod lock;
 pub mod map;
 pub mod mark;
 pub mod memory;
@@ -34,6 +35,7 @@ mod refuse;
 pub mod signal;
 pub mod stack;
 pub mod symbols;
+pub mod sync;
 pub mod thread;
 pub mod uffd;
 

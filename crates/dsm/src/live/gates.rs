@@ -5,12 +5,11 @@
 //! A peer pins a page before it touches it, and finds out that it is away instead; the home takes out only what nobody has
 //! pinned. Both are one compare-and-swap, so that one of them comes first. A page that is away, or was never there, goes in
 //! a message.
-#![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use hanare_sys::map::{MapError, Mapping};
+use super::words::{MapError, Words};
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// The page is in its home's memory.
 const IN: u32 = 1;
@@ -21,7 +20,7 @@ const PIN: u32 = 4;
 
 /// The gates of one rank.
 pub(super) struct Gates {
-    mapping: Mapping,
+    words: Words,
 }
 
 impl Gates {
@@ -32,21 +31,23 @@ impl Gates {
 
     /// The gates that lie at an offset of a rank's memory.
     pub(super) fn map(memory: impl AsFd, offset: u64, pages: u32) -> Result<Self, MapError> {
-        Ok(Self { mapping: Mapping::shared(memory, offset, Self::len_for(pages) as usize)? })
+        Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
+    }
+
+    /// The gates in this memory.
+    pub(super) fn over(words: Words) -> Self {
+        Self { words }
     }
 
     fn word(&self, page: u32) -> &AtomicU32 {
-        let offset = page as usize * 4;
-        assert!(offset + 4 <= self.mapping.len(), "a gate for each page");
-        let word = std::ptr::with_exposed_provenance_mut(self.mapping.addr() + offset);
-        // SAFETY: an aligned word of a mapping that lives as long as `self`, touched as an atomic only.
-        unsafe { AtomicU32::from_ptr(word) }
+        self.words.word(page as usize * 4)
     }
 
     // ---- the home ---------------------------------------------------------------------------------------------------
 
     pub(super) fn is_pinned(&self, page: u32) -> bool {
-        self.word(page).load(Ordering::Relaxed) >= PIN
+        // Acquire: peers whose pins are gone have accessed the page before.
+        self.word(page).load(Ordering::Acquire) >= PIN
     }
 
     /// The page's bytes are there from now on.

@@ -23,6 +23,7 @@ mod reception;
 mod region;
 
 mod tcp;
+mod words;
 
 pub use engine::{Counts, Live, StartError};
 pub use fatal::{EXIT_LOST, EXIT_OWN, die, say};

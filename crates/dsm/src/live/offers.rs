@@ -5,12 +5,11 @@
 //! The home counts up before it takes in who reads, in a call that tells what it wrote, and again behind it. So either it has
 //! heard of a reader by then, or that reader finds another count and asks for the page instead; and what a reader
 //! relies on was whole.
-#![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-use hanare_sys::map::{MapError, Mapping};
+use super::words::{MapError, Words};
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
 /// Bytes in front of those of the pages; the first word counts, and is odd while its rank tells what it wrote.
 const HEAD_BYTES: usize = 4096;
@@ -24,7 +23,7 @@ const TWIN: u8 = 2;
 
 /// What one rank offers.
 pub(super) struct Offers {
-    mapping: Mapping,
+    words: Words,
 }
 
 /// What a reader found.
@@ -49,38 +48,43 @@ impl Offers {
 
     /// Those that lie at an offset of a rank's memory.
     pub(super) fn map(memory: impl AsFd, offset: u64, pages: u32) -> Result<Self, MapError> {
-        Ok(Self { mapping: Mapping::shared(memory, offset, Self::len_for(pages) as usize)? })
+        Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
+    }
+
+    /// The offers in this memory.
+    pub(super) fn over(words: Words) -> Self {
+        Self { words }
     }
 
     fn count(&self) -> &AtomicU32 {
-        let word = std::ptr::with_exposed_provenance_mut(self.mapping.addr());
-        // SAFETY: an aligned word of a mapping that lives as long as `self`, touched as an atomic only.
-        unsafe { AtomicU32::from_ptr(word) }
+        self.words.word(0)
     }
 
     fn byte(&self, page: u32) -> &AtomicU8 {
-        let offset = HEAD_BYTES + page as usize;
-        assert!(offset < self.mapping.len(), "a byte for each page");
-        let byte = std::ptr::with_exposed_provenance_mut(self.mapping.addr() + offset);
-        // SAFETY: a byte of a mapping that lives as long as `self`, touched as an atomic only.
-        unsafe { AtomicU8::from_ptr(byte) }
+        self.words.byte(HEAD_BYTES + page as usize)
     }
 
     // ---- the home ---------------------------------------------------------------------------------------------------
 
-    /// The page itself may be read from now on.
+    /// The page itself may be read from now on. Its twin may be dropped afterwards.
     pub(super) fn offer(&self, page: u32) {
-        self.byte(page).store(PAGE, Ordering::SeqCst);
+        self.say(page, PAGE);
     }
 
-    /// Its twin, which is made, may be read.
+    /// Its twin, which is made, may be read. The page itself may be written afterwards.
     pub(super) fn offer_twin(&self, page: u32) {
-        self.byte(page).store(TWIN, Ordering::SeqCst);
+        self.say(page, TWIN);
     }
 
-    /// Nobody may read the page any more.
+    /// Nobody may read the page any more. It may be written afterwards.
     pub(super) fn withhold(&self, page: u32) {
-        self.byte(page).store(WITHHELD, Ordering::SeqCst);
+        self.say(page, WITHHELD);
+    }
+
+    fn say(&self, page: u32, what: u8) {
+        self.byte(page).store(what, Ordering::SeqCst);
+        // A reader of bytes that are changed behind this finds that they are not offered any more.
+        fence(Ordering::Release);
     }
 
     /// The rank begins to tell what it wrote: whoever reads from now on reads in vain, and what others have said before is

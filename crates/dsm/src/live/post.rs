@@ -3,26 +3,25 @@
 //! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank looks, and a ring of bytes for
 //! each rank that may write to it. A writer that finds the rank asleep rings, with one byte on the socket between the two;
 //! where the rank computes, only when what it wrote cannot wait until it comes to look by itself ([`Urgency`]). So does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
-#![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use hanare_sys::map::{MapError, Mapping};
-
+use super::words::{MapError, Words};
 use crate::coherence::{Rank, Urgency};
+use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::sync::sized;
 
 /// Bytes in front of the rings; the first word says whether the rank sleeps.
 const HEAD_BYTES: usize = 4096;
 /// Bytes a ring holds.
-const RING_BYTES: usize = 32 << 10;
+const RING_BYTES: usize = sized(32 << 10, 2);
 /// Words of a ring, each in a cache line of its own: bytes taken, bytes put, and whether the writer waits for room.
 const TAKEN: usize = 0;
 const PUT: usize = 64;
 const WANTS_ROOM: usize = 128;
 /// Where the bytes begin.
 const BYTES: usize = 4096;
-const STRIDE: usize = BYTES + RING_BYTES;
+pub(super) const STRIDE: usize = BYTES + RING_BYTES;
 
 /// What the first word says of a rank that looks.
 const LOOKS: u32 = 0;
@@ -43,7 +42,7 @@ pub(super) struct Torn;
 
 /// The post of one rank.
 pub(super) struct Post {
-    mapping: Mapping,
+    words: Words,
     ranks: u16,
 }
 
@@ -55,14 +54,16 @@ impl Post {
 
     /// The post behind a region of so many bytes.
     pub(super) fn map(memory: impl AsFd, region_bytes: u64, ranks: u16) -> Result<Self, MapError> {
-        Ok(Self { mapping: Mapping::shared(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks })
+        Ok(Self::over(Words::map(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks))
+    }
+
+    /// The post in this memory.
+    pub(super) fn over(words: Words, ranks: u16) -> Self {
+        Self { words, ranks }
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset + 4 <= self.mapping.len(), "within the post");
-        let word = std::ptr::with_exposed_provenance_mut(self.mapping.addr() + offset);
-        // SAFETY: an aligned word of a mapping that lives as long as `self`, touched as an atomic only.
-        unsafe { AtomicU32::from_ptr(word) }
+        self.words.word(offset)
     }
 
     fn ring(&self, from: Rank) -> usize {
@@ -86,7 +87,7 @@ impl Post {
             return false;
         }
         // Only read, as a rule: the word lies in the caches of all who write.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let bell = self.word(0);
         let mut now = bell.load(Ordering::Relaxed);
         while now != LOOKS && !(urgency == Urgency::AtNextCall && now == Rest::Computes as u32) {
@@ -117,11 +118,9 @@ impl Post {
         let count = room.min(bytes.len());
         let at = put as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
-        // SAFETY: both pieces lie in the ring's bytes, of which the reader touches none beyond `PUT`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes(ring, at), first);
-            std::ptr::copy_nonoverlapping(bytes[first..].as_ptr(), self.bytes(ring, 0), count - first);
-        }
+        // Both pieces lie in the ring, and the reader accesses nothing beyond `PUT`.
+        self.words.write(ring + BYTES + at, &bytes[..first]);
+        self.words.write(ring + BYTES, &bytes[first..count]);
         self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
         count
     }
@@ -153,21 +152,12 @@ impl Post {
         let at = taken as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
         into.reserve(count);
-        for (offset, count) in [(at, first), (0, count - first)] {
-            // SAFETY: the piece lies in the ring's bytes, which the writer leaves alone up to `PUT`; `into` has room for
-            // it, and is that much longer then.
-            unsafe {
-                std::ptr::copy_nonoverlapping(self.bytes(ring, offset), into.as_mut_ptr().add(into.len()), count);
-                into.set_len(into.len() + count);
-            }
-        }
+        // Both pieces lie in the ring, and the writer changes nothing up to `PUT`.
+        self.words.append_to(into, ring + BYTES + at, first);
+        self.words.append_to(into, ring + BYTES, count - first);
         self.word(ring + TAKEN).store(put, Ordering::SeqCst);
         let wanted = self.word(ring + WANTS_ROOM);
         Ok(wanted.load(Ordering::SeqCst) != 0 && wanted.swap(0, Ordering::SeqCst) != 0)
-    }
-
-    fn bytes(&self, ring: usize, at: usize) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.mapping.addr() + ring + BYTES + at)
     }
 }
 

@@ -1,0 +1,66 @@
+//! Sleeping on a word, as in `futex.rs` of `hanare-sys`. A limit of time never passes: a thread that only the limit would
+//! wake sleeps for ever, and loom says so.
+//!
+//! A model's threads are coroutines of one thread of the system and change only in loom's calls. So a look at the word and
+//! the entry in the list of sleepers are one step, as they are under the kernel's lock.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A thread that sleeps on a word.
+struct Sleeper {
+    word: usize,
+    thread: loom::thread::Thread,
+    is_woken: Rc<Cell<bool>>,
+}
+
+thread_local! {
+    /// The threads that sleep, the longest first.
+    static SLEEPERS: RefCell<Vec<Sleeper>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Forgets all sleepers: the interleaving before may have ended in a panic.
+pub(crate) fn reset() {
+    SLEEPERS.with_borrow_mut(Vec::clear);
+}
+
+fn address(word: &AtomicU32) -> usize {
+    std::ptr::from_ref(word).addr()
+}
+
+pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
+    // The kernel reads the newest value; of loom's accesses only those that also write do.
+    if word.compare_exchange(expected, expected, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    let is_woken = Rc::new(Cell::new(false));
+    let sleeper = Sleeper { word: address(word), thread: loom::thread::current(), is_woken: Rc::clone(&is_woken) };
+    SLEEPERS.with_borrow_mut(|sleepers| sleepers.push(sleeper));
+    while !is_woken.get() {
+        loom::thread::park();
+    }
+}
+
+fn wake(word: &AtomicU32, most: usize) -> usize {
+    // Makes this a step of its own on the word, so that loom runs it before and after that of a sleeper.
+    word.fetch_or(0, Relaxed);
+    let woken: Vec<Sleeper> = SLEEPERS.with_borrow_mut(|sleepers| {
+        sleepers.extract_if(.., |sleeper| sleeper.word == address(word)).take(most).collect()
+    });
+    for sleeper in &woken {
+        sleeper.is_woken.set(true);
+        sleeper.thread.unpark();
+    }
+    woken.len()
+}
+
+pub(crate) fn wake_one(word: &AtomicU32) -> bool {
+    wake(word, 1) > 0
+}
+
+pub(crate) fn wake_all(word: &AtomicU32) -> usize {
+    wake(word, usize::MAX)
+}

@@ -1,0 +1,112 @@
+//! `crates/dsm/src/live/gates.rs`.
+
+use std::rc::Rc;
+
+use loom::cell::Cell;
+use loom::thread;
+
+use super::gates::Gates;
+use super::words::{Memory, Words};
+
+crate::table! {
+    a_page_is_written_or_taken_out,
+    two_peers_write_a_page,
+    a_page_that_moved_is_left_alone,
+    a_page_waits_for_the_peer_that_is_told_of_it,
+}
+
+/// The page that a pin word guards. Peers write different words of it. loom refuses an access at the same time as another
+/// one that changes the word.
+type Page = [Cell<u32>; 2];
+
+/// Takes the page out of memory, or gives it back: reads and changes all of it.
+fn take(page: &Page) -> u32 {
+    page.iter().map(|word| word.replace(word.get())).sum()
+}
+
+/// A home whose page is in.
+fn home() -> (Rc<Memory>, Gates, Rc<Page>) {
+    let memory = Memory::new(&[0], &[], &[]);
+    let home = gates(&memory);
+    home.open(0);
+    (memory, home, Rc::default())
+}
+
+fn gates(memory: &Rc<Memory>) -> Gates {
+    Gates::over(Words(Rc::clone(memory)))
+}
+
+/// A peer that writes its word of the page `times` times if it can. Returns how often it did.
+fn peer(memory: &Rc<Memory>, page: &Rc<Page>, word: usize, times: usize) -> thread::JoinHandle<u32> {
+    let (gates, page) = (gates(memory), Rc::clone(page));
+    thread::spawn(move || {
+        let mut written = 0;
+        for _ in 0..times {
+            if gates.pin_to_write(0) {
+                page[word].set(page[word].get() + 1);
+                gates.unpin(0);
+                written += 1;
+            }
+        }
+        written
+    })
+}
+
+/// Takes the page out and brings it back, up to `times` times, beside these peers.
+fn run(peers: usize, writes: usize, times: usize) {
+    let (memory, home, page) = home();
+    let peers: Vec<_> = (0..peers).map(|word| peer(&memory, &page, word, writes)).collect();
+    let mut known = 0;
+    for _ in 0..times {
+        let Some(is_written) = home.close(0) else { continue };
+        let now = take(&page);
+        assert!(is_written || now == known, "the home does not hear of a write");
+        known = now;
+        home.open(0);
+    }
+    let written: u32 = peers.into_iter().map(|peer| peer.join().expect("no panic")).sum();
+    let is_written = home.close(0).expect("no pin is left");
+    assert_eq!(take(&page), written);
+    assert!(is_written || written == known, "the home does not hear of a write");
+}
+
+/// A peer writes a page only while it is in, its home takes it out only while nobody writes, and hears of every write.
+fn a_page_is_written_or_taken_out() {
+    run(1, 2, 2);
+}
+
+/// The same holds for two peers that write different words of the page.
+fn two_peers_write_a_page() {
+    run(2, 1, 1);
+}
+
+/// When the pins of a page that is no longer its rank's are gone, so are the accesses of peers, and no peer comes anew.
+fn a_page_that_moved_is_left_alone() {
+    let (memory, home, page) = home();
+    let peer = peer(&memory, &page, 0, 2);
+    home.retire(0);
+    while home.is_pinned(0) {
+        thread::yield_now();
+    }
+    let now = take(&page);
+    assert_eq!(peer.join().expect("no panic"), now);
+}
+
+/// A page that is pinned for a peer stays until that peer has read it.
+fn a_page_waits_for_the_peer_that_is_told_of_it() {
+    let (memory, home, page) = home();
+    page[0].set(1);
+    home.pin_for_peer(0);
+    let reader = thread::spawn({
+        let (gates, page) = (gates(&memory), Rc::clone(&page));
+        move || {
+            let now = page[0].get();
+            gates.unpin(0);
+            now
+        }
+    });
+    if home.close(0).is_some() {
+        page[0].set(2);
+    }
+    assert_eq!(reader.join().expect("no panic"), 1);
+}

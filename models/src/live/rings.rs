@@ -1,0 +1,151 @@
+//! `crates/dsm/src/live/post.rs`.
+
+use std::rc::Rc;
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+
+use super::post::{Post, Rest, STRIDE};
+use super::words::{Memory, Words};
+use crate::coherence::Rank;
+use crate::coherence::Urgency::{self, AtNextCall, AtNextLook, Now};
+
+crate::table! {
+    a_sleeping_rank_is_notified,
+    a_computing_rank_is_notified_of_what_cannot_wait,
+    two_writers_notify_one_rank,
+    a_writer_without_room_goes_on,
+    a_full_ring_hides_no_message,
+}
+
+/// The bytes that a rank sends on a socket to notify another.
+struct Notice {
+    count: Mutex<u32>,
+    change: Condvar,
+}
+
+impl Notice {
+    fn new() -> Rc<Self> {
+        Rc::new(Self { count: Mutex::new(0), change: Condvar::new() })
+    }
+
+    fn send(&self) {
+        *self.count.lock().expect("no panic") += 1;
+        self.change.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut count = self.count.lock().expect("no panic");
+        while *count == 0 {
+            count = self.change.wait(count).expect("no panic");
+        }
+        *count = 0;
+    }
+}
+
+/// Memory with a message ring for each of two ranks.
+fn memory() -> Rc<Memory> {
+    let ring = |rank: usize| 4096 + rank * STRIDE;
+    let words: Vec<usize> =
+        [0].into_iter().chain((0..2).flat_map(|rank| [0, 64, 128].map(|at| ring(rank) + at))).collect();
+    let plain: Vec<usize> = (0..2).flat_map(|rank| [0, 1].map(|at| ring(rank) + 4096 + at)).collect();
+    Memory::new(&words, &[], &plain)
+}
+
+fn post(memory: &Rc<Memory>) -> Post {
+    Post::over(Words(Rc::clone(memory)), 2)
+}
+
+/// Takes `count` bytes of the first `writers` ranks, and rests where there are none, as `Engine::pump` does.
+fn read(reader: &Post, writers: u16, count: usize, rest: Rest, notice: &Notice, room: &Notice) -> Vec<u8> {
+    let mut out = Vec::new();
+    loop {
+        for writer in (0..writers).map(Rank) {
+            if reader.take(writer, &mut out).expect("a ring that does not lie") {
+                room.send();
+            }
+        }
+        if out.len() == count {
+            return out;
+        }
+        reader.lie_down(rest);
+        // Once more: what was written before a writer could see that this rank rests.
+        if !(0..writers).any(|writer| reader.has(Rank(writer))) {
+            notice.wait();
+        }
+        reader.get_up();
+    }
+}
+
+/// Writes all of `bytes` as `Link::flush_by_post` does, and waits for room where there is none.
+fn write(writer: &Post, rank: Rank, mut bytes: &[u8], urgency: Urgency, notice: &Notice, room: &Notice) {
+    loop {
+        let mut has_put = false;
+        while !bytes.is_empty() {
+            let count = writer.put(rank, bytes);
+            bytes = &bytes[count..];
+            has_put |= count > 0;
+            if count == 0 {
+                break;
+            }
+        }
+        let is_full = !bytes.is_empty();
+        let urgency = if is_full { Now } else { urgency };
+        if (has_put || is_full) && writer.is_to_be_rung(urgency) {
+            notice.send();
+        }
+        if !is_full {
+            return;
+        }
+        room.wait();
+    }
+}
+
+/// What one rank writes: messages, each with its urgency.
+type Messages = &'static [(&'static [u8], Urgency)];
+
+/// Ranks that write, and a rank that takes it all.
+fn run(rest: Rest, ranks: &[Messages]) {
+    let (memory, notice, room) = (memory(), Notice::new(), Notice::new());
+    let writer = |(rank, messages): (u16, Messages)| {
+        let (writer, notice, room) = (post(&memory), Rc::clone(&notice), Rc::clone(&room));
+        thread::spawn(move || {
+            for (bytes, urgency) in messages {
+                write(&writer, Rank(rank), bytes, *urgency, &notice, &room);
+            }
+        })
+    };
+    let writers: Vec<_> = (0..).zip(ranks.iter().copied()).map(writer).collect();
+    let all: Vec<u8> = ranks.iter().copied().flatten().flat_map(|(bytes, _)| bytes.iter().copied()).collect();
+    let mut read = read(&post(&memory), ranks.len() as u16, all.len(), rest, &notice, &room);
+    if ranks.len() > 1 {
+        read.sort_unstable();
+    }
+    assert_eq!(read, all);
+    writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+}
+
+/// A rank that sleeps is notified of every message that it has to take.
+fn a_sleeping_rank_is_notified() {
+    run(Rest::Sleeps, &[&[(&[1], AtNextCall), (&[2], AtNextCall)]]);
+}
+
+/// A rank that computes is notified of every message that cannot wait.
+fn a_computing_rank_is_notified_of_what_cannot_wait() {
+    run(Rest::Computes, &[&[(&[1], Now), (&[2], Now)]]);
+}
+
+/// Two writers do not take a notification from each other: the rank finds the messages of both.
+fn two_writers_notify_one_rank() {
+    run(Rest::Sleeps, &[&[(&[1], Now)], &[(&[2], Now)]]);
+}
+
+/// Bytes arrive whole and in order through a ring that is too small, and a writer without room goes on.
+fn a_writer_without_room_goes_on() {
+    run(Rest::Sleeps, &[&[(&[1, 2, 3], Now)]]);
+}
+
+/// A message that cannot wait is announced even where the ring is full of messages that nobody was notified of.
+fn a_full_ring_hides_no_message() {
+    run(Rest::Computes, &[&[(&[1, 2], AtNextLook), (&[3], Now)]]);
+}
