@@ -127,9 +127,11 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        // Without room the peer must take the frame, whatever it is.
-        let urgency = if self.outbox.is_empty() { urgency } else { Urgency::Now };
-        if has_put && posts.theirs.is_to_be_rung(urgency) {
+        // Without room the peer must take the frame, whatever it is. A ring that was full before may hold only messages
+        // that nobody announced.
+        let is_full = !self.outbox.is_empty();
+        let urgency = if is_full { Urgency::Now } else { urgency };
+        if (has_put || is_full) && posts.theirs.is_to_be_rung(urgency) {
             Self::ring(&self.stream)?;
         }
         Ok(emptied)
@@ -234,9 +236,10 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    use super::super::post::Rest;
     use super::*;
 
     fn frame(tag: u64, payload: &[u8]) -> Vec<u8> {
@@ -266,6 +269,24 @@ mod tests {
             link.put_inbox(inbox);
         }
         assert_eq!(tags, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_message_is_announced_behind_a_ring_full_of_others() {
+        let memory = hanare_sys::map::memfd("post", 4096 + Post::len_for(2)).expect("memory");
+        let post = || Post::map(&memory, 4096, 2).expect("mapped");
+        let (mut far, near) = UnixStream::pair().expect("a pair");
+        far.set_nonblocking(true).expect("a mode");
+        let posts = Posts { own: Arc::new(post()), peer: Rank(0), theirs: post(), me: Rank(1) };
+        let mut link = Link::new(near.into(), Some(posts)).expect("a link");
+        post().lie_down(Rest::Computes);
+        let whole_ring = frame(1, &[0; (32 << 10) - HEADER_BYTES]);
+        link.send(whole_ring, Urgency::AtNextLook).expect("open");
+        assert!(!link.is_behind() && !link.has_room(1), "the ring is full");
+        assert!(far.read(&mut [0]).is_err(), "nobody is notified of what is only to be found");
+        link.send(frame(2, &[]), Urgency::Now).expect("open");
+        assert!(link.is_behind());
+        assert_eq!(far.read(&mut [0]).expect("a notification"), 1);
     }
 
     #[test]
