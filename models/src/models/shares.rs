@@ -31,7 +31,7 @@ fn tree() -> (&'static Tree, &'static Counters, Seat) {
 
 /// A place for a child of the calling process.
 fn child(parent: &Seat, bytes: u64) -> Seat {
-    parent.promise(bytes, 0, false).ok().expect("room")
+    parent.promise(bytes, 0, false).expect("room")
 }
 
 fn balance(pid: u32, seat: Seat) -> thread::JoinHandle<()> {
