@@ -62,7 +62,6 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
 
 /// Runs with the default page size, and with base pages. Each base page has its own entry in every table of the pager
 /// and the policy.
-/// policy.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {
     for page_size in ["auto", "4K"] {

@@ -8,7 +8,6 @@ use hanare_tests::{Place, Served, built, figures};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Half of 512 MiB, in 131,072 pages that come and go at random. Their borders reach the limit on mappings.
-/// allowed.
 fn pages_at_random(flags: &[&str], disable: &str) {
     let place = Place::new();
     let json = place.path("json");

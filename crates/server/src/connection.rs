@@ -105,7 +105,7 @@ fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<
     }
 }
 
-/// Polls for bytes for `time`. Returns `None` when nothing came, else the bytes' or the failure's result.
+/// Polls for bytes for `time`. Returns `None` when nothing came, and the error if receiving failed.
 fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkError>> {
     let start = Instant::now();
     while start.elapsed() < time {

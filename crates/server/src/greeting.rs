@@ -1,4 +1,4 @@
-//! The server's side of the handshake: may this client connect, and for what.
+//! The server's side of the handshake: decides whether a client may connect, and in which role.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Host<'a> {
 
 /// Why a connection was not welcomed.
 pub(crate) enum NoGuest {
-    /// It was refused, and the client knows why.
+    /// It was refused, and the client was told the reason.
     Refused(String),
     /// The connection failed.
     Link(LinkError),

@@ -2,8 +2,8 @@
 //! clients, which copy by themselves.
 //!
 //! The server grants runs of slots within its limits and takes them back. It never reads the bytes. A clone is granted
-//! the same slots as its session: both only read them, and each writes to slots of its own. A slot is free when no
-//! session of the family is granted it any more.
+//! the same slots as its session: both only read them, and each writes to slots of its own. A slot is free once no
+//! session of the family holds it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) struct Family {
 struct Slots {
     free: Files,
     granted: HashMap<u64, Files>,
-    /// Slots that the system would not empty. They stay counted and are granted to nobody until the family ends.
+    /// Slots that the system refused to empty. They stay counted and are granted to nobody until the family ends.
     stuck: Vec<(Place, u32)>,
 }
 
@@ -111,7 +111,7 @@ impl Family {
     /// Grants up to `wanted` slots in memory to session `id`, as runs. Returns how many.
     fn grant_memory(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
         let reserved = self.store.memory.reserve(self.bytes(wanted), u64::from(self.slot_size));
-        // No more than `wanted`, so the number fits.
+        // At most `wanted`, so the number fits into 32 bits.
         let mut left = (reserved / u64::from(self.slot_size)) as u32;
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
@@ -210,7 +210,7 @@ impl Drop for Family {
     }
 }
 
-/// For file systems without holes.
+/// For file systems that cannot punch holes.
 fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut done = 0;
@@ -238,7 +238,7 @@ impl HostSession {
         Ok(HostSession { membership, family, leaves_files: false })
     }
 
-    /// Opens a session that is granted what the session `id` is granted now. The caller must know that one's token.
+    /// Opens a clone of the session `id`: it is granted the same slots. The caller must know that session's token.
     pub(crate) fn open_clone(
         owner: SessionOwner,
         of: u64,
@@ -295,7 +295,8 @@ impl HostSession {
         runs
     }
 
-    /// Takes a run back. Slots that no other session of the family is granted read as zeroes when granted again.
+    /// Takes a run back. A slot of it that no other session of the family holds is emptied, so that it reads as zeroes
+    /// when it is granted again.
     pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
         let mut slots = self.family.slots();
         let mine = slots.granted.entry(self.membership.id()).or_default().of(run.place);

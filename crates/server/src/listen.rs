@@ -32,9 +32,9 @@ use crate::upkeep;
 
 /// Time that a stopping server waits for its connections before it cuts them.
 const DRAIN: Duration = Duration::from_secs(4);
-/// Pause between two checks whether they have ended.
+/// Pause between two checks of whether the connections have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Time that turning away one connection, for which there is no room, may delay the others.
+/// Longest time spent on turning away one connection when there is no room for it. The others wait meanwhile.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
 /// Time after which a connection that has not completed its handshake may be cut, when others need its place.
 const GREETING: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// The most connections at a time.
     pub connections_max: usize,
-    /// What each session may hold at most, in bytes.
+    /// Most bytes that each session may hold.
     pub client_quota: Option<u64>,
     /// Time that unused memory is kept before it goes back to the system.
     pub keep_free: Duration,
@@ -109,7 +109,7 @@ pub enum ServerError {
     /// Anyone on the network could use the server.
     #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
     NoKey {
-        /// The address beyond loopback.
+        /// The address, which others can reach.
         endpoint: Endpoint,
     },
     /// The memory limit is smaller than a block, and there is no spill directory.
@@ -379,7 +379,7 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // The client's texts of these errors blame the memory server, so they are worded anew.
+        // The texts of these errors are written for clients and blame the memory server, so the server words them anew.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }

@@ -43,11 +43,11 @@ impl Block {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory outside `used` to the system; it then reads as zeroes. The bytes in `used` stay. False when
-    /// the system has no memory for this.
+    /// Returns the memory outside `used` to the system; it then reads as zeroes. The bytes in `used` stay. Returns
+    /// false when the system has no memory for this.
     pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // The first byte written would fill a whole huge page.
+        // With huge pages, the first byte written would take 2 MiB.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -64,7 +64,7 @@ pub(crate) struct Lease {
     pub(crate) zeroed: bool,
 }
 
-/// What the system could give when it was last asked.
+/// The bytes that the system could give when it was last asked.
 struct System {
     available: Option<Available>,
     bytes: u64,
@@ -95,7 +95,7 @@ impl System {
     /// Takes up to `wanted` bytes of what the system can give, and returns how many it took.
     fn take(&mut self, wanted: u64) -> u64 {
         let is_old = self.looked.elapsed() >= LOOK_EVERY;
-        // A system that has nothing is not asked again at every request.
+        // A system that had nothing to give is not asked again at every request.
         if is_old || self.approved < wanted && self.bytes > self.approved {
             self.look();
         }

@@ -48,7 +48,7 @@ pub(crate) enum Run {
 pub(crate) enum NoSlot {
     /// Memory and spill space are used up.
     Full,
-    /// The session holds all that it may.
+    /// The session has used up its quota.
     OverQuota,
 }
 
@@ -69,7 +69,7 @@ struct Held {
     zeroed: bool,
     used: [u64; MASK_WORDS],
     used_count: usize,
-    /// Number of the first slot never handed out since the family took the block.
+    /// Number of the first slot that was not handed out since the family took the block.
     carved: usize,
     /// When a slot was last freed; `None` once the memory of the free slots went back to the system.
     freed: Option<Instant>,
@@ -107,7 +107,7 @@ pub(crate) struct Pool {
     /// Indices of blocks with a free slot.
     with_room: BTreeSet<u32>,
     spill: Option<SpillFile>,
-    /// Owners beyond the first, of places that have several.
+    /// For each place with several owners: their number minus one.
     more_owners: HashMap<Place, u32>,
 }
 
@@ -236,7 +236,7 @@ impl Pool {
         Some(Taken { first, count: run.count as usize, reused: run.reused, run: self.run(first, 0, bytes) })
     }
 
-    /// Whether the groups of several sessions name this place.
+    /// Whether several sessions share this place.
     pub(crate) fn is_shared(&self, place: Place) -> bool {
         !self.more_owners.is_empty() && self.more_owners.contains_key(&place)
     }
@@ -286,7 +286,7 @@ impl Pool {
     }
 
     /// Returns the memory of one block's free slots to the system. The block is at least half free, and no slot of it
-    /// was freed for `idle`. The slots stay the family's. False when there is no such block.
+    /// was freed for `idle`. The slots stay the family's. Returns false when there is no such block.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         let (slots, slot_size) = (self.slots_per_block(), self.slot_size);
         let is_thin =

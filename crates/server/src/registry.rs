@@ -149,7 +149,7 @@ impl Registry {
         Ok(Membership { session, _counted: counted })
     }
 
-    /// Opens a session that begins with what an open one holds. The caller must know that one's token.
+    /// Opens a session that begins with the contents of an open one. The caller must know the open session's token.
     pub(crate) fn open_clone(
         self: &Arc<Registry>,
         owner: SessionOwner,
@@ -207,7 +207,7 @@ impl Registry {
     }
 }
 
-/// Whether this is the token. Every byte is compared, so the time taken reveals nothing about it.
+/// Whether `shown` is the token. Every byte is compared, so the time taken reveals nothing about it.
 fn is_token(token: &[u8; TOKEN_BYTES], shown: &[u8; TOKEN_BYTES]) -> bool {
     token.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

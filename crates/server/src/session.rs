@@ -42,7 +42,7 @@ impl Session {
         Session { id, token, slot_size, account, table }
     }
 
-    /// A session that begins with what this one holds.
+    /// A session that begins with the contents of this one.
     pub(crate) fn cloned(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
         let table = Mutex::new(self.table().cloned(Arc::clone(&account)));
         Session { id, token, slot_size: self.slot_size, account, table }
@@ -78,8 +78,8 @@ impl Session {
         }
     }
 
-    /// Like [`Session::with_memory`], for bytes that are to be changed. Where a clone also holds the slots, returns for
-    /// how many bytes it does.
+    /// Like [`Session::with_memory`], for bytes that are to be changed. Where a clone also holds the slots, returns the
+    /// number of such bytes instead.
     pub(crate) fn with_own_memory<T>(
         &self,
         offset: u64,

@@ -20,7 +20,7 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
-    /// What a session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
+    /// Most bytes that a session may hold; [`NO_QUOTA`] without a quota.
     pub(crate) client_quota_bytes: u64,
     since: Instant,
 }

@@ -21,7 +21,7 @@ const GROWTH_BYTES: u64 = 16 << 20;
 pub(crate) struct SpillDir {
     path: PathBuf,
     margin_bytes: u64,
-    /// Two files must not claim the same free space.
+    /// Held while space is claimed, so that two files do not claim the same free space.
     claim: Mutex<()>,
     /// Free bytes when the disk was last asked.
     free_last: AtomicU64,
@@ -71,7 +71,7 @@ impl SpillDir {
         self.free_last.load(Relaxed)
     }
 
-    /// Claims disk space for a part of `file`. What was not written there reads as zeroes.
+    /// Claims disk space for a part of `file`. Parts that were never written read as zeroes.
     pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
         let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.free_bytes() < bytes {

@@ -26,7 +26,7 @@ fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a clone has this group too. The caller holds the lock of the family's pool, so that the answer stays true.
+/// Whether a clone shares this group. The caller holds the lock of the family's pool, so that the answer stays true.
 fn is_common(group: &Arc<Group>) -> bool {
     Arc::strong_count(group) > 1
 }
@@ -72,14 +72,14 @@ impl Table {
         (offset / size..=(offset + bytes - 1) / size).all(|slot| self.place(slot) != Place::Absent)
     }
 
-    /// The bytes from `offset` on that lie together, at most `bytes_max`. They are only to be read.
+    /// The bytes from `offset` on that lie together, at most `bytes_max`. The caller must only read them.
     pub(crate) fn run_at(&self, offset: u64, bytes_max: usize) -> Run {
         let (first, within, bytes) = self.run_while(offset, bytes_max, |_| true);
         locked(&self.pool).run(first, within, bytes)
     }
 
-    /// Like [`Table::run_at`], for bytes to be written. Where a clone also holds the slots, returns for how many bytes
-    /// it does.
+    /// Like [`Table::run_at`], for bytes to be written. Where a clone also holds the slots, returns the number of such
+    /// bytes instead.
     pub(crate) fn own_run_at(&self, offset: u64, bytes_max: usize) -> Result<Run, usize> {
         let pool = locked(&self.pool);
         let size = self.slot_size as u64;
@@ -173,7 +173,7 @@ impl Table {
     }
 }
 
-/// Puts a place into a group and returns the place that was there, released. The group becomes this session's own.
+/// Puts a place into a group. Releases and returns the place that was there. The group becomes this session's own.
 fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, place: Place) -> Place {
     let group = groups.entry(slot / GROUP).or_insert_with(|| Arc::new([Place::Absent; GROUP as usize]));
     if is_common(group) {

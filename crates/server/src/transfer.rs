@@ -308,7 +308,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Bytes for new slots.
+    /// Receives bytes for slots that the session does not hold yet.
     fn receive_into_new(
         &mut self,
         session: &Session,
@@ -391,7 +391,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Receives and drops the rest of a payload that nothing can hold.
+    /// Receives and drops the rest of a payload for which there is no room.
     fn skip(&mut self, arrival: &mut Arrival<'_>) -> Result<(), LinkError> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         while arrival.left() > 0 {
@@ -402,7 +402,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Reads as many spilled bytes as the buffer holds.
+    /// Reads spilled bytes into the buffer, at most its size.
     fn load(&mut self, file: &File, at: u64, bytes: usize) -> io::Result<&[u8]> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         let into = &mut self.bounce[..BOUNCE_BYTES.min(bytes)];

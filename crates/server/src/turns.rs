@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const SHORT_BYTES: usize = 64 << 10;
 /// A piece of a long range, in bytes.
 const PIECE_BYTES: usize = 128 << 10;
-/// Several sessions count as served until one was served alone for this long.
+/// Several sessions count as served until one alone was served for this time.
 const SHARED_TIME: Duration = Duration::from_millis(100);
 
 /// The turns of all sessions.
@@ -35,9 +35,10 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct Queue {
     taken: usize,
-    /// Bytes served in pieces, for each session that waits or has a turn. All are counted from the least served one.
+    /// Bytes served in pieces, for each session that waits or has a turn. The least served session's count is the zero
+    /// point.
     served: BTreeMap<u64, Share>,
-    /// Bytes that a new session counts as served: what the session with the last turn had been served before it.
+    /// Bytes that a new session counts as served: the count of the session with the last turn, from before that turn.
     floor: u64,
 }
 
@@ -89,7 +90,7 @@ impl Turns {
         }
     }
 
-    /// Whether several sessions are served at present.
+    /// Whether more than one session is served at present.
     fn serves_several(&self) -> bool {
         let changed_us = self.changed_us.load(Relaxed);
         changed_us != 0 && self.now_us().saturating_sub(changed_us) < SHARED_TIME.as_micros() as u64
@@ -125,7 +126,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turns.queue().leave(self.session, self.unused);
         self.turns.next.notify_all();
-        // Any thread that is ready, of this server or not, runs first.
+        // Lets every other ready thread of the machine run first.
         std::thread::yield_now();
     }
 }

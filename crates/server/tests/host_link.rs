@@ -222,7 +222,7 @@ fn a_dead_server_is_noticed() {
     assert_eq!(rustix::event::poll(&mut ready, Some(&timeout)), Ok(1));
 }
 
-/// A clone has the same files and the same slots. A slot is free when both have given it back or ended.
+/// A clone has the same files and the same slots. A slot is free when both sessions have given it back or ended.
 #[test]
 fn a_clone_is_granted_what_its_original_is() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -242,7 +242,7 @@ fn a_clone_is_granted_what_its_original_is() {
         file(&child, run.place).read_exact_at(&mut bytes, last * 65536).expect("read");
         assert!(bytes.chunks(8).all(|chunk| chunk == word(last)), "the clone sees its original's bytes");
     }
-    // A slot that one gives back stays the other's and keeps its bytes.
+    // A slot that one session gives back stays the other's and keeps its bytes.
     let (memory, spilled) = (runs[0], *runs.last().expect("a run"));
     parent.give_back_runs(&[Grant { count: 10, ..memory }, Grant { count: 2, ..spilled }]).expect("taken back");
     assert!(parent.give_back(memory.first_slot, 1, Place::Memory).is_err(), "it is the parent's no more");

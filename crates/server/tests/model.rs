@@ -33,7 +33,7 @@ impl Model {
         Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
     }
 
-    /// Another session with the same contents from now on.
+    /// A clone of the session, and a copy of the model.
     fn cloned(&self, seed: u8) -> Model {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let client = self.client.cloned(&self.options);
@@ -89,7 +89,7 @@ impl Model {
             bytes.extend_from_slice(&content);
             self.pages.insert(number, content);
         }
-        // In parts of uneven length, as a client gathers them.
+        // Written in parts of uneven length, as a client gathers them.
         let parts: Vec<IoSlice<'_>> = bytes.chunks(bytes.len() / 40 + 7).map(IoSlice::new).collect();
         self.client.writer.write(n, first * PAGE, &parts).expect("sent");
         assert_eq!(self.client.ack(n).expect("an answer"), AckStatus::Done);

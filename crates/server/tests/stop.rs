@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::{AckStatus, Attachment, Endpoint, LinkError, Session, SessionOptions, Wait};
 
-/// The promised 5 s, and some time because a slow machine may notice the end late.
+/// The promised 5 s, and 3 s more because a slow machine may notice the end late.
 const END: Duration = Duration::from_secs(8);
 
 #[test]

@@ -42,8 +42,8 @@ fn freed_slots_are_reused_and_counted() {
     }
 }
 
-/// One page is written of a slot of 64 KiB that another session had filled. The rest must be zeroes, in memory and in
-/// the spill file alike.
+/// A session writes one page of a slot of 64 KiB that another session had filled. The rest must be zeroes, in memory
+/// and in the spill file alike.
 #[test]
 fn nothing_of_another_session_ever_shows() {
     let secret = vec![0xAB; 65536];

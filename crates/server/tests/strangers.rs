@@ -228,7 +228,7 @@ fn more_connections_than_allowed_are_turned_away() {
     }
 }
 
-/// Time that an honest client may wait beside such clients.
+/// Longest time that an honest client may wait while such clients are connected.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A new client connects and is served.

@@ -1,4 +1,4 @@
-//! The host file of the DLM papers: the compute node, the memory servers, and how much memory each gives.
+//! The host file of the DLM papers: it names the compute node, the memory servers, and the memory that each gives.
 //!
 //! Each line names a host (or `host:port`) and the megabytes it gives. The first line is the compute node, the others
 //! are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory management*, where a

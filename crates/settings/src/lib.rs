@@ -91,7 +91,7 @@ pub enum SettingsError {
         /// The most servers allowed.
         most: usize,
     },
-    /// A server is named twice. Its room would count twice, and the program could allocate more than there is.
+    /// A server is named twice. Its room would count twice, so the program could allocate more than the servers hold.
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
 }
@@ -241,7 +241,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks what no single value shows: that the budget fits the page size, and that pages have somewhere to go.
+    /// Checks the settings together: the budget must fit the page size, and there must be a server for the pages.
     ///
     /// # Errors
     /// As [`Settings::validate_values`], or no server at all.

@@ -36,7 +36,7 @@ pub enum ValueError {
     /// Not a trap mode.
     #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
     NotAMode(String),
-    /// Not a way to overcommit.
+    /// No known value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
     NotAnOvercommit(String),
     /// Not a switch.
@@ -70,7 +70,7 @@ pub enum ValueError {
     },
 }
 
-/// How much of the program's far memory may lie in this machine's memory.
+/// How much of the program's far memory may be in this machine's memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
     /// A fixed number of bytes.
@@ -163,11 +163,11 @@ pub enum Mode {
 /// for far memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// When it does not fit beside the pages accessed so far.
+    /// When it does not fit into the servers' room together with the pages accessed so far.
     Heuristic,
     /// Never. Only full servers end the run.
     Always,
-    /// When it does not fit beside all that is allocated.
+    /// When it does not fit into the servers' room together with all that is allocated.
     Never,
 }
 
@@ -223,7 +223,7 @@ impl fmt::Display for Mode {
 pub struct ServerSpec {
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// Bytes that this run may keep there; `None` for no limit of its own.
+    /// Bytes that this run may keep there; `None` if the user set no limit.
     pub capacity: Option<u64>,
 }
 

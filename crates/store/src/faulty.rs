@@ -1,8 +1,9 @@
-//! A store for tests that does everything a store may do and few do often: it completes reads late and in another order, in
-//! parts or in place, finds that too much is under way, ends writes late, fills up, and is lost. A seed draws all of it.
+//! A store for tests, which shows often what other stores show rarely. It completes reads late and out of order, in
+//! parts or in place. It refuses reads because too many are in progress, ends writes late, fills up, and is lost. A
+//! seed draws all of it.
 //!
-//! It also watches its user. A read of what is not held, a page whose bytes change while it is written, and a queue that is
-//! left behind are findings: it panics.
+//! It also watches its user. It panics at a read of units that are not held, at a page whose bytes change while it is
+//! written, and at a queue that is not empty in the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,20 +14,20 @@ use hanare_wire::LinkError;
 
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
-/// The faults of a store. Rates are of a thousand cases.
+/// The faults of a store. Rates are in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Reads that are complete at once; all others come with a later poll.
+    /// Rate of reads that are complete at once. A later poll completes the others.
     pub at_once: u64,
-    /// Reads that are told to come again, while others are under way.
+    /// Rate of reads that are refused ([`Begun::Full`]) while others are in progress.
     pub full: u64,
-    /// Polls that bring nothing though reads are under way.
+    /// Rate of polls that complete no read although some are in progress.
     pub slow: u64,
     /// Whether writes of pages in frames end later ([`Faulty::end_write`]).
     pub writes_later: bool,
-    /// Most units that it holds.
+    /// Most units that it can hold.
     pub units_max: usize,
-    /// It is lost at the call of this number.
+    /// Number of the call at which it is lost; `None` for never.
     pub lost_at: Option<u64>,
 }
 
@@ -48,7 +49,7 @@ struct State {
     queue: Vec<Queued>,
 }
 
-/// What waits for a sender. Those of the same units keep their order.
+/// A write or release that waits for a sender. Entries of the same units keep their order.
 #[derive(Clone)]
 enum Queued {
     Write { page: PageId, frame: FrameId, at: usize, bytes: Vec<u8> },
@@ -115,7 +116,7 @@ impl Faulty {
         self.state().held.get(&unit).cloned()
     }
 
-    /// Sends one thing that waits, as a sender's thread would. Returns the page and frame of a write that has ended.
+    /// Sends one queued entry, as a sender's thread would. Returns the page and frame of a write that has ended.
     ///
     /// # Panics
     /// The page has changed since its write began.
@@ -142,7 +143,8 @@ impl Faulty {
         }
     }
 
-    /// The first in the queue that concerns units of the wanted one, or of those that come before it.
+    /// Index of the entry to send so that `wanted` can be sent: the first entry of its units, or of an earlier entry's
+    /// units.
     fn first_of_same_units(&self, queue: &[Queued], wanted: usize) -> usize {
         let units = |queued: &Queued| match queued {
             Queued::Write { page, bytes, .. } => page.0..page.0 + (bytes.len() / self.unit_bytes) as u32,
@@ -164,7 +166,7 @@ impl Faulty {
         }
     }
 
-    /// Counts a call, and finds the store lost if it is time.
+    /// Counts a call. Fails from the call number [`Faults::lost_at`] on.
     fn called(&self, state: &mut State) -> Result<(), StoreError<'_>> {
         state.calls += 1;
         if self.faults.lost_at.is_some_and(|at| state.calls >= at) {
@@ -180,7 +182,7 @@ impl Faulty {
         (read.page.0..read.page.0 + units).flat_map(held).copied().collect()
     }
 
-    /// Hands the bytes of a read over, in place or in parts.
+    /// Passes the bytes of a read to `take`, in place or in parts.
     fn hand_over(&self, mut state: MutexGuard<'_, State>, read: &Read, take: &mut dyn Take) {
         let bytes = Self::bytes_of_read(&state, read, self.unit_bytes);
         let pieces = 1 + state.below(3) as usize;
@@ -223,7 +225,7 @@ impl Store for Faulty {
         if !state.reads.is_empty() && state.chance(self.faults.full) {
             return Ok(Begun::Full);
         }
-        // What is not held is found at once.
+        // Panics now if a unit is not held.
         drop(Self::bytes_of_read(&state, read, self.unit_bytes));
         if state.chance(self.faults.at_once) {
             self.hand_over(state, read, take);

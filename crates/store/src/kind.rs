@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// How many of these held pages of one unit each, from the first on, one read reaches.
+    /// How many of these held base pages, from the first on, one read can fetch.
     #[must_use]
     pub fn reach(&self, first: PageId, count: u32) -> u32 {
         match self {
@@ -83,8 +83,8 @@ impl Kind {
         }
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes received earlier do not
-    /// make it readable. So sleep on it only after a poll has found nothing.
+    /// The link on which a page is expected, for a thread that sleeps until the page comes. Bytes that were received
+    /// already do not make the link readable. So sleep on it only after a poll has found nothing.
     #[must_use]
     pub fn arriving(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -123,7 +123,7 @@ impl Kind {
         })
     }
 
-    /// Takes out the private server's door, which opens further links to it, and drops the rest.
+    /// Returns the private server's door, which opens further links to it, and drops the rest.
     #[must_use]
     pub fn into_door(self) -> Option<OwnedFd> {
         match self {

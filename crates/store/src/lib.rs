@@ -3,8 +3,8 @@
 //!
 //! The store moves bytes and records where each page is held. It decides nothing about pages and does not know its
 //! user. It never calls its user on its own: a thread polls it ([`Store::poll`]) and receives the pages that have
-//! arrived. A sender ([`Remote::send`]) returns the ends of writes. Placement over servers, room, silence and the
-//! private server of a run are handled only here.
+//! arrived. A sender ([`Remote::send`]) reports which writes have ended. Only this crate places pages on servers,
+//! tracks their room and silence, and starts the private server of a run.
 //!
 //! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
 //! fault path. They allocate nothing and take no lock that the program could hold.
@@ -146,7 +146,7 @@ pub enum Saved {
 /// Whether to answer from what is known or to ask the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// From what is known.
+    /// From what is known already.
     Known,
     /// From the servers' answers. This may wait, so it is not for fault paths.
     Servers,
@@ -155,11 +155,11 @@ pub enum Ask {
 /// How much a store has room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes that it can hold for this process, including those that it holds, as far as known.
+    /// Bytes that it can hold for this process, those it holds now included, as far as known.
     pub capacity_bytes: u64,
-    /// Bytes that the held pages take, if that is more than their own size.
+    /// Bytes that the held pages take on the servers, if that is more than their own size.
     pub placed_bytes: Option<u64>,
-    /// Time of the oldest answer about room used here, in nanoseconds on CLOCK_MONOTONIC.
+    /// Time of the oldest server's answer on which these figures rest, in nanoseconds on CLOCK_MONOTONIC.
     pub known_ns: u64,
 }
 
@@ -168,16 +168,16 @@ pub struct Room {
 pub enum Turn {
     /// Receives pages, with this much patience.
     Receive(Wait),
-    /// Maintains the links: finds those that have ended, and gets room ahead of need.
+    /// Maintains the links: finds those that have ended, and asks for room ahead of need.
     Upkeep,
-    /// To hear whether anything is asked for, on its way or waiting to be sent: [`Polled::Idle`] if nothing is.
+    /// Asks whether any read or write is in progress or queued: [`Polled::Idle`] if none is.
     Rest,
 }
 
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// Nothing is being read, or to be done.
+    /// Nothing is being read, and no upkeep is due.
     Idle,
     /// Another thread receives, or something is under way.
     Busy,
@@ -188,7 +188,7 @@ pub enum Polled {
 /// The subject of [`Store::tell`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Words {
-    /// The state of each link.
+    /// The state of each link, for a message.
     Stand,
     /// Why there is no room, and what to do about it.
     NoRoom,

@@ -1,4 +1,4 @@
-//! Opening the store of a process, or of one of several that have the pages of a space among them.
+//! Opens the store of a process. Several processes, such as ranks, may share a space, each with some of its pages.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ pub enum Target {
     Private(PathBuf),
     /// Memory servers.
     Servers {
-        /// Their addresses, and the most to use of each for all processes.
+        /// Their addresses, each with the most bytes that all processes together may use there.
         servers: Vec<ServerSpec>,
         /// File with the key that they share with this process.
         key: Option<PathBuf>,
-        /// How long a silent one is waited for, in seconds.
+        /// Seconds after which a silent server counts as lost.
         timeout_s: u32,
     },
 }
@@ -37,10 +37,10 @@ pub enum OpenError {
     /// There is no private server.
     #[error("{0}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
     Start(#[from] PrivateError),
-    /// Its slots cannot be used.
+    /// The private server's slots cannot be used.
     #[error(transparent)]
     Slots(#[from] SlotsError),
-    /// The key is no use.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A server cannot be reached, or refuses.
@@ -51,15 +51,15 @@ pub enum OpenError {
         /// What went wrong.
         source: LinkError,
     },
-    /// There is no memory.
+    /// There is no memory for the buffers.
     #[error("cannot have room for pages that arrive: {0}; raise the limit on address space")]
     Map(#[from] MapError),
 }
 
 impl Kind {
-    /// Opens the store of one of `processes` that have the pages of a space among them, with the senders to be run. Bounds
-    /// of servers are divided among the processes. `upkeep` is woken when few free slots are left, for the thread that
-    /// gives the store its turns of upkeep.
+    /// Opens the store of one of `processes` processes that share a space, and returns it with the senders to be run.
+    /// The limits of servers are divided among the processes. When few free slots are left, the store increments
+    /// `upkeep` and wakes the thread that polls with [`Turn::Upkeep`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -95,8 +95,8 @@ fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static Ato
     Ok(Kind::Slots(Box::new(slots)))
 }
 
-/// Opens the links to memory servers. Where several processes have a space, each slot is placed by itself: a longer extent
-/// would take room for pages of other processes.
+/// Opens the links to memory servers. Where several processes share a space, each slot is placed by itself: a longer
+/// extent would take room for pages that other processes have.
 fn open_servers(
     servers: &[ServerSpec],
     key: Option<&Path>,

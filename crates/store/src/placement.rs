@@ -1,4 +1,4 @@
-//! Which memory server gets a block of the far space.
+//! Chooses the memory server for each block of the far space.
 
 /// Spreads blocks over servers in proportion to their room, so that all fill evenly. Servers are shared, so each
 /// server's later reports of its room replace the earlier ones.
@@ -12,7 +12,7 @@ struct Server {
     /// Blocks it can hold as far as known, including those in use.
     capacity: u64,
     used: u64,
-    /// Most blocks it may be used for.
+    /// Most blocks that may be placed on it.
     limit: u64,
 }
 
@@ -23,7 +23,7 @@ impl Placement {
         Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0, limit: u64::MAX }).collect() }
     }
 
-    /// Limits the use of a server, whatever room it has.
+    /// Limits the blocks placed on a server, whatever room it has.
     pub(crate) fn limit(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.limit = blocks;
@@ -44,7 +44,7 @@ impl Placement {
         Some(index)
     }
 
-    /// Places a new block on this server if more than `margin` blocks are free there; whether it did.
+    /// Places a new block on this server if more than `margin` blocks are free there. Returns whether it did.
     pub(crate) fn follow(&mut self, server: usize, margin: u64) -> bool {
         let server = &mut self.servers[server];
         let follows = server.capacity - server.used > margin;

@@ -6,7 +6,7 @@
 //!
 //! When the program has ended in good order, its children may go on. Each child holds the other end of a second pipe,
 //! the *tree*. This process then sends [`ENDED`], and the server ends when the last child and the last session have
-//! ended. If they have not ended yet, the server prints [`STAYS`] and goes on by itself.
+//! ended. While any of them is left, the server prints [`STAYS`] and goes on by itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -67,7 +67,7 @@ pub struct PrivateOptions<'a> {
     pub spill: Option<&'a Path>,
     /// The reading end of the pipe whose other end the program and its children hold.
     pub tree: Option<BorrowedFd<'a>>,
-    /// Shared counters of this process, if idle CPUs are to poll while it has faults.
+    /// Descriptor of this process's shared counters. With it, idle CPUs poll while the program has faults.
     pub warm: Option<BorrowedFd<'a>>,
 }
 
@@ -99,7 +99,7 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // The server must not get a run's variables: it would page its own memory, or be a rank.
+        // The server must not inherit a run's variables: it would page its own memory, or act as a rank.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);

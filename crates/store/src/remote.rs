@@ -90,8 +90,8 @@ pub struct Remote {
     silent: Duration,
     /// When the links were last checked.
     watched_ns: AtomicU64,
-    /// When the links were first checked after a long pause. In such a pause this process was stopped or the whole
-    /// machine slept, and servers may have been, too.
+    /// When the links were first checked after a long pause. Such a pause means that this process was stopped or the
+    /// whole machine slept. Servers may have been stopped, too.
     woke_ns: AtomicU64,
 }
 
@@ -133,8 +133,9 @@ impl Server {
 }
 
 impl Remote {
-    /// Takes over opened sessions. Returns the senders; give each to [`Self::send`] in a thread of its own. Reads have
-    /// at most `bounce_bytes`. A server that owes an answer for longer than `silent` counts as lost.
+    /// Makes a store over opened sessions, and returns it with the senders. Pass each sender to [`Self::send`] in a
+    /// thread of its own. Reads have at most `bounce_bytes` bytes. A server that owes an answer for longer than
+    /// `silent` counts as lost.
     ///
     /// # Errors
     /// There is no memory for its buffers and tables.
@@ -147,8 +148,8 @@ impl Remote {
         Self::with_extents(opened, shape, EXTENT_BYTES, bounce_bytes, silent)
     }
 
-    /// The same with placement extents of `extent_bytes`, [`EXTENT_BYTES`] at most: short ones for a process that has only
-    /// some pages of each, since an extent takes room as a whole.
+    /// The same with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. An extent takes room as a whole, so
+    /// they are short for a process that has only some pages of each.
     pub(crate) fn with_extents(
         opened: Vec<Opened>,
         shape: Shape,
@@ -184,7 +185,7 @@ impl Remote {
     fn is_idle(&self) -> bool {
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
-                // In this order, because a writer marks itself as busy before it takes anything.
+                // Checked in this order, because a writer marks itself as busy before it takes anything.
                 !self.places.lock().waits_for(index) && self.servers[index].writes_in_flight.load(Acquire) == 0
             })
     }
@@ -250,7 +251,7 @@ impl Remote {
         }
     }
 
-    /// How many of these held pages, from the first on, one read reaches: those on one server.
+    /// How many of these held pages, from the first on, one read can fetch: those on one server.
     pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
         self.places.lock().reach(first.0, count)
     }
@@ -260,8 +261,8 @@ impl Remote {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until it comes. Bytes received earlier do not
-    /// make it readable. So sleep on it only after a poll has found nothing.
+    /// The link on which a page is expected, for a thread that sleeps until the page comes. Bytes that were received
+    /// already do not make the link readable. So sleep on it only after a poll has found nothing.
     pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
         let server = self.servers.iter().find(|server| server.reads_in_flight.load(Acquire) > 0)?;
         // SAFETY: links stay open until the process ends.
@@ -352,7 +353,7 @@ impl Remote {
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
         let is_asked =
             || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
-        // First without the lock: taken at each check, it would delay threads that request pages.
+        // The first check takes no lock: a lock at each check would delay threads that request pages.
         if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
@@ -362,7 +363,7 @@ impl Remote {
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
         looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
-            // Else a pause has just ended, or still lasts.
+            // If not, a long pause has just ended, or still lasts.
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 

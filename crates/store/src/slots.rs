@@ -23,7 +23,8 @@ use shared::Shared;
 mod fork;
 mod shared;
 
-/// Fewest bytes of slots asked for at a time. A request asks for as much as was granted so far, up to [`GRANT_BYTES_MAX`].
+/// Fewest bytes of slots asked for at a time. A request doubles the bytes granted so far, but asks for at most
+/// [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
 /// Most bytes of slots asked for at a time.
 const GRANT_BYTES_MAX: usize = 64 << 20;
@@ -31,9 +32,9 @@ const GRANT_BYTES_MAX: usize = 64 << 20;
 const SPILLED: u32 = 1 << 31;
 /// Time in nanoseconds after which free slots, beyond those kept for coming write-backs, are given back.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Most bytes of them given back at a time.
+/// Most bytes of idle slots given back at a time.
 const IDLE_BYTES_MAX: usize = 64 << 20;
-/// Most runs of them given back at a time.
+/// Most runs of idle slots given back at a time.
 const IDLE_RUNS_MAX: usize = 64;
 
 /// Why the private server's slots cannot be used.
@@ -59,14 +60,14 @@ pub struct Slots {
     link_fd: RawFd,
     free_slots: AtomicU32,
     granted_slots: AtomicU32,
-    /// Bytes that the server could still grant.
+    /// Bytes that the server could still grant when it last reported.
     left_bytes: AtomicU64,
-    /// When the server said so.
+    /// Time of that report, in nanoseconds on CLOCK_MONOTONIC.
     left_known_ns: AtomicU64,
     /// Fewest free slots since `idle_since_ns`.
     idle_slots: AtomicU32,
     idle_since_ns: AtomicU64,
-    /// Incremented, with one waiter woken, when few free slots are left.
+    /// Futex word: incremented when few free slots are left, and one thread that waits on it is woken.
     wait_word: &'static AtomicU32,
     /// Number of threads that read slots at this moment.
     readers: AtomicU32,
@@ -310,7 +311,7 @@ impl Slots {
         }
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
-            // A refusal matters only when a slot is needed; then it shows again.
+            // A refusal matters only when a slot is needed. The request is then repeated.
             self.try_grant().unwrap_or_default();
         }
         if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
@@ -319,7 +320,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives back slots that stayed free for a while, and starts to observe again.
+    /// Gives back slots that stayed free for a while, and begins a new period of observation.
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;

@@ -1,4 +1,4 @@
-//! Where the client's connections lie among the descriptors of its process.
+//! The descriptor numbers of the client's connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ pub fn keep_descriptors_by(keeper: fn(OwnedFd) -> OwnedFd) {
     KEEPER.get_or_init(|| keeper);
 }
 
-/// The descriptor to use instead of `fd`, as the keeper says.
+/// Passes `fd` to the keeper, if there is one, and returns the descriptor to use.
 pub(crate) fn kept(fd: OwnedFd) -> OwnedFd {
     match KEEPER.get() {
         Some(keeper) => keeper(fd),

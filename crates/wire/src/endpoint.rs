@@ -45,7 +45,7 @@ impl FromStr for Endpoint {
             Err(why) => return refuse(why),
         };
         if host == "unix" {
-            // With a port it would be shown as a path, and go there.
+            // A name with a `/` would be read back as the path of a socket.
             return refuse("'unix:' begins the path of a socket");
         }
         match port.map(u16::from_str) {

@@ -31,7 +31,7 @@ impl Text {
             Err(e) => std::str::from_utf8(&raw[..e.valid_up_to()]).unwrap_or(""),
         };
         let mut text = Text::new(valid);
-        // Those beyond ASCII too: terminals obey some of them.
+        // Control characters beyond ASCII are replaced too: terminals obey some of them.
         for (at, control) in valid.char_indices().filter(|(_, c)| c.is_control()) {
             text.bytes[at..at + control.len_utf8()].fill(b'?');
         }
@@ -120,7 +120,7 @@ pub enum LinkError {
     /// The server answered and said no.
     #[error("the memory server refused the session: {reason}")]
     Refused {
-        /// The reason, by the server or by this side. It names the remedy.
+        /// The reason that the server or this side gives. It names the remedy.
         reason: String,
     },
     /// The two sides speak different versions.

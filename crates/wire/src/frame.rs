@@ -54,7 +54,7 @@ pub enum Kind {
     Pong = 35,
     /// Client: list the open sessions whose number is above `offset`.
     Sessions = 36,
-    /// Server: some of them.
+    /// Server: some of the open sessions.
     SessionsReply = 37,
     /// Client, same host: hand over the session's files.
     Attach = 48,
@@ -70,7 +70,7 @@ pub enum Kind {
     BetweenRanks = 64,
 }
 
-/// How many payload bytes a kind may carry, and whether `length` names a range instead.
+/// What follows the header of a kind, and what `length` means for it.
 enum Shape {
     /// No payload, and `length` is zero.
     Bare,
@@ -274,7 +274,8 @@ impl Header {
             Shape::Bare => self.length == 0,
             Shape::Payload(max) => self.length as usize <= max,
             Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
-            // The server judges a request's range: it answers a bad one with an ERROR, and the connection goes on.
+            // The server checks a request's range later: it answers a bad one with an ERROR, and the connection goes
+            // on.
             Shape::Names(_) => true,
         };
         if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }

@@ -94,7 +94,7 @@ fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // The control buffer is as large as this message needs.
+        // This cannot fail: the control buffer is as large as the message needs.
         let pushed = control.push(SendAncillaryMessage::ScmRights(&rights));
         debug_assert!(pushed);
         rustix::net::sendmsg(door, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)

@@ -109,7 +109,7 @@ pub struct Welcome {
     pub payload_crc: bool,
     /// The server's proof that it holds the key; zeroes without a key.
     pub proof: [u8; 32],
-    /// What the session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
     pub quota_bytes: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct Status {
     pub slots: u64,
     /// Slots freed and waiting to be used again by their session.
     pub slots_free: u64,
-    /// Slots taken from a free-slot list since the start, instead of being carved anew.
+    /// Slots taken from a free-slot list since the start, instead of from unused space.
     pub slots_reused: u64,
     /// The memory limit.
     pub memory_limit_bytes: u64,
@@ -180,7 +180,7 @@ pub struct Status {
     pub read_bytes_per_s: u64,
     /// Bytes of pages received in a second, recently.
     pub write_bytes_per_s: u64,
-    /// What each session may hold at most, in bytes; [`NO_QUOTA`] without a quota.
+    /// Most bytes that each session may hold; [`NO_QUOTA`] without a quota.
     pub client_quota_bytes: u64,
     /// How long the server has run, in milliseconds.
     pub uptime_ms: u64,

@@ -39,7 +39,7 @@ impl SessionOptions {
     }
 }
 
-/// What the server said in its WELCOME.
+/// The contents of the server's WELCOME.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
     /// Where the server is.
@@ -52,7 +52,7 @@ pub struct SessionInfo {
     pub slot_size: u32,
     /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
     pub capacity_bytes: u64,
-    /// What the session may hold at most, in bytes; [`crate::payload::NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold; [`crate::payload::NO_QUOTA`] without a quota.
     pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
@@ -116,7 +116,7 @@ impl Session {
         Ok(Session { requests, replies, writer, info })
     }
 
-    /// What the two sides agreed on at the opening.
+    /// The values on which the two sides agreed at the opening.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }

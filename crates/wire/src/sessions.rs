@@ -32,7 +32,7 @@ pub struct SessionStatus {
     pub slots: u64,
     /// Bytes of those slots that lie in spill files.
     pub spill_bytes: u64,
-    /// What it may hold at most, in bytes; `None` without a quota.
+    /// Most bytes that it may hold; `None` without a quota.
     pub quota_bytes: Option<u64>,
     /// Bytes of pages sent to it.
     pub read_bytes: u64,

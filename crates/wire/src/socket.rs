@@ -96,8 +96,8 @@ impl Socket {
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
     }
 
-    /// Sends as much of the pieces as fits into the socket's buffer, without waiting; `None` when nothing fits. `more`
-    /// says to TCP that the rest of the frame follows at once.
+    /// Sends the part of the pieces that fits into the socket's buffer, without waiting; `None` when nothing fits.
+    /// `more` says to TCP that the rest of the frame follows at once.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
@@ -297,7 +297,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Patience that starts anew with every byte.
+    /// Patience that begins again with every byte.
     pub fn of(socket: &Socket) -> Progress {
         Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }

@@ -1,4 +1,4 @@
-//! StatusClient a server what it holds.
+//! Asks a server what it holds.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::payload::{Role, Status};
 use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
 use crate::socket::{Progress, Socket};
 
-/// Sessions after which a server that lists ever more of them is no longer believed.
+/// Most sessions that a server may list. A server that lists more is taken to be wrong.
 const SESSIONS_MAX: usize = 1 << 16;
 
 /// What the server at `endpoint` holds. Connecting may take `timeout`, and so may the answer.

@@ -37,9 +37,9 @@ pub struct Ack {
 pub enum AckStatus {
     /// The server holds the page, has dropped it, or has answered the ping.
     Done,
-    /// The server has no room. Its old contents of that range are now unspecified, so the caller keeps the page.
+    /// The server has no room. Its old contents of that range are now unspecified, so the caller must keep the page.
     Full,
-    /// The session's quota is used up; else the same as `Full`.
+    /// Like `Full`, because the session's quota is used up.
     OverQuota,
 }
 

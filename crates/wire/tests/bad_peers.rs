@@ -16,7 +16,7 @@ use hanare_wire::{
     Attachment, Endpoint, ErrorCode, Grant, Key, LinkError, Place, Session, SessionOptions, Wait, fetch_status,
 };
 
-/// Far longer than any answer takes here, and shorter than any patience with a hang.
+/// Far longer than any answer takes here, and short enough to report a hang soon.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A server on a free port that runs `life` with each of `connections` connections, one after the other.
@@ -397,8 +397,8 @@ fn a_status_that_makes_no_sense_is_garbage() {
     thread.join().expect("the server did its part");
 }
 
-/// The kernel alone connects to a path, unless the server's queue is full. Then a server that has stopped would block
-/// its clients for as long as it stays stopped.
+/// The kernel alone connects to a path, unless the server's queue is full. A connect to a full queue would block the
+/// client until a stopped server goes on.
 #[test]
 fn a_path_whose_queue_is_full_is_given_up_in_time() {
     let place = tempfile::tempdir().expect("temporary directory");

@@ -13,7 +13,7 @@ use hanare_wire::{
 };
 use tempfile::TempDir;
 
-/// Far longer than anything here takes, and shorter than any patience with a hang.
+/// Far longer than anything here takes, and short enough to report a hang soon.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
@@ -100,7 +100,7 @@ impl Client {
         Ok(Client { requests, replies, writer, info, tag: 0 })
     }
 
-    /// A session that begins with what this one holds.
+    /// A session that begins with the contents of this one.
     pub fn cloned(&self, options: &SessionOptions) -> Client {
         let (requests, replies, writer, info) = Session::open_clone(&self.info, options).expect("a clone").split();
         Client { requests, replies, writer, info, tag: 0 }

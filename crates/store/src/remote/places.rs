@@ -16,8 +16,8 @@ use super::bits::Bits;
 use super::{EXTENT_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
-/// Room of a server, in bytes, below which new extents go where there is most room: what other processes take is known
-/// late.
+/// Free room of a server, in bytes, below which new extents go to the server with most room. The margin covers what
+/// other processes took meanwhile.
 const MARGIN_BYTES: usize = 4 << 20;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
@@ -29,7 +29,7 @@ pub struct Shape {
     pub units: u32,
     /// Bytes of one.
     pub unit_bytes: usize,
-    /// Bytes that servers discard as a whole: a slot.
+    /// Bytes of a slot, the unit in which servers discard.
     pub slot_bytes: usize,
     /// Number of frames for base pages.
     pub small_frames: u32,
@@ -110,7 +110,7 @@ impl List {
 pub(super) struct Places {
     /// Which server each extent lies on: its number plus one; 0 is none.
     of_extent: Vec<u16>,
-    /// The same of the newest one within each [`EXTENT_BYTES`]; empty where all are of that length.
+    /// For each [`EXTENT_BYTES`]: the server of the newest extent in it. Empty if all extents have that length.
     near: Vec<u16>,
     near_extents: u32,
     margin: u64,
@@ -121,11 +121,11 @@ pub(super) struct Places {
     writing: Bits,
     /// Slots to be discarded.
     discards: Bits,
-    /// Extents that are in the list of a server.
+    /// Extents that are in the discard list of a server.
     listed: Bits,
-    /// The next extent in such a list, by extent.
+    /// The next extent in such a list, indexed by extent.
     next_listed: Vec<u32>,
-    /// The list of each server.
+    /// The discard list of each server.
     discarding: Vec<List>,
     /// The entry of each frame.
     frames: Vec<Waiting>,
@@ -140,7 +140,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Stretches of this length lie on one server each, as a whole.
+    /// Tables without pages. Each placement extent of `extent_bytes` is on one server as a whole.
     pub(super) fn new(shape: Shape, extent_bytes: usize, placement: Placement, servers: usize) -> Self {
         let extent_units = (extent_bytes / shape.unit_bytes) as u32;
         let near_extents = (EXTENT_BYTES / extent_bytes) as u32;
@@ -235,8 +235,8 @@ impl Places {
         }
     }
 
-    /// Records a server's answer to a write-back: it took the page, or had no room. Ranges that the server now keeps
-    /// needlessly are added to `vain`. They must be discarded before anything else is sent to it.
+    /// Records a server's answer to a write-back: it took the page, or had no room. Adds ranges to `vain` that the
+    /// server keeps but nobody needs there any more. They must be discarded before anything else is sent to it.
     pub(super) fn ended(&mut self, job: WriteBack, server: usize, took: bool, vain: &mut Vec<Discard>) -> Ended {
         let unit = job.page.0;
         let here = self.server_of(unit);
@@ -304,8 +304,8 @@ impl Places {
         self.discarding[server].push(extent, |last, next| links[last as usize] = next);
     }
 
-    /// Takes the discards for a server, at least `ranges_max` if there are that many; adjacent ones are joined. Their
-    /// room counts as free from now on, because whatever is sent next follows them.
+    /// Takes the discards for a server until there are `ranges_max` ranges, and finishes the extent that reaches this
+    /// number. Joins adjacent ones. Their room counts as free from now on, because whatever is sent next follows them.
     pub(super) fn take_discards(&mut self, server: usize, ranges_max: usize, into: &mut Vec<Discard>) {
         while into.len() < ranges_max {
             let links = &self.next_listed;
@@ -349,7 +349,8 @@ impl Places {
         Some(usize::from(self.of_extent[extent as usize]) - 1)
     }
 
-    /// A server for a placement extent. Short ones follow their neighbours, so that one request reaches several.
+    /// Chooses a server for a placement extent. Short extents go to their neighbours' server, so that one request
+    /// fetches several.
     fn place_extent(&mut self, extent: u32) -> Option<usize> {
         let Some(near) = self.near.get_mut((extent / self.near_extents) as usize) else {
             return self.placement.place();
@@ -376,8 +377,8 @@ impl Places {
         }
     }
 
-    /// Chooses another server for an extent that one server refused. An extent with pages already held there cannot
-    /// move.
+    /// Chooses another server for an extent that one server refused. An extent with pages that are already held there
+    /// cannot move.
     fn move_away(&mut self, unit: u32, from: usize, vain: &mut Vec<Discard>) -> Option<usize> {
         let extent = unit / self.extent_units;
         if self.is_used(extent, &self.held) {
@@ -390,7 +391,7 @@ impl Places {
         self.place(unit)
     }
 
-    // ---- small things -------------------------------------------------------------------------------------------------
+    // ---- lookups -------------------------------------------------------------------------------------------------
 
     fn count_of(&self, bytes: u32) -> u32 {
         bytes / self.unit_bytes as u32

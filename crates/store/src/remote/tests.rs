@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 const SILENT: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(30);
 
-/// A taker whose thread stands still in the middle of a read, like a thread that waits for a CPU.
+/// A taker whose thread stops in the middle of a read, like a thread that waits for a CPU.
 #[derive(Default)]
 struct Starved {
     holds: AtomicBool,
@@ -101,7 +101,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
             remote.poll(Turn::Receive(Wait::Spin { iterations: 100 }), &mut &*taker).expect("a server that answers");
         }
     });
-    // First the reader takes the receiving end, then the checking begins.
+    // Waits until the reader holds the receiving end. The upkeep begins after that.
     let end = Instant::now() + SOON;
     while !taker.holds.load(Acquire) {
         assert!(Instant::now() < end, "nothing arrives");

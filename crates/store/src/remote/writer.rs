@@ -1,7 +1,7 @@
 //! A writer thread: it sends writes and discards, and reports the end of each write.
 //!
 //! Discards are sent first, because they make room for writes. All of them are sent before the next write-back. There
-//! are no more of them than slots, and each slot was written back before, so write-backs never wait without end.
+//! is at most one discard for each slot, and only for slots written back before. So write-backs never wait without end.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -47,8 +47,8 @@ pub struct Sender {
     /// The number of the next frame.
     tag: u64,
     asked: u32,
-    /// Ranges that the server keeps although their pages moved to another server. They are discarded before anything
-    /// else is sent.
+    /// Ranges that the server still keeps although their pages moved to another server. They are discarded before
+    /// anything else is sent.
     vain: Vec<Discard>,
 }
 
@@ -229,7 +229,7 @@ impl<'a> Sending<'a, '_> {
             Some(Sent::RoomRequest(number)) => Some(number),
             Some(Sent::Discard) | None => None,
         };
-        // Only now, because this counts what was just written as held.
+        // Done last, because the room counts what was just written as held.
         if ack.status == AckStatus::Done {
             self.remote.note_room(self.sender.index, ack.capacity_bytes);
         }

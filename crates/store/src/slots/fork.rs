@@ -19,7 +19,7 @@ impl Slots {
         Ok(attachment)
     }
 
-    /// Takes out the door, which opens further links to the server, and drops the rest.
+    /// Returns the door, which opens further links to the server, and drops the rest.
     pub(crate) fn into_door(self) -> OwnedFd {
         self.control.into_inner().door
     }
@@ -27,7 +27,7 @@ impl Slots {
     /// In the child: the same table on the child's own link.
     pub(crate) fn again(self, attachment: Attachment) -> Result<Self, SlotsError> {
         let mut table = self.table.into_inner();
-        // Slots granted ahead stay with the parent.
+        // Slots that were granted ahead stay with the parent.
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }

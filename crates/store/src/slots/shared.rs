@@ -1,5 +1,5 @@
-//! The slots of the same-host link that are shared with a forked process and are therefore only read, and the slots
-//! that this process no longer uses and must give back.
+//! Two sets of slots of the same-host link: those shared with a forked process, which are only read, and those that
+//! this process no longer uses and must give back.
 
 use hanare_wire::{Grant, Place};
 

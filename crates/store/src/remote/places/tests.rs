@@ -81,7 +81,7 @@ impl World {
             small_frames: 5,
             wide_frames: 0,
         };
-        // They were asked before others took some of their room.
+        // The servers reported this room before others took some of it.
         let placement = Placement::new(&vec![u64::from(UNITS / EXTENT_UNITS); slots_max.len()]);
         World {
             places: Places::new(shape, EXTENT_BYTES, placement, slots_max.len()),
@@ -136,7 +136,7 @@ impl World {
 
     fn answer(&mut self, index: usize) {
         let server = &mut self.servers[index];
-        // Ranges kept needlessly are discarded before the next answer is handled.
+        // Ranges in `vain` are discarded before the next answer is handled.
         server.wire.extend(std::mem::take(&mut server.vain).into_iter().map(Sent::Discard));
         let Some((job, took)) = server.answers.pop_front() else { return };
         if !took {
@@ -302,7 +302,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     assert_eq!(places.placement.capacity_and_used().1, 0);
 }
 
-/// Every server's number must fit into its field.
+/// The number of every server must fit into its field.
 #[test]
 fn every_server_that_may_be_named_has_a_number() {
     let shape = Shape {
@@ -321,14 +321,14 @@ fn every_server_that_may_be_named_has_a_number() {
     }
 }
 
-/// Processes that have the pages of a space among them place each page by itself, and neighbours together.
+/// Processes that share a space place each page by itself, and neighbouring pages on one server.
 #[test]
 fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     const PAGES: u32 = 2048;
     let shape = Shape { units: PAGES, unit_bytes: 4096, slot_bytes: 4096, small_frames: PAGES, wide_frames: 0 };
     let placement = Placement::new(&[1500, 1500]);
     let mut places = Places::new(shape, 4096, placement, 2);
-    // Every fourth page, as one of four processes has them.
+    // Every fourth page, like one of four processes.
     for page in (0..PAGES).step_by(4) {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some(), "room for page {page}");
@@ -336,7 +336,7 @@ fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     assert_eq!(places.placement.capacity_and_used(), (3000, u64::from(PAGES / 4)));
     let changes = (4..PAGES).step_by(4).filter(|&page| places.server_of(page - 4) != places.server_of(page));
     assert!((1..=3).contains(&changes.count()), "neighbours are together, and both servers are used");
-    // One after the other they can be had by one request, and no further than their server goes.
+    // One request fetches all pages that follow each other on one server, and none beyond.
     let mut places = Places::new(shape, 4096, Placement::new(&[1026, 1]), 2);
     for page in 0..1027 {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
