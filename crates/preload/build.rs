@@ -5,8 +5,8 @@ fn main() {
     for file in ["src/unwinder.c", "src/execl.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    // Keeps the memory that jemalloc maps for itself near: its `mmap` and `sbrk` are not those that this library gives
-    // the program. Its fork handlers have nothing to do before there is a heap.
+    // Keeps the memory that jemalloc maps for itself near: jemalloc must not call the `mmap` and `sbrk` that this
+    // library gives the program. Its fork handlers have nothing to do before there is a heap.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
     let mut compiler = cc::Build::new();

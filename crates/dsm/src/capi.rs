@@ -1,6 +1,6 @@
 //! The C API; `include/dsm.h` documents each call.
 //!
-//! A call that fails ends this rank with one line, and the other ranks with it. A program could not handle a failed
+//! A call that fails ends this rank with one line, and thereby the other ranks. A program could not handle a failed
 //! barrier sensibly.
 #![allow(unsafe_code, reason = "the edge to C")]
 
@@ -158,7 +158,7 @@ pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -
     let job = Job::from_env(|name| std::env::var(name).ok()).unwrap_or_else(|error| die(EXIT_OWN, &error.to_string()));
     end_with_launcher(&job);
     let live = Live::start(job).unwrap_or_else(|error| die(error.code, &error.why));
-    // Set once: only a second thread could pass the check above again, which the header forbids.
+    // Ignored: this fails only if a second thread passed the check above at the same time, which the header forbids.
     let _ = LIVE.set(live);
     0
 }
@@ -211,7 +211,7 @@ fn pages_of(bytes: usize) -> u32 {
 }
 
 fn rank_of(number: c_int) -> Rank {
-    // The machine refuses a rank that does not exist, with its own message.
+    // A number beyond all ranks: the coherence machine refuses it with a message.
     Rank(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
@@ -315,8 +315,8 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
     if count > VALUES_MAX {
         refuse("dsm_reduce", Misuse::BadReduction(count));
     }
-    // Copied before and after the call: they may lie in shared memory, whose faults are not resolved during a call.
-    // SAFETY: the caller promises `count` numbers.
+    // The values are copied before and after the call: they may lie in shared memory, where faults are not resolved
+    // during a call. SAFETY: the caller promises `count` numbers.
     let mine: Vec<u64> = (0..count).map(|n| unsafe { values.cast::<u64>().add(n).read_unaligned() }).collect();
     if let Outcome::Reduced { values: all } = make("dsm_reduce", Event::Reduce { reduction, values: &mine }) {
         for (n, value) in all.into_iter().enumerate().take(count) {

@@ -1,4 +1,4 @@
-//! Messages between ranks as frames of the wire, and back. `docs/wire-format.md` draws them.
+//! Encodes messages between ranks as frames of the wire, and decodes them. `docs/wire-format.md` draws them.
 //!
 //! The bytes of pages and diffs (*bodies*) follow the message's own fields. A frame decodes only when every number in
 //! it is possible, so that no memory is allocated for impossible lengths.
@@ -80,8 +80,8 @@ impl Bodies {
 pub struct Arrived {
     /// The message.
     pub message: Message,
-    /// One range of the payload for each page or diff. There are none for a [`Message::PageReply`] of zeroes, and for
-    /// pages whose bytes do not travel in messages.
+    /// One range of the payload for each page or diff. Empty for a [`Message::PageReply`] of zeroes, and for pages
+    /// whose bytes do not travel in messages.
     pub bodies: Vec<Range<usize>>,
 }
 
@@ -152,7 +152,7 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
             let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
             for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
-                // A diff that its rank has written into the page itself.
+                // An empty body: the writing rank has put this diff into the page itself.
                 let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
                 out.extend_from_slice(body);
@@ -295,7 +295,7 @@ impl Fields<'_> {
         Together::from_wire(self.u8()?).ok_or(BadMessage)
     }
 
-    /// Reads a count, at most `most`, of entries of `each` bytes, all of which must be present.
+    /// Reads a count of entries, at most `most`. All entries, of `each` bytes, must be present.
     fn count(&mut self, each: usize, most: usize) -> Field<usize> {
         let count = self.u32()? as usize;
         if count <= most && count * each <= self.payload.len() - self.at { Ok(count) } else { Err(BadMessage) }
@@ -419,7 +419,7 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
             return Err(BadMessage);
         }
         let body = fields.body(bytes)?;
-        // Checked here, so that applying the diff cannot fail. An empty diff stands for words that are in the page
+        // Checked here, so that applying the diff cannot fail. An empty diff means that the words are in the page
         // already.
         if !body.is_empty() {
             diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;

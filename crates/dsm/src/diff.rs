@@ -7,7 +7,7 @@
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_BYTES_MIN, WORD_BYTES};
 
-/// Bytes compared at once: a cache line, which takes a few vector instructions.
+/// Bytes compared at once: a cache line. This takes a few vector instructions.
 const LINE: usize = 64;
 const LINE_WORDS: usize = LINE / WORD_BYTES;
 const MASK_WORDS: usize = PAGE_BYTES_MAX / WORD_BYTES / 64;
@@ -120,7 +120,7 @@ fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
         let at = line * LINE_WORDS;
         mask[at / 64] |= line_bits(a, b) << (at % 64);
     }
-    // For a page shorter than a line.
+    // The rest of a page whose length is not a multiple of a line.
     let words = twin_rest.chunks_exact(WORD_BYTES).zip(page_rest.chunks_exact(WORD_BYTES));
     for (index, (a, b)) in words.enumerate() {
         mask[0] |= u64::from(a != b) << index;

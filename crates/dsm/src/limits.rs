@@ -28,7 +28,7 @@ pub const VALUES_MAX: usize = 64;
 pub const FETCH_AHEAD: u32 = 7;
 /// Pages after a written one that are opened with it, if they were last written between the same two barriers.
 pub const OPEN_AHEAD: u32 = 7;
-/// One in this many times these pages stay closed, to check whether they are still written.
+/// Of this number of guesses, one leaves the pages closed, to check whether they are still written.
 pub const LOOK_AGAIN: u32 = 16;
 /// Writes of a home that trap, to a page that others read, before the page is watched.
 pub const WATCH_AFTER: i8 = 2;
@@ -49,7 +49,7 @@ pub const PROBE_FIRST: u8 = 8;
 pub const PROBE_LAST: u8 = 64;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
-// The bitmap form of a diff consists of a page, one bit per word, and a head: no diff is longer.
+// The longest diff is one in bitmap form: a page's words, one bit per word, and a head.
 const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(WATCH_AFTER > 1 && WATCH_LATER > 0);

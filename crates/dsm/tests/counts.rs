@@ -188,7 +188,7 @@ fn a_flush_is_one_message_a_home_however_many_pages() {
     (0..30).for_each(|page| steps.touch(0, page, true));
     steps.together(|| Event::Barrier);
     assert_eq!((steps.sent("Diffs"), steps.sum(|c| c.pages_flushed)), (2, 20));
-    // The only writer has what it wrote: no rank gets a message.
+    // The only writer has a current copy, so no rank gets a message.
     assert_eq!((steps.sent("Settle"), steps.sum(|c| c.pages_invalidated)), (0, 0));
 }
 
@@ -226,7 +226,7 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
     (0..3).for_each(|page| steps.touch(1, page, false));
     let rounds = 40;
     for round in 0..rounds {
-        // Page 2 is written each time, the others together every other time.
+        // Every round writes page 2. Every other round also writes pages 0 and 1.
         let first = if round % 2 == 0 { 0 } else { 2 };
         (first..3).for_each(|page| steps.touch(0, page, true));
         steps.together(|| Event::Barrier);
@@ -304,7 +304,7 @@ fn a_watched_page_that_another_rank_writes_is_told_whole() {
             steps.touch(0, 0, true);
             if round % 4 == 3 {
                 steps.touch(2, 0, true);
-                // Another word than the home's.
+                // This word is not the one that the home writes.
                 steps.0.nodes[2].word(0)[0] -= 1;
                 steps.0.nodes[2].word(5)[0] = round;
             }

@@ -78,7 +78,7 @@ fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
 fn an_update_for_a_copy_just_given_up_is_passed_over() {
     let mut cluster = three(Protocol::Update, false);
     assert_eq!(read(&mut cluster, 1), 0);
-    // The home does not receive it before the next barrier is over.
+    // The home receives this message only after the next barrier.
     let slow = (1, 2);
     cluster.step(1, Event::Drop { page: 0 }).expect("allowed");
     write(&mut cluster, 0, 1, slow);
@@ -114,7 +114,7 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
             let mut heard = cluster.step(1, Event::Barrier).expect("a right call");
             if has_touched {
                 heard.extend(cluster.step(1, Event::Touch { page: 0, write: true }).expect("an allocated page"));
-                // Its own write, while the page is still dirty.
+                // A write of its own, while the page is still dirty.
                 assert!(heard.contains(&News::Wake(0)), "{heard:?}");
             }
             cluster.step(0, Event::Barrier).expect("a right call");

@@ -28,7 +28,7 @@ struct Shape {
     racy: bool,
     /// Whether pages leave their homes' memory.
     scarce: bool,
-    /// Memory barriers for which a word keeps its writer.
+    /// Number of memory barriers for which each word keeps its writer.
     sticky: u64,
     calls: usize,
 }
@@ -218,7 +218,7 @@ impl World {
         match self.programs[rank].threads[thread] {
             Thread::Doing { word, write } => self.attempt(rank, thread, word, write),
             Thread::Waiting { word, write } if self.cluster.random.chance(20) => self.fault(rank, thread, word, write),
-            // All calls were made: held locks are released, and nothing new begins.
+            // All calls have been made, so held locks are released and nothing new begins.
             Thread::Ready if self.programs[rank].at == self.collectives.len() => {
                 if thread == 0
                     && let Some(lock) = self.programs[rank].held.pop()
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Memory is short: a home page is evicted, or the twins of some copies go home early.
+    /// Memory is short: a home page is evicted, or the diffs of some copies go home early.
     fn have_no_room(&mut self, rank: usize) {
         let pages = u64::from(self.shape.pages);
         let first = self.cluster.random.below(pages);
@@ -361,7 +361,7 @@ impl World {
         self.programs[rank].clock[rank] += 1;
         let clock = self.programs[rank].clock.clone();
         let writes = self.writes.entry(word).or_default();
-        // No read may return a value that a write known to all ranks has overwritten.
+        // Forgets old writes: no read may return a value that is overwritten by a write known to all ranks.
         let known = |w: &Write| self.programs.iter().all(|program| w.before(&program.clock));
         let hidden: Vec<bool> = writes
             .iter()

@@ -20,8 +20,8 @@ pub enum State {
     Opening,
     /// Leaving the view.
     TakingOut,
-    /// Out of view, with its bytes in a frame: it is being written back, or was prefetched and not yet used, or is
-    /// unmapped to see its next access. In the last case its bytes may also be in place.
+    /// Out of view, with its bytes in a frame. Either it is being written back, or it was prefetched and is not yet
+    /// used, or it is unmapped so that its next access is seen. In the last case its bytes may be in place instead.
     Staged,
     /// Being unmapped so that its next access is seen.
     Hiding,
@@ -42,8 +42,8 @@ pub(crate) const STATES: [State; 9] = [
 /// How pages of one size move in and out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
-    /// If true, pages are received into frames and moved in and out whole. If false, they are copied in, and frames
-    /// hold only dirty pages that are leaving; these frames are a fixed pool outside the budget.
+    /// If true, pages are received into frames, and moved in and out as a whole. If false, pages are copied in. Frames
+    /// then hold only dirty pages that are leaving, and are a fixed pool outside the budget.
     pub moves: bool,
     /// Number of frames. With `moves`, the largest budget in pages.
     pub frames: u32,
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// What the pager saw and did. In units unless stated otherwise.
+/// Counters of the pager, in units unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -118,7 +118,7 @@ pub struct Counters {
     pub used_peak: u64,
 }
 
-/// How far a step has come with a discard.
+/// The progress of a discard after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// All of it is done, or the event was no discard.

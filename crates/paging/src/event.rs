@@ -43,8 +43,8 @@ pub enum Event {
         page: PageId,
         /// False: it is still in view, unchanged.
         ok: bool,
-        /// The answer to [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether the bytes differ. For other questions,
-        /// what the action said.
+        /// For [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether the bytes differ. Otherwise: whether the action
+        /// said [`Bytes::Dirty`].
         changed: bool,
     },
     /// A page was unmapped to see its next access, or could not be.
@@ -56,7 +56,7 @@ pub enum Event {
     },
     /// Time passed. If the answer is [`crate::Progress::Continue`], send another tick at once.
     Tick {
-        /// Milliseconds since any fixed point.
+        /// The time, in milliseconds since any fixed point.
         now_ms: u64,
     },
     /// A write-back ended.
@@ -95,7 +95,7 @@ pub enum Event {
         first: u32,
         /// One past the last unit.
         end: u32,
-        /// Whether pages in view must leave it.
+        /// Whether pages must also leave the view.
         leave: bool,
     },
     /// The budget changed, in units.
@@ -138,8 +138,8 @@ pub enum Bytes {
     Clean,
     /// Only this page holds them.
     Dirty,
-    /// The page was opened for writing on a guess. Compare the bytes with the server's and write them only if they
-    /// differ.
+    /// The page was opened for writing on a guess, so it may be unchanged. Compare the bytes with the server's and
+    /// write them only if they differ.
     Unknown,
     /// The same for a page that came as zeroes and that the server does not hold. Compare the bytes with zeroes.
     MaybeZero,
@@ -185,7 +185,7 @@ pub enum Action {
         page: PageId,
         /// The frame that receives its bytes. `None`: straight to the server if dirty, nowhere if clean.
         frame: Option<FrameId>,
-        /// What is known about its bytes.
+        /// Whether its bytes must be saved.
         bytes: Bytes,
     },
     /// Unmap a page so that its next access traps (a hint fault), then report [`Event::Hidden`]. Its bytes stay local:
@@ -211,7 +211,7 @@ pub enum Action {
     WriteBack {
         /// The page.
         page: PageId,
-        /// The frame with its bytes. It must not change until then.
+        /// The frame with its bytes. It must not change until that event.
         frame: FrameId,
     },
     /// The server may drop these units.

@@ -7,7 +7,7 @@ use crate::units::{Geometry, PageId};
 #[derive(Debug)]
 pub(crate) struct Frames {
     filled: Vec<u32>,
-    /// Frames that are empty again. In addition, all frames from `fresh` on were never used.
+    /// Frames that are empty again. All frames from `fresh` on are empty too, since they were never used.
     empty: Vec<u32>,
     fresh: u32,
     count: u32,
@@ -57,7 +57,7 @@ impl Frames {
 
 /// The frame of each page that has one, by page number.
 ///
-/// Memory use: a word a page. Where base pages have no frames, a word a block, or nothing.
+/// Memory use: a word a page. Where base pages have no frames, it is a word a block, or nothing.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// The frame number plus one. Zero means none, so the memory of pages that never had a frame is never written.

@@ -1,11 +1,11 @@
 //! Page-size policy: each block is either many base pages or one huge page, chosen by what faults show.
 //!
-//! A huge fetch costs about 26 base ones (130 us against 5 us on one host, 350 against 14 over TCP), but it takes the
-//! memory of 512, whose pages may have been needed next. So fetching a block as a huge page is worth it when at least
-//! [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in memory. Blocks of base pages show this by their
-//! faults. Huge pages do not, so now and then a block is fetched as base pages, as a probe. Results are kept for each
-//! *district*, a range of neighbouring blocks, since arrays differ. A district without a result yet uses that of the
-//! whole space.
+//! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
+//! against 14 us over TCP). But it takes the memory of 512 base pages, and may evict pages that are needed next. So
+//! fetching a block as a huge page is worth it when at least [`DENSE_UNITS`] of its units, an eighth, are accessed
+//! while it is in memory. The faults on a block of base pages show how many of its units are accessed. A huge page does
+//! not show it, so now and then a block is fetched as base pages, as a probe. Results are kept for each *district*, a
+//! range of neighbouring blocks, since arrays differ. A district without a result yet uses that of the whole space.
 
 /// Accessed units at which a block counts as dense.
 const DENSE_UNITS: u32 = 64;
@@ -13,15 +13,15 @@ const DENSE_UNITS: u32 = 64;
 const DISTRICT_BLOCKS: u32 = 32;
 /// Blocks of base pages under observation at once.
 const WATCHED: usize = 32;
-/// Faults elsewhere after which the observation of a block ends.
+/// Faults on other blocks after which the observation of a block ends.
 const PATIENCE_FAULTS: u64 = 64;
 const SCORE_MAX: i8 = 16;
 const DENSE_SCORE: i8 = 8;
 const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
-/// Fewest huge fetches between two probes. A surprise shortens the gap.
+/// Fewest huge fetches between two probes. A probe with an unexpected result shortens the gap.
 const PROBE_GAP_MIN: u32 = 4;
-/// Most huge fetches between two probes. Each confirmation lengthens the gap.
+/// Most huge fetches between two probes. Each expected result lengthens the gap.
 const PROBE_GAP_MAX: u32 = 512;
 
 /// The page-size policy. Memory use: a byte a district, and 32 observed blocks.

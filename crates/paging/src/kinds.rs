@@ -1,7 +1,7 @@
 //! Page kinds: the kind of a page ranks before its policy's order. This is SSS-CORE's method 3 (paper 5, section 3.3).
 //!
-//! A page with copies elsewhere costs less to lose than the only copy. A page of a program that is not running is
-//! missed later. Among pages of one kind and one owner, any [`Policy`](crate::policy::Policy) decides.
+//! A page with copies elsewhere costs less to lose than the only copy. A page of a program that does not run is needed
+//! later. Among pages of one kind and one owner, any [`Policy`](crate::policy::Policy) decides.
 
 use crate::policy::{self, Cause, Leave, Policy};
 use crate::spec::{Space, SpecError};
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// Builds it without pages. `spec` describes the policy within each kind.
+    /// A set without pages. `spec` describes the policy within each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -194,7 +194,7 @@ impl Kinds {
         }
     }
 
-    /// Looks through the owners that do not run, the least urgent first.
+    /// Returns a victim of the owners that do not run. Searches the least urgent owner first.
     fn of_others(&mut self, urgency: &Urgency<'_>, kinds: &[Kind], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut least = 0;
         loop {
@@ -229,7 +229,7 @@ impl Kinds {
         }
     }
 
-    /// This caller reports every reference, so no page need be unmapped. Takes and drops the policy's requests.
+    /// Drops the policy's requests to unmap pages. The caller reports every reference, so no page need be unmapped.
     fn drop_hide_requests(&mut self, index: usize) {
         for policy in self.buckets[index].policies.iter_mut().flatten() {
             for _ in 0..crate::limits::HIDES_MAX {

@@ -14,7 +14,7 @@ pub const WIDE_PAGES_MIN: u32 = 8;
 pub const VICTIMS_MAX: usize = 128;
 /// Longest run of pages fetched by one action, in bytes. The receiving buffer has this size, or that of one page.
 pub const RUN_BYTES_MAX: u32 = 256 << 10;
-/// Faults after the last run during which room for another run is kept.
+/// Number of faults, after a fetched run, for which room for another run is kept.
 pub const RUN_FAULTS: u32 = 64;
 /// Most pages unmapped for the policy in one step.
 pub const HIDES_MAX: usize = 32;
@@ -22,7 +22,7 @@ pub const HIDES_MAX: usize = 32;
 pub const PROPOSALS_MAX: usize = 32;
 /// Most pages fetched ahead in one step.
 pub const PREFETCH_UNITS_MAX: u32 = 128;
-/// Most faults that wait for room at once. A further fault must be sent again.
+/// Most faults that wait for room at once. The engine must submit a further fault again.
 pub const STARVED_MAX: usize = 1024;
 /// Most units handled by one discard step. The caller continues where it stopped.
 pub const DISCARD_UNITS_MAX: u32 = 512;
@@ -30,8 +30,8 @@ pub const DISCARD_UNITS_MAX: u32 = 512;
 pub const FREES_MAX: u32 = 64;
 /// Most pages remembered as used by a transfer. Beyond that, no page leaves until the next tick.
 pub const HELD_MAX: usize = 1 << 16;
-/// Milliseconds after which such pages may be taken out again. If a fault waits for room, they may be taken out at
-/// once.
+/// Milliseconds after which the pager again tries to take out pages that a transfer used. If a fault waits for room, it
+/// tries at once.
 pub const HELD_MS: u64 = 100;
 /// Most actions in the answer of one step.
 pub const ACTIONS_MAX: usize = 4096;
@@ -41,7 +41,7 @@ pub const VICTIM_SCAN_MAX: usize = 1024;
 const _: () = assert!(UNIT_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
 const _: () = assert!(PAGE_BYTES_MAX / UNIT_BYTES_MIN <= DISCARD_UNITS_MAX);
 // A discard step may drop and release every unit and split one block. An eviction adds its victims, and waiting faults
-// add their fetches. The list of actions holds them all together.
+// add their fetches. The list of actions has room for all of them.
 const _: () = assert!(
     2 * DISCARD_UNITS_MAX as usize
         + 2 * VICTIMS_MAX

@@ -31,7 +31,7 @@ const KINDS: usize = 16;
 const END_PAYLOAD: usize = 1 + 8 * KINDS;
 /// Longest record, in bytes.
 const RECORD_MAX: usize = 10;
-/// Largest payload of a chunk, in bytes. A damage report is exact to this size.
+/// Largest payload of a chunk, in bytes. Damage is located to within this size.
 const CHUNK_MAX: usize = 16 << 10;
 const HEADER_TEXT_MAX: usize = 64 << 10;
 /// Largest time or count, so that it fits a record.
@@ -114,7 +114,7 @@ impl Header {
             units: find("units")?.parse().ok()?,
             budget_units: find("budget_units")?.parse().ok()?,
             seed: find("seed")?.parse().ok()?,
-            // Older recordings lack this value. Their pages could always be unmapped.
+            // Older recordings lack this value. In those runs, pages could always be unmapped.
             hides: find("hides").is_none_or(|value| value == "true"),
             policy: find("policy")?.to_owned(),
             prefetch: find("prefetch")?.to_owned(),

@@ -1,4 +1,4 @@
-//! Number of faults of a sweep over base pages, with every action carried out at once.
+//! Counts the faults of sweeps over base pages. Every action is carried out at once.
 
 use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, Geometry, Pager, Space, policy, prefetch};
 
@@ -108,7 +108,8 @@ fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
 
     guesses = 0;
     (0..4).for_each(|_| _ = pass(false, &mut guesses));
-    // The pages that were present already, and those that come until the first of them leave.
+    // Some guesses are unavoidable: for the pages present at the start, and for those that come until the first of
+    // these leave.
     assert!(guesses < UNITS + 600, "{guesses} guesses");
 
     (0..2).for_each(|_| _ = pass(true, &mut guesses));

@@ -4,7 +4,7 @@
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return; with a small budget, the first pages may be
 //!   evicted by then.
 //! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
-//!   policy (`mbind`), are accepted without effect: these pages are not the kernel's.
+//!   policy (`mbind`), are accepted without effect: the kernel does not manage these pages.
 //! - Refused with `EINVAL`, as by the kernel for unsuitable memory: advice on what a forked child gets (DONTFORK,
 //!   WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
 //! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
@@ -62,7 +62,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // The advice that these undo is refused.
+        // These undo advice that is refused, so there is nothing to undo.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -79,11 +79,11 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a byte of the program's far memory. The program asks for this access. It is one step and changes
-        // nothing.
+        // SAFETY: a byte of the program's far memory. The program asks for this access. The addition of 0 is one atomic
+        // step and changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // If the compiler could see that nothing is added, it would make this a read.
+            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));

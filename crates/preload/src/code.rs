@@ -1,4 +1,4 @@
-//! Where the code of some libraries is, to recognise callers and functions by their addresses.
+//! The address ranges of some libraries' code, by which callers and functions are recognised.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;

@@ -79,7 +79,7 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // A failure shows again when the engine starts.
+    // Ignored here: a failure shows again when the engine starts.
     let _ = watch();
     match real() {
         // SAFETY: the caller's own arguments.

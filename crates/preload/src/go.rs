@@ -3,8 +3,9 @@
 //! Go's mappings are near. Blocks that C code gets from `malloc` are far.
 //!
 //! In signal modes, Go's static arrays are near too: the runtime accesses them with every signal blocked, also by
-//! system calls of its own, and the kernel kills a thread whose trap is blocked. The same holds for its mappings, which
-//! contain the stacks of goroutines and of signals: a trap's frame cannot be written to an absent page.
+//! system calls of its own, and the kernel kills a thread whose trap is blocked. In signal modes Go's mappings must be
+//! near for another reason too: they contain the stacks of goroutines and of signals, and a trap's frame cannot be
+//! written to an absent page.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -53,8 +54,9 @@ pub(crate) fn keeps_statics() -> bool {
     IS_THERE.load(Ordering::Relaxed) && far::trap_signal().is_some()
 }
 
-/// Whether a mapping that code at `caller` asks for must stay near. If Go is linked into the process, the call may come
-/// from Go through a function of the C library. A Go library that was loaded later makes the call itself.
+/// Whether a mapping that code at `caller` asks for must stay near. If Go is linked into the process, all mappings stay
+/// near, because the call may come from Go through a function of the C library. A Go library that was loaded later is
+/// recognised as the caller.
 pub(crate) fn keeps_mapping(caller: usize) -> bool {
     IS_THERE.load(Ordering::Relaxed) || is_go(caller)
 }
@@ -77,7 +79,7 @@ fn is_go(caller: usize) -> bool {
     if !header.e_ident.starts_with(b"\x7fELF") || headers_end > PAGE {
         return false;
     }
-    // A position-independent object counts its addresses from its start.
+    // The addresses in a position-independent object are relative to its start.
     let base = if header.e_type == libc::ET_DYN { object.start } else { 0 };
     // SAFETY: they end within that page.
     let headers = unsafe {

@@ -21,15 +21,15 @@ use crate::locale;
 
 const PAGE: usize = 4096;
 
-/// Whether the program itself defines the family. Then the dynamic linker uses that too. Definitions in the program's
-/// libraries come after this library's.
+/// Whether the program itself defines these functions. Then the dynamic linker uses the program's definitions, too.
+/// Definitions in the program's libraries come after this library's.
 pub(crate) fn is_the_programs() -> bool {
     // SAFETY: a plain lookup of the function that the name is bound to.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
 }
 
-/// Whether a block was far when it was allocated. Its first page may have been handed to the kernel since.
+/// Whether a block was far when it was allocated. Its first page may have become ordinary memory since.
 #[inline]
 fn is_far_block(block: usize) -> bool {
     far::contains(block) || far::is_hole(block)

@@ -73,9 +73,9 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    // With an allocator of the program's own, far memory starts now. For threads of Hanare that start later, the dynamic
-    // linker would allocate by the program's `calloc`, and the first far allocation may come from that very allocator
-    // while it holds a lock.
+    // If the program has an allocator of its own, far memory starts now. For threads of Hanare that start later, the
+    // dynamic linker would allocate by the program's `calloc`, and the first far allocation may come from that very
+    // allocator while it holds a lock.
     if heap::is_the_programs() {
         far::ensure_started();
     }
@@ -88,7 +88,7 @@ extern "C" fn start() {
     }
 }
 
-/// Whether valgrind runs the program: it loads its own library into it.
+/// Whether valgrind runs the program. Valgrind loads a library of its own into the program.
 fn carries_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_"))
 }
@@ -99,8 +99,8 @@ fn look_up() {
     calls::real::resolve();
 }
 
-/// Ends the process before any line of the program has run: a program without a working engine would run in near
-/// memory, over its budget.
+/// Ends the process before any code of the program runs: without a working engine, the program would run in near memory
+/// and exceed its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
     // SAFETY: ends the process at once. 125 is the code of Hanare's own errors before the program ran.

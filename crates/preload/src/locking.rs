@@ -1,6 +1,6 @@
 //! `mlock` and its relatives. Pinning far memory would break the budget, which has priority: on far pages these calls
-//! succeed and pin nothing. Hanare cannot promise that a program never waits for a page. Protecting its secrets on disk
-//! is up to the private server and the link.
+//! succeed and pin nothing. Hanare cannot promise that a program never waits for a page. `mlock` also keeps secrets off
+//! the disk; here, the spill file and the link decide about that.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -44,8 +44,8 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
     status(unsafe { near_parts(libc::SYS_munlock, addr as usize, len, 0) })
 }
 
-/// Under Hanare nothing is pinned: the kernel would fill the whole far reservation, and evicting from locked memory
-/// fails.
+/// Under Hanare `mlockall` pins nothing: the kernel would fill the whole far reservation, and pages could not be
+/// evicted from locked memory.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mlockall(flags: c_int) -> c_int {
     if far::active() {

@@ -1,9 +1,9 @@
 //! `dlopen`, `dlsym` and `dlvsym`: a program that looks up a function itself gets the one that it would be linked with.
 //!
-//! There are two ways around this library. A library loaded with `RTLD_DEEPBIND` binds to the C library first, so its
-//! `free` would get blocks that the C library did not allocate. So that flag is dropped. And a function looked up in
-//! the C library's own handle is the C library's, which does not know far memory. The program gets this library's
-//! function instead, if there is one.
+//! Without this module, two ways would lead past this library. A library loaded with `RTLD_DEEPBIND` binds to the C
+//! library first, so its `free` would get blocks that the C library did not allocate. So that flag is dropped. A
+//! function looked up in the C library's own handle would be the C library's, which does not know far memory. So the
+//! program gets this library's function, if there is one.
 //!
 //! The dynamic linker examines the caller for run paths and for `RTLD_NEXT`. So each call continues as a jump if the
 //! result may depend on the caller. The linker's functions are found in their own library, not by a lookup.
@@ -43,7 +43,7 @@ impl Linker {
     }
 }
 
-/// Replaces a function that no loaded library has. Finds nothing.
+/// Stands for a function that no loaded library has. Returns null, as a lookup that finds nothing.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -64,8 +64,8 @@ extern "C" fn linkers_symbol_of_version() -> *mut c_void {
     SYMBOL_OF_VERSION.get()
 }
 
-/// The code before the jump to the function whose address `$find` returns. The address is in `rax` or `x16`, and the
-/// arguments are where they were.
+/// Code that calls `$find`, which returns the address of a function, and keeps the arguments in their registers. The
+/// address is in `rax` or `x16` afterwards; a jump to it follows.
 macro_rules! found {
     ($($then:literal),*) => {
         concat!(

@@ -6,8 +6,8 @@
 //! locked pages, reservations of more than a quarter of the far address space, and mappings at a required address.
 //!
 //! Where a call and far memory conflict:
-//! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. For
-//!   anything else (a file, shared memory), the range becomes the kernel's for good.
+//! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection.
+//!   Anything else (a file, shared memory) makes the range the kernel's for good.
 //! - Memory that is made executable becomes the kernel's too, with its contents: code is not paged.
 //! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. Without an address, a
 //!   mapping that must move is copied piece by piece. So the program must be able to read it, and it is readable and
@@ -68,7 +68,7 @@ entry_of_six!(
     map,
     fn(_addr: *mut c_void, _len: usize, _prot: c_int, _flags: c_int, _fd: c_int, _off: Offset) -> *mut c_void
 );
-// The two are the same call where offsets have 64 bits.
+// `mmap` and `mmap64` are the same call where offsets have 64 bits.
 entry_of_six!(
     mmap64,
     map,
@@ -138,8 +138,8 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
     unsafe { kernel(libc::SYS_mmap, args) }
 }
 
-/// Fresh zeroes with a new protection, where memory is far or was far before the program returned it. The protection
-/// comes first: if it fails, nothing must be lost.
+/// Makes a range read as zeroes, with a new protection. The range is far, or was far before the program returned it.
+/// The protection is changed first: if that fails, nothing must be lost.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::claim(range.start, range.len())?;
     // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
@@ -166,8 +166,8 @@ pub(crate) fn split(
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let unmap = |start: usize, len: usize| {
         if far::is_hole(start) {
-            // Addresses that were far stay Hanare's, so that no block of another allocator is ever taken for one of the
-            // heap's.
+            // Addresses that were far stay reserved for Hanare. Otherwise a block of another allocator could get such
+            // an address and be taken for a far block.
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             // SAFETY: the contract of munmap(2): the program gives up what is mapped there.
             return unsafe {

@@ -10,7 +10,7 @@ use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
-/// The result of a call that has a function here; `None` if it must go to the kernel.
+/// The result of a call that one of this library's functions handles; `None` if the call must go to the kernel.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
-            // Left to the kernel: it ends only this thread.
+            // The call itself is left to the kernel, since it ends only this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));
                 return None;
@@ -68,8 +68,8 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Calls that act before they write their result. With a far pointer for it, the kernel would answer EFAULT, and a
-/// child, a signal, a message or a connection would be lost.
+/// Calls that act before they write their result. With a far pointer for the result, the kernel would answer EFAULT
+/// after it acted, and a child, a signal, a message or a connection would be lost.
 ///
 /// # Safety
 /// The arguments are those of the call.

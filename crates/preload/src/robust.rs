@@ -1,6 +1,6 @@
 //! Robust mutexes in far memory. If a thread ends while it holds one, the kernel marks the mutex for the other threads.
-//! For an absent page the kernel gives up instead of waiting, and the others would wait for ever. So the thread marks
-//! its mutexes itself, at its very end.
+//! If the mutex is on an absent page, the kernel gives up instead of waiting for the page, and the others would wait
+//! for ever. So the thread marks its mutexes itself, at its very end.
 //!
 //! Only programs that use such mutexes pay for this: from then on, at the end of the thread that asked and of each
 //! thread created later.
@@ -112,8 +112,7 @@ unsafe fn give_up() {
     let end = &raw mut *head as usize;
     // The lowest bit marks mutexes whose waiters the kernel wakes.
     let is_mutex = |entry: &usize| ![0, end].contains(&(entry & !1));
-    // The next entry is read before an entry is released, because the released one may belong to another thread at
-    // once.
+    // The next entry is read before an entry is released, because another thread may take the released mutex at once.
     let entries = |first: usize| {
         // SAFETY: a list of the C library, of mutexes that this thread holds. Each begins with the address of the next.
         let next = move |entry: &usize| is_mutex(entry).then(|| unsafe { ((entry & !1) as *const usize).read() });
@@ -139,7 +138,7 @@ unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {
     if before & WAITERS == 0 || kernel_wakes {
         return;
     }
-    // Like the kernel: not private.
+    // A wake-up across processes, as the kernel does it.
     let args = [futex as usize, libc::FUTEX_WAKE as usize, 1, 0, 0, 0];
     for _ in 0..TRIES {
         // SAFETY: wakes one thread that waits there.

@@ -119,7 +119,7 @@ const SIG_HOLD: sighandler_t = 2;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_t {
     if is_trap(signum) && handler == SIG_HOLD {
-        // The trap is never blocked. The result describes the chained action.
+        // The trap's signal is never blocked, so only the chained action is returned.
         return chain(signum, None).map_or(libc::SIG_ERR, |before| before.sa_sigaction);
     }
     // SAFETY: the caller keeps the same promise.

@@ -2,9 +2,9 @@
 //! thread starts.
 //!
 //! When a thread ends, the kernel clears the thread's number, which other threads wait for. The number is in a
-//! structure that the C library keeps at the top of the stack. For an absent page the kernel gives up instead of
-//! waiting, and the others would wait for ever. So the top of the stack becomes the kernel's for good, with its
-//! contents. In signal modes all of the stack does, because the trap's frame is written to it.
+//! structure that the C library keeps at the top of the stack. If that page is absent, the kernel gives up instead of
+//! waiting for it, and the others would wait for ever. So the top of the stack becomes ordinary memory for good, with
+//! its contents. In signal modes the whole stack does, because the trap's frame is written to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -19,7 +19,8 @@ use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
 use crate::robust;
 
-/// Most bytes that the C library has at the top of a stack: its own structure and the thread's copies of thread-locals.
+/// Bytes at the top of a stack that become near. They contain the C library's structure and the thread's copies of
+/// thread-locals.
 const TOP_BYTES: usize = 64 << 10;
 
 /// Attempts to get memory from the kernel.
@@ -49,7 +50,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // Without a stack, the address is the size below zero, and the end wraps around.
+    // Attributes without a stack give the negated size as the address, so the end wraps around to 0.
     let start = addr as usize;
     let end = start.checked_add(len)?;
     with_far(start, len.max(1))?;

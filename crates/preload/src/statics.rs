@@ -61,7 +61,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     }
     let mappings = private_mappings();
     let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
-    // If there are more than there is room for, the largest ones become far.
+    // If there are too many arrays for the table, the largest ones become far.
     wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
     for pieces in wholes.iter().take(far::ADOPTED_MAX) {
         // SAFETY: plain data of the program, which only this thread runs, and no data of code that resolves faults.
@@ -129,7 +129,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The variables of libraries that this object holds copies of.
+/// The copies of libraries' variables that this object contains (copy relocations).
 fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
     let (mut symbols, mut table, mut bytes) = (0, 0, 0);
     for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
@@ -249,7 +249,8 @@ fn bytes(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
-/// The smallest data that becomes far. Smaller data is not worth a mapping, however small far allocations may be.
+/// The smallest data that becomes far. Smaller data is not worth a mapping, even if `--far` makes smaller allocations
+/// far.
 fn threshold() -> usize {
     far::threshold().max(BYTES_MIN)
 }

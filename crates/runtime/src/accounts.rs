@@ -19,7 +19,7 @@ pub(crate) struct Accounts {
     told: u64,
 }
 
-/// Counts one fault and its time: the wait for a page, or for a present page to be opened.
+/// Counts one fault and its time. `opened` says that the page was present and only had to be opened for writing.
 pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
     add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
     counters.fault_took(ns);
@@ -37,7 +37,7 @@ impl Accounts {
         }
     }
 
-    /// For a pager whose counts so far were published elsewhere.
+    /// Starts from the pager's present counts, which another process has published.
     pub(crate) fn from_now_on(
         counters: &'static Counters,
         unit_bytes: usize,
@@ -62,12 +62,12 @@ impl Accounts {
         u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes after each step the figures that change all the time.
+    /// Publishes the figures that change with every step.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
-            // Memory that is still in use counts until it has been evicted.
+            // After a reduction of the budget, memory counts until it has been evicted.
             let budget = self.budget_bytes(pager).max(local.min(self.told));
             if budget != self.told {
                 self.told = budget;

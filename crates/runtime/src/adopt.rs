@@ -1,7 +1,7 @@
 //! Makes existing memory of the program far, at its address: static arrays, which no call allocates.
 //!
 //! The pages are moved aside whole, and an alias mapping of far memory replaces them. Then their contents are written
-//! to it as the program would write them, so that the budget holds from the start.
+//! to the alias mapping as the program would write them, so that the budget holds from the start.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
@@ -38,7 +38,8 @@ pub struct Piece {
     pub addr: usize,
     /// Bytes, whole pages.
     pub len: usize,
-    /// Whether pages that were never accessed hold a file's bytes. Otherwise they are zeroes.
+    /// Whether the mapping is backed by a file, so that pages never accessed hold the file's bytes. Otherwise they are
+    /// zeroes.
     pub file: bool,
 }
 
@@ -95,8 +96,8 @@ impl Aside {
     /// replaced.
     unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
         let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
-        // First reserves a place for each piece, and claims each piece's range as soon as it is empty: the kernel gives
-        // out free ranges.
+        // All places are reserved first. Each piece's old range is claimed as soon as it is empty, because the kernel
+        // could give it to another mapping.
         let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
         for (&piece, place) in pieces.iter().zip(places?) {
             // SAFETY: the caller owns the piece, and the place is ours.
@@ -128,7 +129,7 @@ impl Aside {
         for (piece, place) in self.pieces {
             let mut held = vec![true; piece.len / OS_PAGE];
             if !piece.file && Pagemap::open().and_then(|map| map.held(place.addr(), &mut held)).is_err() {
-                // Copies every page: slower, with the same result.
+                // Without the page table, every page is copied: slower, with the same result.
                 held.fill(true);
             }
             for (index, _) in held.iter().enumerate().filter(|(_, held)| **held) {

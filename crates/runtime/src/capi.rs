@@ -32,7 +32,7 @@ const ADVICE_WILL_NEED: c_int = 1;
 /// `DLM_DISCARD` of the header.
 const ADVICE_DISCARD: c_int = 2;
 
-/// Whether `dlm_startup` started the engine, so that `dlm_shutdown` must end it.
+/// Whether `dlm_startup` started the engine. If so, `dlm_shutdown` must end it.
 static STARTED_HERE: AtomicBool = AtomicBool::new(false);
 
 /// Whether a message about a call before the start was printed.
@@ -178,8 +178,8 @@ fn ready(call: &'static str) -> bool {
     far::active() || is_too_early(call)
 }
 
-/// Prints that a call came too early. Returns false. Apart from [`ready`], so that other calls need no stack space for
-/// the message.
+/// Prints that a call came too early. Returns false. Separate from [`ready`], so that other calls need no stack space
+/// for the message.
 #[cold]
 #[inline(never)]
 fn is_too_early(call: &'static str) -> bool {
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
             far::will_need(from, end.next_multiple_of(PAGE) - from);
         }
         ADVICE_DISCARD => {
-            // Only whole pages inside the range: other data on its edge pages keeps its bytes.
+            // Only whole pages inside the range are discarded: the pages at its edges may hold other data.
             let (from, to) = (start.next_multiple_of(PAGE), end & !(PAGE - 1));
             if from < to {
                 // SAFETY: the caller gives up the contents.

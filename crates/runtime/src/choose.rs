@@ -14,7 +14,7 @@ use hanare_settings::Mode;
 pub struct ChooseError {
     /// The requested mode.
     pub mode: Mode,
-    /// What the machine lacks for it.
+    /// What the machine lacks for this mode.
     pub reason: &'static str,
 }
 

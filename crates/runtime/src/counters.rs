@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::polling::FaultRate;
 
-/// First word of the counters: identifies them and, in the last byte, the version of their layout.
+/// First word of the counters: identifies the layout. Its last byte is the layout's version.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
@@ -55,7 +55,7 @@ macro_rules! counters {
             pub fault_rate: FaultRate,
         }
 
-        /// The counters at one instant.
+        /// A copy of the counters, taken at almost one instant.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
@@ -158,7 +158,7 @@ counters! {
     demotions,
     /// Processes that had far memory of their own.
     processes,
-    /// Children that were forked with evicted far pages, and share them with their parents.
+    /// Children that were forked while pages were evicted, and share these pages with their parents.
     forks,
     /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
     mode,

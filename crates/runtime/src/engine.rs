@@ -49,8 +49,8 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     view: V,
     store: S,
     core: LockCell<Core>,
-    /// Stacks for signal handlers, because the program's alternate stacks may be too small, and for threads whose own
-    /// stack is far.
+    /// Stacks for two uses: signal handlers, because the program's alternate stacks may be too small, and threads whose
+    /// own stack is far.
     stacks: Stacks,
     traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
@@ -66,7 +66,7 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     pub(crate) counters: &'static Counters,
 }
 
-/// The state under the pager's lock.
+/// The state that the pager's lock protects.
 struct Core {
     pager: Pager,
     actions: Actions,
@@ -84,7 +84,7 @@ struct Work {
     opened: bool,
 }
 
-/// An action with the length of its page, in units.
+/// An action to carry out, with the length of its page in units.
 #[derive(Clone, Copy)]
 struct Todo {
     action: Action,
@@ -164,7 +164,8 @@ impl<V: View, S: Store> Engine<V, S> {
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
         let Some(unit) = self.unit_of(addr) else { return };
-        // Some machines do not tell reads from writes. An access that trapped on a page in view was a write.
+        // Some machines do not distinguish reads from writes. There, an access that trapped on a page in view was a
+        // write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let wait_queue = self.wait_queue(unit);
         let seen = wait_queue.load(Acquire);
@@ -174,7 +175,8 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     /// Resolves a fault of another thread; the kernel resumes that thread when its page is present. Returns the unit,
-    /// and whether the page only had to be opened for its first write. Returns `None` for an address that is not far.
+    /// and whether the page was present and only had to be opened for its first write. Returns `None` for an address
+    /// that is not far.
     pub(crate) fn fault_there(&self, addr: usize, write: bool) -> Option<(u32, bool)> {
         let unit = self.unit_of(addr)?;
         Some((unit, self.submit_fault(unit, write)))
@@ -191,8 +193,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.view.wake(self.span(page, units));
     }
 
-    /// Whether an address lies in a base page. Base pages are copied in, so that most of a fault's time is the way to
-    /// the handler.
+    /// Whether an address lies in a base page. Base pages are copied in, which is fast, so most of a fault's time is
+    /// spent on waking the handler.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
@@ -214,8 +216,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 true => Wait::Spin { iterations: 20 },
                 false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // Another thread may receive the page, or it may not come from the server. Then that thread notifies the
-            // wait queue.
+            // If another thread receives the page, or if it comes from this process, that thread notifies the wait
+            // queue.
             if self.receive(wait) != Polled::Received {
                 self.sleep_on(wait_queue, seen, if rounds < SPINS { 50 } else { 1000 });
             }
@@ -339,7 +341,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Submits events to the pager in order, and puts its actions before the other work.
+    /// Submits events to the pager in order, and queues its actions before the other work.
     fn step(&self, events: &[Event], work: &mut Work) -> Progress {
         let mut progress = Progress::Done;
         let mut core = self.core.lock();
@@ -414,9 +416,9 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Handles a trap on a page that is present. In sigsegv mode a page whose access the program changed is shown again
-    /// by such a trap. The pager stays locked, so that the page cannot leave meanwhile. A page that can no longer be
-    /// protected is opened as by a write.
+    /// Handles a trap on a page that is present. In sigsegv mode a page whose protection the program changed
+    /// (`mprotect`) leaves the view, and such a trap shows it again. The pager stays locked, so that the page cannot
+    /// leave meanwhile. If the page can no longer be protected against writes, it is opened as by a write.
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
@@ -442,7 +444,7 @@ impl<V: View, S: Store> Engine<V, S> {
     /// Does the periodic upkeep.
     pub(crate) fn keep(&self) {
         let now_ms = now_ns() / 1_000_000;
-        // Bounded by what a policy can ask for at once. The rest waits for the next upkeep.
+        // The bound exceeds what a policy can ask for at once. Anything more waits for the next upkeep.
         for _ in 0..TICKS_MAX {
             if self.submit_asking(Event::Tick { now_ms }) == Progress::Done {
                 break;

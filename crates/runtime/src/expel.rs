@@ -1,5 +1,5 @@
-//! Excludes ranges from far memory for good: the program maps something else there, or the kernel or the processor must
-//! access what cannot be far.
+//! Excludes ranges from far memory for good: the program maps something else there, or they hold what cannot be far,
+//! such as code.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, Mapping, Prot};
@@ -21,7 +21,7 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });
         places::look_up_in(state.engine.view().windows());
-        // Units that lie only partly in the range: any transit of theirs that began before must end.
+        // A unit at the edge lies only partly in the range. If its page is in transit, the transit must end first.
         let unit = state.granularity;
         for unit in [offset / unit, (offset + len - 1) / unit] {
             state.engine.settle(unit as u32);
@@ -30,11 +30,11 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
     });
 }
 
-/// Makes page-aligned far memory ordinary memory with the same contents, for good. Executable memory cannot be far, nor
-/// the part of a thread's stack that the kernel accesses.
+/// Makes page-aligned far memory ordinary memory with the same contents, for good. Needed for executable memory and for
+/// the part of a thread's stack that the kernel accesses, which cannot be far.
 ///
 /// # Errors
-/// The errno of the refusal. Then only the access has changed.
+/// The errno of the refusal. The range stays far then, readable and writable.
 ///
 /// # Safety
 /// The caller owns the range. No other thread uses it meanwhile, and nothing borrows it.

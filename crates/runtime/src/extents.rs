@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Every offset and length is a multiple of this many bytes.
 pub const PAGE: u64 = 4096;
 
-/// Bytes from which on an allocation starts on a multiple of this size: the largest page of the pager.
+/// Largest page of the pager, in bytes. An allocation of at least this size starts on a multiple of it.
 pub const LARGE: u64 = 2 << 20;
 
-/// Most gaps to try that are long enough but may miss the alignment, before one that cannot miss is taken.
+/// Most gaps to try that are long enough but may miss the alignment. After that, a gap is taken that is longer by the
+/// alignment.
 const CLOSE_FITS_TRIED: usize = 16;
 
 /// The allocated and the free parts of `[0, len)`.
@@ -76,8 +77,8 @@ impl Extents {
         Some(start)
     }
 
-    /// Allocates the free parts of the pages that meet `[off, off + len)`, each gap's part as its own allocation: freed
-    /// addresses are mapped again. Returns the bytes allocated.
+    /// Allocates the free parts of the pages that meet `[off, off + len)`, each gap's part as an allocation of its own.
+    /// A fixed mapping over freed addresses needs this. Returns the bytes allocated.
     pub fn claim(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -188,7 +189,7 @@ impl Extents {
         Some(self.release(off + new, old - new))
     }
 
-    /// The best gap and the offset inside it.
+    /// The smallest gap that holds the allocation, and the offset inside it.
     fn find_gap(&self, len: u64, align: u64) -> Option<(u64, u64)> {
         let fit = |&(gap_len, gap): &(u64, u64)| {
             let start = gap.checked_next_multiple_of(align)?;
@@ -305,7 +306,7 @@ mod tests {
             Model { owner: vec![0; PAGES], next: 0 }
         }
 
-        /// (page, pages) of every run with one owner.
+        /// First page and length of every run of pages with one owner.
         fn runs(&self, wanted: impl Fn(u32) -> bool) -> Vec<(usize, usize)> {
             let mut runs = Vec::new();
             let mut at = 0;

@@ -8,7 +8,7 @@ use std::sync::atomic::{
 
 pub(crate) use hanare_store::EXIT_LOST;
 
-/// Exit code when the kernel refuses for good what paging cannot do without, or when the run hangs.
+/// Exit code when the kernel keeps refusing a call that paging needs, or when the run hangs.
 pub(crate) const EXIT_KERNEL: i32 = 123;
 /// Exit code when far memory could not be started.
 pub(crate) const EXIT_BEFORE: i32 = 125;
@@ -55,8 +55,7 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     while SAID.swap(true, AcqRel) {
         // SAFETY: sleeps; the thread that is printing ends the process and this thread with it.
         unsafe { libc::usleep(1_000_000) };
-        // Still here: that thread was delayed. It is better to print twice than never, and no thread is waited for
-        // long.
+        // The process still exists, so that thread was delayed. Printing twice is better than never.
         SAID.store(false, Release);
     }
     say(why);
@@ -64,7 +63,7 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Lets tests inspect the end of a run instead of ending with it.
+/// Lets tests inspect the end of a run: it unwinds instead of ending the process.
 #[cfg(test)]
 pub(crate) mod ended {
     use std::cell::Cell;

@@ -37,7 +37,7 @@ use hanare_store::{Kind, Links};
 
 /// Why a child cannot share far memory that another thread has just set up.
 const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
-/// Longest wait of a fork for pages in transit. Servers that fall silent end the program before that.
+/// Longest wait of a fork for pages in transit. A silent server ends the program sooner.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How the child continues.
@@ -59,13 +59,13 @@ struct Pending {
     mask: Unblocked,
 }
 
-/// Only one at a time: the gate is closed from [`before`] to [`in_parent`], and closing it waits while another thread
-/// has it closed.
+/// Only one fork is pending at a time: the gate is closed from [`before`] to [`in_parent`], and a thread that closes it
+/// waits while another thread has it closed.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 
-/// Whether this thread's fork is the pending one. The child knows by its copy of the flag. The fork of another thread
-/// may have begun before there was far memory, and so without the gate: it must not end this one. Most forks find
-/// nothing to do. Then they write nothing either, because a write would cost them a page each.
+/// Whether this thread's fork is the pending one. The child reads its copy of the flag. A fork of another thread may
+/// have begun without the gate, before there was far memory. The end of that fork must not end this one. Most forks
+/// have nothing to do. They write nothing either, because a write would make the kernel copy a page.
 static IS_PENDING: &Flag = &flags::FORKS;
 
 /// What a child needs to start its engine later.
@@ -74,9 +74,10 @@ struct Dormant {
     view: Base,
     /// The parent's store, to be taken over. `None` if no page is evicted.
     store: Option<(Kind, Links)>,
-    /// Opens a link to the private server, even if this process changes its directory or user meanwhile.
+    /// The door to the private server. It works even if this process changes its root or user meanwhile.
     door: Option<OwnedFd>,
-    /// Tells which pages the process accessed meanwhile, even if `/proc` is out of reach by then.
+    /// The page table of this process, which shows the pages accessed meanwhile. Opened now, because `/proc` may be out
+    /// of reach later.
     pagemap: Option<Pagemap>,
     extents: Extents,
     idle: u64,
@@ -102,7 +103,7 @@ fn room() -> Option<descriptors::Room> {
     descriptors::Room::make(descriptors::count() + CHILD_DESCRIPTORS)
 }
 
-/// To be called before a fork, in the thread that forks. [`in_parent`] or [`in_child`] must follow.
+/// Prepares a fork. Call it in the thread that forks; [`in_parent`] or [`in_child`] must follow.
 pub fn before() {
     if !process::has_begun() && DORMANT.load(Acquire).is_null() {
         return;
@@ -111,13 +112,13 @@ pub fn before() {
     gate::close();
     let (plan, seat) = prepare();
     seat.iter().for_each(Seat::forks);
-    // SAFETY: asks a number.
+    // SAFETY: getpid has no conditions.
     PARENT.store(unsafe { libc::getpid() }, Relaxed);
     *PENDING.lock() = Some(Pending { plan, seat, mask });
     IS_PENDING.set(true);
 }
 
-/// To be called after a fork, in the parent, even if the fork failed.
+/// Ends a fork in the parent. Call it after the fork, even if the fork failed.
 pub fn in_parent() {
     if !was_pending() {
         return;
@@ -132,10 +133,11 @@ pub fn in_parent() {
     SignalMask::restore(mask);
 }
 
-/// To be called after a fork, in the child.
+/// Ends a fork in the child. Call it after the fork.
 pub fn in_child() {
     if !was_pending() {
-        // Another thread was about to start the engine. It does not exist here: the first use starts it.
+        // In the parent, another thread was about to start the engine. That thread does not exist here, so the first
+        // use of far memory starts it.
         gate::reset_if_closed();
         if process::state().is_some() {
             detach(TOO_NEW);
@@ -192,7 +194,7 @@ fn prepare() -> (Plan, Option<Seat>) {
     // Whether the kernel's own fork gives the child all pages.
     let is_in_view = || !engine.has_written_back() && engine.is_settled();
     engine.rest();
-    // When such a child starts its engine, it asks its page table which pages it accessed.
+    // A dormant child that starts its engine later reads from its page table which pages it accessed.
     if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() && Pagemap::is_in_reach() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
@@ -218,7 +220,7 @@ fn prepare() -> (Plan, Option<Seat>) {
 /// Brings the engine to rest, makes room for the child and opens its links.
 fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
     let engine = &state.engine;
-    // Without room, opening the links reports what is missing.
+    // If no room can be made, opening the links reports what is missing.
     let _room = room();
     let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
@@ -230,7 +232,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
         Err(both) => {
-            // Half for each. Pages that both share are counted twice.
+            // Parent and child get half of the budget each. Pages that both share are counted twice.
             let half = (both / 2).max(least);
             if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
                 return Err(slow());
@@ -287,7 +289,7 @@ fn spans(extents: &Extents) -> Vec<Span> {
 
 // ---- in the child ---------------------------------------------------------------------------------------------------
 
-/// Takes apart the parent's engine. The child has no other thread, so nothing uses it.
+/// Takes the parent's engine apart. The child has no other thread, so nothing uses the engine.
 fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
     let state = process::take()?;
     let idle = state.idle();
@@ -327,8 +329,8 @@ fn stay_dormant(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }
-    // The program must not close these until the child starts its engine. Without the mark the child opens them by
-    // path.
+    // Recorded descriptors, which the program cannot close before the child starts its engine. If the mark cannot be
+    // set, the child opens them by path later.
     let door = dormant.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     let dormant = Dormant { door, pagemap, ..dormant };
@@ -358,13 +360,13 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
     let (store, senders) = match on_links {
         Some(both) => both,
-        // No page is evicted: the links are new ones.
+        // No page is evicted, so the child opens new links.
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
     if was_dormant {
-        // If the page table cannot be read, it is unknown which pages are present.
+        // Without the page table, it is unknown which pages are present.
         let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
         let now = now.transpose().map_err(StartError::Pagemap)?;
         if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
@@ -378,7 +380,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
         None => start::join(&launch)?,
     };
     seat.begin(true);
-    // Their numbers belong to the program again.
+    // From here on, the program may use their numbers.
     for fd in [door.as_ref().map(AsFd::as_fd), pagemap.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
         descriptors::forget(fd.as_raw_fd());
     }
@@ -428,7 +430,7 @@ mod tests {
         let mask = SignalMask::block_all().keep();
         *PENDING.lock() = Some(Pending { plan: Plan::Nothing, seat: None, mask });
         IS_PENDING.set(true);
-        // Its fork began when there was no far memory.
+        // A thread whose fork began before there was far memory.
         std::thread::spawn(in_parent).join().unwrap();
         assert!(was_pending() && !was_pending());
         let pending = PENDING.lock().take();

@@ -21,13 +21,14 @@ use hanare_sys::clock::now_ns;
 
 /// Faults that the handler itself waits for. Further ones are resolved too, but not timed.
 const WAITING_MAX: usize = 256;
-/// Rounds of waiting that poll the link, about 5 us each.
+/// Rounds of waiting in which the handler polls the link, about 5 us each.
 const ROUNDS_POLLING: u32 = 60;
-/// Rounds after which a fault is no longer watched. Its page has left again before the handler saw it present.
+/// Rounds after which a fault is no longer watched. Its page must have come and left again before the handler saw it
+/// present.
 const ROUNDS_MAX: u32 = 10_000;
 /// Rounds after which the watchdog learns of a waiting fault.
 const ROUNDS_UNWATCHED: u32 = 500;
-/// Rounds between two wake-ups of a waiting thread.
+/// Rounds between two wake-ups of a thread that still waits.
 const ROUNDS_UNHEARD: u32 = 2_500;
 
 /// Resolves a fault signal in the faulting thread.
@@ -98,14 +99,14 @@ impl Handler {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             threads::touched_by(tid);
             let small = self.engine.is_small(addr);
-            // Waiting for a server would need the CPU itself.
+            // Idle CPUs poll only for a private server: a memory server on this host needs the CPU to answer.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // The range became a foreign mapping after the access. That mapping now answers the access.
+                // The range became a foreign mapping after the access. The woken thread accesses that mapping.
                 kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };

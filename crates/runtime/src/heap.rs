@@ -20,14 +20,14 @@ mod classes;
 use blocks::{Blocks, Start};
 use classes::{GRAIN, SIZES, SMALL_MAX, class_for};
 
-/// From this size on, in bytes, a block is an extent of its own.
+/// Blocks of at least this size, in bytes, are extents of their own.
 pub const DIRECT_MIN: usize = 1 << 20;
 
-/// Reused memory of at least this size is discarded to make it zero; less is written to.
+/// Reused memory of at least this size is discarded to zero it. Smaller memory is zeroed by writing.
 const DISCARD_MIN: usize = 64 << 10;
 
-/// Bytes of a piece in which a moved block is copied. Each piece is discarded after its copy, so that moving a block
-/// does not need room for two of it.
+/// Bytes of a piece in which a moved block is copied. Each piece is discarded at the source after its copy, so that a
+/// move does not need room for the block twice.
 const MOVE_PIECE: usize = 2 << 20;
 
 const PAGE: usize = 4096;
@@ -76,8 +76,8 @@ pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     arena::open()
 }
 
-/// To be called before `fork::before`, in a library whose handlers run before those of jemalloc: a thread that holds a
-/// lock of jemalloc may have to enter the engine before it releases the lock.
+/// Takes jemalloc's locks for a fork. Call it before `fork::before`, in a library whose fork handlers run before those
+/// of jemalloc: a thread that holds such a lock may have to enter the engine before it releases the lock.
 pub(crate) fn lock_for_fork() {
     arena::lock_for_fork();
 }
@@ -104,7 +104,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     block
 }
 
-/// Allocates the first block of a process in which the start of far memory was deferred.
+/// Starts far memory, if its start was deferred, and allocates the first block.
 #[cold]
 fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     process::ensure_started();
@@ -114,8 +114,8 @@ fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 /// Frees a block. Nothing of it is fetched or accessed.
 ///
 /// # Errors
-/// Why the pointer is bad; nothing was done. A block is known to be freed until its pages are used again. A small block
-/// is also forgotten after some thousand further frees.
+/// Why the pointer is bad; nothing was done. A second free of a block is noticed until its pages are used again; of a
+/// small block, only within the next some thousand frees.
 ///
 /// # Safety
 /// Nothing uses the block at `addr` afterwards, if there is one.
@@ -136,8 +136,8 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     }
 }
 
-/// Keeps a block from being used again if part of it became ordinary memory, as the end of a stack does. Its addresses
-/// are no longer far, and do not read as zeroes.
+/// Retires a block if part of it became ordinary memory, like the end of a stack: its addresses are no longer far and
+/// do not read as zeroes, so it must not be used again. Returns whether it did.
 ///
 /// # Safety
 /// A live large block starts here, which nothing uses any more.
@@ -153,7 +153,7 @@ unsafe fn is_retired(addr: usize) -> bool {
     retired
 }
 
-/// Bytes of local memory in which the heap's and the pager's own data lie. Walks their tables: about a millisecond.
+/// Bytes of local memory that the heap's and the pager's own data take. Walks their tables, in about a millisecond.
 pub(crate) fn near_bytes() -> u64 {
     near::large_resident() + arena::metadata().map(|(addr, len)| near::resident(addr, len)).sum::<u64>()
 }
@@ -254,7 +254,7 @@ impl Heap {
         let Some(block) = arena::alloc(size) else { return std::ptr::null_mut() };
         self.blocks.give_small(block.addr().get() - self.base, class);
         if zeroed {
-            // SAFETY: a block of this size that nobody else has yet.
+            // SAFETY: a block of this size that no other code knows yet.
             unsafe { block.write_bytes(0, size) };
         }
         block.as_ptr()

@@ -17,7 +17,7 @@ use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
 use crate::{gate, heap, threads, tracing};
 
-/// Least far bytes for which the end of a run spends a millisecond on counting near memory.
+/// Least far bytes at which near memory is counted at the end of a run. Counting takes about a millisecond.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
 /// Notified when the keeper must act at once.
@@ -36,7 +36,7 @@ pub(crate) fn keep(engine: &'static Engine) {
         if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
             end_hang(engine, hang);
         }
-        // While a fork has the gate closed, only the watchdog continues.
+        // While a fork keeps the gate closed, the keeper runs only the watchdog.
         let Some(_inside) = gate::try_enter() else { continue };
         keep_up();
         if now_ns() - published_ns > 100_000_000 {

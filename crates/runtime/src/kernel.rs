@@ -1,4 +1,4 @@
-//! The border to the kernel: retries the calls that paging cannot do without, within a bound, until they are granted.
+//! Retries the kernel calls that paging cannot do without, within a bound, until they are granted.
 //!
 //! A lasting refusal ends the run with a message. Nothing here allocates, so the fault path may call it.
 
@@ -23,7 +23,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// For a call with this purpose: the run's last message says "cannot {what}".
+    /// Patience for the call that does `what`: the run's last message says "cannot {what}".
     pub(crate) fn to(what: &'static str) -> Self {
         Self { what, tries: 0 }
     }
@@ -32,7 +32,7 @@ impl Patience {
     #[cold]
     pub(crate) fn refused(&mut self, errno: Errno) {
         self.tries += 1;
-        // A descriptor that was closed does not come back.
+        // Retrying is in vain: a descriptor that was closed does not come back.
         let is_final = matches!(errno.0, libc::EBADF | libc::ENOTTY);
         if is_final || self.tries > TRIES_MAX {
             fatal::die(EXIT_KERNEL, format_args!("the kernel does not {}: {errno}; {}", self.what, advice(errno)));

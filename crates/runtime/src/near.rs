@@ -29,9 +29,9 @@ const MALLOC_ALIGN: usize = 16;
 /// internal ones to an allocator that defines them (tcmalloc). That allocator would be entered from within its own
 /// `mmap`.
 ///
-/// Each is called through a pointer that first holds a function which looks all of them up. All come from one
-/// allocator: from the C library if it has every one, otherwise from whatever the names are bound to (a static
-/// program).
+/// Each is called through a pointer that first holds a function which looks all of them up. All functions come from one
+/// allocator: the C library's if it defines all of them, otherwise the definitions to which the names are bound (in a
+/// static program).
 #[cfg(target_env = "gnu")]
 mod heap {
     use std::ffi::{CStr, c_void};
@@ -193,8 +193,8 @@ pub fn code() -> usize {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Near;
 
-// SAFETY: a block belongs to the heap or to a mapping by its layout alone (`is_large`). The caller of every method must
-// pass the layout unchanged, so a block always returns to its source. Neither source unwinds.
+// SAFETY: the layout alone (`is_large`) decides whether a block comes from the heap or is a mapping. The caller of
+// every method must pass the same layout, so a block always returns to its source. Neither source unwinds.
 unsafe impl GlobalAlloc for Near {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         needed(if is_large(layout.size()) {
@@ -224,7 +224,7 @@ unsafe impl GlobalAlloc for Near {
             forget_large(block);
             unmap(block as usize, round_up(layout.size()));
         } else {
-            // SAFETY: small blocks come from the heap, and the caller gives this one up.
+            // SAFETY: a small block is a heap block, and its owner gives it up.
             unsafe { free(block) };
         }
     }
@@ -272,8 +272,8 @@ fn round_up(size: usize) -> usize {
     (size + PAGE - 1) & !(PAGE - 1)
 }
 
-/// The existing large blocks, by address and length, so that their cost can be reported. Blocks beyond the table's size
-/// are not counted.
+/// Address and length of each existing large block, so that the memory they take can be reported. Blocks that do not
+/// fit into the table are not counted.
 static LARGE_BLOCKS: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
 fn note_large(block: *mut u8, len: usize) -> *mut u8 {

@@ -1,5 +1,5 @@
-//! The location of far memory: the reservation, and the alias and foreign mappings that change it. It also answers in a
-//! forked child, and knows no engine.
+//! The location of far memory: the reservation, and the alias and foreign mappings that change it. It needs no engine,
+//! so it also answers in a forked child.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -60,7 +60,7 @@ pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Whether an address is far, and the end (at most `end`) of the contiguous range with the same answer.
+/// Whether an address is far, and the end (at most `end`) of the range around it for which this does not change.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());
@@ -112,7 +112,7 @@ pub(crate) fn adopted_bytes() -> u64 {
     ADOPTED.load(Relaxed)
 }
 
-/// `len` more bytes of static arrays became far.
+/// Counts `len` more bytes of static arrays as far.
 pub(crate) fn adopted(len: usize) {
     ADOPTED.fetch_add(len as u64, Relaxed);
 }

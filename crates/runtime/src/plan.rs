@@ -7,22 +7,23 @@ use crate::engine::WORKS;
 use crate::view::Protection;
 use hanare_settings::{Local, Mode, PageSize, Settings};
 
-/// From this page size on, whole frames are moved instead of bytes copied (measured: DESIGN, mechanisms).
+/// Pages of at least this size are moved as whole frames; smaller ones are copied (docs/decisions/0028).
 const MOVE_FROM_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
-/// Page size in sigsegv mode with guards: where the budget may hold few pages (measured: with a quarter of its 4 to 16 MiB
-/// Python comes up with 4 KiB, and not within the same time with 16 or 64 KiB), and elsewhere.
+/// Page size in sigsegv mode with guards, where the budget may hold few pages. With a quarter of its 4 to 16 MiB local,
+/// Python starts in useful time with 4 KiB, but not with 16 or 64 KiB.
 const GUARDED_SMALL_BYTES: usize = 4 << 10;
+/// Page size in sigsegv mode with guards for all other budgets.
 const GUARDED_BYTES: usize = 16 << 10;
-/// Page sizes in sigsegv mode without.
+/// Page sizes in sigsegv mode without guards, of which the smallest that fits is taken.
 const PROTECTED_BYTES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, HUGE_BYTES];
-/// Least huge pages of budget for which page sizes are mixed; the pager's own bound.
+/// Least budget in huge pages with which page sizes are mixed. It is the pager's own bound.
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Most dirty pages in transit to a server at once, where pages are copied.
 const STAGING_FRAMES_MAX: u64 = 512;
-/// Bytes of places for dirty pages where the budget is a share of what the program allocates, which is not known yet.
+/// Bytes of places for dirty pages if the budget is a share of the program's allocations, which are not known yet.
 const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
-/// Divisor of local memory: the places take at most one part of it.
+/// Divisor of local memory: places for dirty pages take at most one such part.
 const STAGING_PART: u64 = 8;
 /// Least bytes of a slot that this process copies itself. With a slot for every 4 KiB the table of slots would need
 /// more near memory than the pager's own tables.
@@ -128,8 +129,7 @@ fn units_max(mode: Mode, features: &Features) -> u32 {
 /// Bytes of a unit and of a block for a requested page size.
 fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, direct: bool) -> (usize, usize) {
     let has_room_for_huge = !matches!(local, Local::Bytes(bytes) if bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64);
-    // A server lends its memory in slots of a block, and the huge pages of a small program go in fewer, longer
-    // requests.
+    // Memory servers lend slots of the block's size. A small program's huge pages then take fewer and longer requests.
     let huge = has_room_for_huge || !direct;
     match page_size {
         PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
@@ -139,10 +139,10 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, dir
         }
         PageSize::Auto if features.move_ && features.thp.usable() => match huge {
             true => (4 << 10, HUGE_BYTES),
-            // The pager would never choose a huge page, and needs room and tables only for base pages.
+            // With so few pages the pager would never choose a huge page, so room and tables for base pages are enough.
             false => (4 << 10, 4 << 10),
         },
-        // Where whole huge pages cannot move, one middle size serves all access patterns acceptably.
+        // Huge pages cannot be moved here. One middle size serves all access patterns acceptably.
         PageSize::Auto => (16 << 10, 16 << 10),
     }
 }
@@ -152,7 +152,7 @@ fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
     if features.guards {
         let is_small = match local {
             Local::Bytes(bytes) => bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64,
-            // A share is small while little is allocated.
+            // A share of the allocations is small at first.
             Local::Percent(_) => direct,
         };
         return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };
@@ -186,7 +186,7 @@ pub(crate) fn plan(
     let overhead_bytes = staging * unit as u64;
     let (budget, budget_max) = match settings.local {
         Local::Bytes(bytes) => (bytes, bytes),
-        // Nothing is allocated yet: the least budget, beside the places for dirty pages.
+        // Nothing is allocated yet, so this is the least budget, without the places for dirty pages.
         Local::Percent(percent) => {
             let least = u64::from(limits::BUDGET_PAGES_MIN) * block as u64;
             (least + overhead_bytes, (reserve as u64 / 100 * u64::from(percent)).max(least))
@@ -224,8 +224,8 @@ pub(crate) fn plan(
     })
 }
 
-/// Units to prefetch as whole frames: over a link, enough to keep it busy. On one host none, because the waiting thread
-/// makes the copy.
+/// Units to prefetch as whole frames: over a link, enough to keep it busy. With a private server none, because the
+/// waiting thread copies the page itself.
 fn ahead(direct: bool, unit: usize, block: usize) -> u32 {
     const AHEAD_BYTES: usize = 4 << 20;
     if direct { 0 } else { (AHEAD_BYTES / unit).max(2 * block / unit) as u32 }
@@ -238,7 +238,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine with huge pages that can move pages.
+    /// The features of a machine with huge pages, whose kernel can move pages.
     fn machine() -> Features {
         let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
         let mut features = Features::probe(&nothing);
@@ -257,8 +257,9 @@ mod tests {
         plan(&settings, Mode::Thread, &machine(), direct, false).unwrap()
     }
 
-    /// With few huge pages of budget none would ever be chosen. On this host all pages are then base pages, and the
-    /// tables of blocks and the room for huge frames are saved. A server's slots stay huge, for the server's sake.
+    /// With a budget of few huge pages, the pager would never choose one. With a private server all pages are then base
+    /// pages, which saves the tables of blocks and the room for huge frames. Slots on memory servers stay huge, because
+    /// servers lend memory in such slots.
     #[test]
     fn pages_are_small_where_the_budget_is_and_on_this_host_only() {
         let (small, mixed) = ((4 << 10, 1), (4 << 10, 512));
@@ -292,7 +293,8 @@ mod tests {
         PageSize::Fixed(2 << 20),
     ];
 
-    /// Calls `judge` with the plan of every page size, mode, kind of store, machine and way of reference sampling.
+    /// Calls `judge` with the plan for each combination of page size, mode, kind of store, machine and reference
+    /// sampling.
     fn each_plan(local: Local, judge: impl Fn(Result<Plan, PlanError>, &str)) {
         for page_size in PAGES {
             for bits in 0..24 {

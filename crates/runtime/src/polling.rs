@@ -23,9 +23,9 @@ use hanare_sys::clock::now_ns;
 const POLLERS_MAX: usize = 3;
 /// Nanoseconds between two faults below which they count as dense.
 const DENSE_NS: u64 = 150_000;
-/// Dense faults in a row after which the pollers are woken.
+/// Dense faults in a row after which the pollers are notified.
 const ENOUGH: u32 = 32;
-/// Nanoseconds after the last fault when the pollers stop.
+/// Nanoseconds after the last fault at which the pollers stop.
 const PATIENCE_NS: u64 = 1_000_000;
 /// Pauses between two looks at the clock, about 2 us.
 const PAUSES: u32 = 64;
@@ -49,7 +49,7 @@ impl FaultRate {
         if now_ns.saturating_sub(last) > DENSE_NS {
             self.dense.store(0, Relaxed);
         } else if self.dense.fetch_add(1, Relaxed) % ENOUGH == ENOUGH - 1 {
-            // Pollers that already spin do not wait for this, and waking no thread costs little.
+            // While all pollers spin, no thread waits here, and notifying nobody costs little.
             self.notify();
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         let rate = Arc::new(FaultRate::default());
         drop(Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap());
         let pollers = Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap();
-        // The pollers would spin until then.
+        // The pollers would spin until this time.
         rate.last_ns.store(u64::MAX, Relaxed);
         rate.notify();
         drop(pollers);

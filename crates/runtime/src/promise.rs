@@ -19,7 +19,7 @@ use hanare_settings::Overcommit;
 use hanare_store::{Ask, EXTENT_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
-/// Longest time that the servers' answer about their room is used.
+/// Age up to which the servers' answer about their room is used.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Longest wait for pages in transit before an allocation is refused.
 const SETTLING: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ impl Books {
     }
 }
 
-/// How a refusal is handled.
+/// Whether a refusal is reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The program gets ENOMEM. A message informs the user.

@@ -93,8 +93,7 @@ pub unsafe fn free(addr: usize) -> bool {
 pub unsafe fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !places::is_reserved(addr) {
-        // A static array only loses its pages, and its place stays allocated.
-        // SAFETY: passed on from the caller.
+        // A static array only loses its pages; its range stays allocated. SAFETY: passed on from the caller.
         unsafe { discard(addr, len) };
         return inside(move || {
             state.engine.view().set_access(Span { offset, len }, Prot::NONE);
@@ -166,7 +165,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
 }
 
 /// Allocates like [`alloc`], without access until [`protect`] grants it. Until then it costs nothing of the budget.
-/// Returns null also for more than a quarter of the free address space.
+/// Also returns null for more than a quarter of the free address space.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready()
         .map_or(0, |state| inside(move || places::len().saturating_sub(state.extents.lock().taken_bytes() as usize)));
@@ -224,7 +223,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     })
 }
 
-/// Prefetches a range, as far as there is room.
+/// Prefetches as much of a range as there is room for.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {

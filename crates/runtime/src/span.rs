@@ -1,9 +1,9 @@
 //! Ranges of far memory in bytes from its start, and the kernel's page.
 
-/// The page of the operating system: the least that can be copied or woken.
+/// Bytes of the operating system's page, the smallest range that userfaultfd copies or wakes.
 pub(crate) const OS_PAGE: usize = 4096;
 
-/// The page, in bytes from the start of far memory.
+/// A range of far memory. Its offset is in bytes from the start of far memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) offset: usize,

@@ -88,7 +88,7 @@ pub fn start(settings: &Settings) -> Result<(), StartError> {
     start_if(settings, |_, _, _| Ok(()))
 }
 
-/// A check whether a mode works on a machine.
+/// A function that checks whether a mode works on a machine.
 type Check = fn(&Settings, Mode, &Features) -> Result<(), StartError>;
 
 fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
@@ -136,8 +136,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Which I/O the program must be refused. Where transfers cannot be detected, a page may leave during one. Then no page
-/// may be in use by a transfer after its call returns, nor during the call unless it works on near copies.
+/// The I/O that the program must be refused. Where transfers cannot be detected, a page may leave during one. There,
+/// asynchronous transfers are refused, and direct ones too unless they go through near copies.
 fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     match mode {
         Mode::Sigsegv => Some(Refused::AsyncIo),
@@ -185,7 +185,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     if mode != Mode::Thread {
         return start_now(&environment);
     }
-    // Done before the program opens a file. A file that is already open could no longer be refused.
+    // Must precede the program's first open of a file: direct I/O on an open file cannot be refused later.
     if !Features::kernel_moves(&disabled) {
         filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }
@@ -195,7 +195,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Does the start that [`start_later`] deferred.
+/// Carries out the start that [`start_later`] deferred.
 fn start_left() {
     // SAFETY: a leaked box, or null.
     if let Some(environment) = unsafe { LATER.load(Acquire).as_ref() }

@@ -62,8 +62,9 @@ impl Stats {
         unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 
-    /// Maps the counters in file descriptor `fd`. Programs that start others often close or reuse it; then maps the
-    /// same descriptor of process `pid`. Otherwise makes new counters for this process and its children.
+    /// Maps the counters in file descriptor `fd`. Programs that start others often close or reuse the descriptor. Then
+    /// maps the same descriptor of process `pid`. If that fails too, makes new counters for this process and its
+    /// children.
     ///
     /// # Errors
     /// No memory is left.
@@ -141,7 +142,7 @@ mod tests {
         let own_pid = std::process::id() as i32;
         let program = Stats::attach(Some(fd.as_raw_fd()), Some(own_pid)).unwrap();
         add(&program.requests, 2);
-        // As in a process in which the number is closed. The descriptor is found under the other process' number.
+        // Simulates a process in which the number is closed: the descriptor is found in the other process.
         let elsewhere = File::options().read(true).write(true).open(format!("/proc/{own_pid}/fd/{}", fd.as_raw_fd()));
         assert!(are_counters(&elsewhere.unwrap()));
         assert_eq!(parent.snapshot().requests, 2);

@@ -1,4 +1,5 @@
-//! The threads of a process: starts and recognises Hanare's own, and checks whether the program's run meanwhile.
+//! The threads of a process: starts and recognises Hanare's own, and finds out whether threads of the program can be
+//! running.
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The thread whose access the handler thread resolved last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
-/// The process of the engine, and so the id of its first thread.
+/// Process number of the engine's process. It is also the id of the process's first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
@@ -46,7 +47,7 @@ pub fn is_own_thread() -> bool {
     OWN.get()
 }
 
-/// Notes that an access of this thread is about to be resolved.
+/// Records that an access of this thread is about to be resolved.
 pub(crate) fn touched_by(tid: i32) {
     LAST_TOUCHED.store(tid, Relaxed);
 }
@@ -56,9 +57,9 @@ pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
-/// Evidence that the program does not run: its only thread is the first one, and it is here or waits for the pager.
-/// `None` where others may run too. A child that shares its parent's memory until it executes another program (vfork)
-/// has no thread here, but its accesses trap, and it is another process.
+/// Evidence that no code of the program runs: its only thread is the first one, which is in the engine or waits for the
+/// pager. `None` where other threads may run. A child that shares its parent's memory until it executes another program
+/// (vfork) has no thread here, but its accesses trap, and it is another process.
 pub(crate) fn still() -> Option<Still> {
     let home = HOME.load(Relaxed);
     if !OWN.get() {
@@ -80,7 +81,7 @@ struct Running {
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Running {
-    /// The starter of the thread waits for this, and has already called [`thread::find_counted`].
+    /// Requires that the thread that starts this one has called [`thread::find_counted`] and waits until this returns.
     fn new() -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self { _uncounted: thread::Uncounted::new() }

@@ -3,15 +3,15 @@
 //! Waking a thread on its own CPU costs about 2 us. Waking one on an idle CPU costs an interrupt to that CPU, some 20
 //! us where CPUs are virtual. The scheduler prefers the idle CPU each time, so on an otherwise idle machine the two
 //! threads would move after each other. The handler pins itself to the other thread's CPU. If that thread moves even
-//! so, the handler confines it for the length of each wake-up. Confining needs two conditions: the right to run first
-//! (SCHED_FIFO), so that the thread is free again before it can notice, and a program of one thread, so that no other
-//! thread can starve.
+//! so, the handler confines it for the length of each wake-up. Confining has two conditions. The handler must have the
+//! right to run first (SCHED_FIFO), so that the thread is free again before it runs. The program must have one thread
+//! only, so that no other thread can starve.
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
 use crate::view::LiveView;
 
-/// Faults between two checks of a thread whose CPU is expensive to find out.
+/// Faults between two checks of a thread's CPU, where finding it out is expensive.
 const LOOK_EVERY: u32 = 32;
 /// Faults for which a thread that has moved stays confined.
 const CONFINE_FAULTS: u32 = 1024;
@@ -24,7 +24,7 @@ pub(crate) struct Together {
     cpu: Option<usize>,
     /// Faults for which confining continues.
     confine: u32,
-    /// Whether the handler runs first. `None` once the kernel has refused it.
+    /// Whether the handler has the right to run first (SCHED_FIFO). `None` once the kernel has refused it.
     first: Option<bool>,
 }
 
@@ -46,12 +46,12 @@ impl Together {
         }
         self.faults = self.faults.wrapping_add(1);
         let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
-        // With several threads that fault in turn, the handler would move all the time.
+        // With several faulting threads, the handler would move with every fault.
         if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || view.is_alone()) {
             if self.cpu.is_some() && self.first_thread.is_some_and(|cell| cell.cpu(tid).is_some()) {
                 self.confine = CONFINE_FAULTS;
             }
-            // A refusal of the kernel only costs speed.
+            // A refusal by the kernel costs only speed.
             if thread::set_affinity(&[cpu]).is_ok() {
                 self.cpu = Some(cpu);
             }

@@ -35,7 +35,7 @@ struct Ring {
     /// Bytes ever written, and bytes ever read.
     head: AtomicUsize,
     tail: AtomicUsize,
-    /// Whether the ring holds records about pages, which are worth a file.
+    /// Whether the ring holds records about pages. Only those justify a file.
     worthwhile: AtomicBool,
     /// Whether further records are refused.
     closed: AtomicBool,
@@ -205,7 +205,8 @@ pub(crate) fn finish() {
 
 impl Output {
     fn flush(&mut self, ring: &Ring) {
-        // Time records of a process without pages accumulate: a few bytes every few tens of milliseconds.
+        // A process without pages records only times, a few bytes every few tens of milliseconds. These stay in the
+        // ring.
         while ring.worthwhile.load(Acquire) {
             let len = ring.peek(&mut self.part);
             if len == 0 {
@@ -249,13 +250,13 @@ impl Output {
     }
 }
 
-/// Prints once per process why its run is not recorded to the end. The run itself continues.
+/// Prints, once per process, why the recording ends early. The run itself continues.
 fn tell_lost(error: &std::io::Error) {
     fatal::say(format_args!("cannot write the trace any more: {error}; the run goes on unrecorded"));
 }
 
-/// The file, if this process is to record. Of all processes of a run the first with pages is recorded: the one that
-/// finds the file empty.
+/// The file, if this process is to record. Only one process of a run is recorded: the first with pages, which finds the
+/// file empty.
 fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
     match try_file(path, header, bytes_max) {
         Ok(taken) => taken,
@@ -312,7 +313,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
         let mut output = output(file.path(), u64::MAX);
-        // Long jumps make records of four bytes: more than the ring holds passes through it.
+        // Long jumps make records of four bytes, so that more bytes than the ring holds pass through it.
         const ROUNDS: u32 = 3 << 20;
         let page = |round: u32| (round % 2) * (1 << 21) + round / 2;
         std::thread::scope(|scope| {
@@ -342,7 +343,7 @@ mod tests {
             let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
             let mut output = output(file.path(), bytes_max);
             let mut recorder = recorder(ring);
-            // No reader empties the ring, or the file does not take all of it.
+            // Either no reader empties the ring, or the file's limit is reached.
             let rounds = if bytes_max == u64::MAX { 2 << 20 } else { 100_000 };
             for round in 0..rounds {
                 recorder.inserted(PageId((round % 2) * (1 << 21) + round / 2), Cause::Read);

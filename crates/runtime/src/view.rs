@@ -49,10 +49,10 @@ pub(crate) trait View {
     /// Returns a frame's memory to the system.
     fn empty_frame(&self, frame: FrameId);
 
-    /// Number of units that can be moved aside at once.
+    /// Number of places for pages moved aside, one unit each.
     fn aside_units(&self) -> usize;
 
-    /// Address of the bytes that were moved aside to place `place`.
+    /// Address of the bytes in `place`, one of the places for pages moved aside.
     fn aside(&self, place: usize) -> *const u8;
 
     /// Empties `count` places of pages that were moved aside, from place `first` on.
@@ -61,13 +61,14 @@ pub(crate) trait View {
     /// A range of zeroes with the length of the largest page. Nothing writes to it.
     fn zeroes(&self) -> *const u8;
 
-    /// Address at which bytes for a page can be received straight into view. `None` where the mechanism has none.
+    /// Address at which bytes for a page can be received straight into view. `None` if the mechanism needs a buffer.
     fn receive_place(&self, offset: usize) -> Option<*mut u8>;
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
     /// Copies bytes into view at absent pages, and wakes the threads that wait for them. Returns false when a page was
-    /// there already, which keeps its bytes, or could not be protected. Then the whole span is open for writing.
+    /// there already, which keeps its bytes, or could not be protected. If it returns false, the whole span is open for
+    /// writing.
     ///
     /// # Safety
     /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
@@ -85,8 +86,8 @@ pub(crate) trait View {
     #[must_use = "pages that are open for writing count as dirty"]
     fn show(&self, span: Span, writable: bool) -> bool;
 
-    /// Shows pages again that trapped although they are in view. Returns false where that would open a page for writing
-    /// that must stay protected.
+    /// Shows pages again that trapped although they are in view. Returns false, and shows nothing, if that would open a
+    /// page for writing that must stay protected.
     #[must_use = "pages that are not shown go on trapping"]
     fn show_again(&self, span: Span, writable: bool) -> bool;
 
@@ -126,7 +127,7 @@ pub(crate) trait View {
     /// The page is write-protected and present; `to` has room for it and is the caller's.
     unsafe fn read(&self, span: Span, to: *mut u8);
 
-    /// Takes write-protected or clean pages out of view, together. Their bytes are lost.
+    /// Takes write-protected or clean pages out of view, all in as few calls as possible. Their bytes are lost.
     fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>);
 }
 
@@ -164,12 +165,12 @@ fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
-/// What the view asks about the program's threads.
+/// Functions by which the view asks about the program's threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
     /// Whether the program has a single thread.
     pub(crate) is_alone: fn() -> bool,
-    /// Whether and how the program's code is known not to run.
+    /// Returns evidence that no code of the program runs, if there is any.
     pub(crate) still: fn() -> Option<Still>,
 }
 
@@ -256,7 +257,7 @@ impl LiveView {
         }
     }
 
-    /// The userfaultfd, if it traps accesses.
+    /// The userfaultfd, if accesses trap by it.
     pub(crate) fn uffd(&self) -> Option<&Uffd> {
         match self {
             LiveView::Userfaultfd(view) => Some(&view.uffd),
@@ -323,7 +324,7 @@ impl View for LiveView {
     fn show(&self, span: Span, writable: bool) -> bool {
         match self {
             LiveView::Userfaultfd(view) => {
-                // A page in view can always be read here.
+                // With userfaultfd, a page in view can always be read.
                 if writable {
                     view.open(span);
                 }

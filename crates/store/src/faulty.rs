@@ -82,7 +82,7 @@ impl Faulty {
         Self { unit_bytes, faults, state: Mutex::new(state) }
     }
 
-    /// A store that holds the same, as a session does that was cloned for a fork.
+    /// A store with the same contents, like a session that was cloned for a fork.
     ///
     /// # Panics
     /// Something is under way.

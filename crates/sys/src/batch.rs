@@ -19,7 +19,7 @@ pub const BATCH_RANGES_MAX: usize = 512;
 pub struct DontNeedBatch {
     ranges: [Range; BATCH_RANGES_MAX],
     count: usize,
-    /// This process, or `None` if ranges have to be dropped one by one.
+    /// A pidfd of this process, or `None` if ranges must be dropped one by one.
     process: Option<OwnedFd>,
 }
 
@@ -120,8 +120,8 @@ impl DontNeedBatch {
         self.count = 0;
     }
 
-    /// Drops ranges from index `next` on in one call, and returns how many bytes were dropped. If none were, the first
-    /// range has to be dropped alone.
+    /// Drops ranges from index `next` on in one call, and returns how many bytes were dropped. If the result is 0, the
+    /// first range must be dropped alone.
     ///
     /// # Safety
     /// As [`DontNeedBatch::flush`].

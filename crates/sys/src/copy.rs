@@ -1,4 +1,4 @@
-//! Copies memory that others change meanwhile.
+//! Copies memory that other threads and processes may change during the copy.
 //!
 //! The program's threads and other processes may write such memory at any time, so no Rust reference to it is ever
 //! formed. Only raw pointers and the C library's block functions are used. A copy taken during a write may be torn: a
@@ -50,7 +50,7 @@ pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
 /// This process's own memory as a file, `/proc/self/mem`. It can read pages that the process may not read, and returns
 /// an errno where a load would kill the process.
 ///
-/// It shows the process that opened it, even in a forked child. A child must open its own.
+/// The file shows the process that opened it, even when a forked child reads it. So a child must open its own.
 #[derive(Debug)]
 pub struct OwnMemory {
     fd: OwnedFd,
@@ -73,7 +73,7 @@ impl OwnMemory {
     /// Fills `buf` from `addr` on.
     ///
     /// # Errors
-    /// `EIO` for an address that is not mapped or not present. Bytes read before it may be in `buf`.
+    /// `EIO` for an address that is not mapped or not present. The bytes before that address may be in `buf` then.
     pub fn read(&self, addr: usize, buf: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < buf.len() {

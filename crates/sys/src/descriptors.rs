@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 /// Numbers that the table has a bit for. No descriptor is moved beyond them, and one beyond them is not recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// Hanare's numbers begin below this one, because the kernel's table of a process is as long as its highest number.
+/// Hanare's numbers begin below this one: the kernel's table of a process has an entry for each number up to the
+/// highest.
 const TOP: u64 = 1024;
-/// The limit while room is being made: enough for a thousand descriptors beside a program's.
+/// The limit on descriptors while room is being made. It leaves many numbers free, however many the program uses.
 const RAISED: u64 = 1 << 19;
 /// The lowest number used. Those below are the program's standard streams.
 const LOWEST: u64 = 3;
@@ -39,7 +40,7 @@ fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
 #[must_use]
 pub fn keep(fd: OwnedFd) -> OwnedFd {
     let own = copy_high(&fd).unwrap_or(fd);
-    // This fails for no open descriptor, and most are close-on-exec already.
+    // This cannot fail for an open descriptor, and most are close-on-exec already.
     let closes = rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC);
     debug_assert!(closes.is_ok());
     if let Some((word, bit)) = word_of(own.as_raw_fd()) {
@@ -58,8 +59,8 @@ fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
 }
 
-/// Whether `more` descriptors can be opened at this moment. This opens none, because another thread of the program may
-/// rely on getting the lowest free number.
+/// Whether `more` descriptors can be opened now. It must not open any to find out, because another thread of the
+/// program may rely on getting the lowest free number.
 fn can_have(more: usize) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
     let mut free = 0;
@@ -77,8 +78,8 @@ const LOOKED_AT: usize = 64;
 /// Most numbers examined in all.
 const LOOKED_AT_MAX: RawFd = 4096;
 
-/// How many of these numbers, at most [`LOOKED_AT`], are free. One opened by O_PATH counts as free; in such a program,
-/// the shortage may show only when a descriptor is opened.
+/// How many of these numbers, at most [`LOOKED_AT`], are free. A descriptor opened with O_PATH counts as free. In a
+/// program with many such descriptors, the shortage may show only when a descriptor is opened.
 fn free_among(start: RawFd, end: RawFd) -> usize {
     let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
     let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();

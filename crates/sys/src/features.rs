@@ -1,6 +1,7 @@
-//! What this machine lets this process do, as plain data. It is found by experiments, without what the user disabled.
+//! The kernel features that work for this process on this machine, as plain data. Experiments find them. Features that
+//! the user disabled count as absent.
 //!
-//! This room decides nothing: the runtime chooses the trap mode from it.
+//! This room decides nothing: the runtime chooses the trap mode.
 
 use crate::probe;
 use crate::uffd::{UffdAccess, feature};
@@ -182,7 +183,7 @@ pub enum DeviceNode {
     },
 }
 
-/// What works for this process on this machine.
+/// The features that work for this process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
     /// The best way to open userfaultfd.
@@ -203,7 +204,7 @@ pub struct Features {
     pub wp_async: bool,
     /// Faults as SIGBUS in the faulting thread.
     pub sigbus: bool,
-    /// Fault events carry the thread id.
+    /// Fault events contain the thread id.
     pub thread_id: bool,
     /// Minor faults of shared memory trap.
     pub minor_shmem: bool,

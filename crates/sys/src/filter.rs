@@ -48,7 +48,7 @@ pub enum Refused {
     AsyncAndDirectIo,
 }
 
-/// A refused call, if one of its arguments meets the condition.
+/// A system call to be refused, if one of its arguments meets the condition.
 struct Rule {
     number: libc::c_long,
     errno: i32,
@@ -102,7 +102,7 @@ const OPEN: [Rule; 0] = [];
 /// # Errors
 /// `EINVAL` or `ENOSYS` on a kernel without seccomp filters; `ESRCH` if another thread has a filter of its own.
 pub fn refuse(refused: Refused) -> Result<(), Errno> {
-    // SAFETY: asks for a context with no events, which is refused in any case.
+    // SAFETY: asks for a context with no events, which the kernel always refuses.
     if unsafe { raw::syscall(libc::SYS_io_setup, [0; 6]) } == Err(Errno(libc::ENOSYS)) {
         return Ok(());
     }
@@ -136,7 +136,7 @@ fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
         }))
         .collect();
     for (index, &(offset, code, value)) in tests.iter().enumerate() {
-        // Behind this test are the remaining tests, two instructions each, and the answer.
+        // Instructions to jump over: the remaining tests, two instructions each, and the answer.
         let behind = 2 * (tests.len() - index - 1) as u8 + 1;
         program.push(Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: offset });
         program.push(Instruction { code, if_equal: 0, if_not: behind, value });

@@ -65,7 +65,7 @@ pub const VARIABLE: &str = "HANARE_LIMITS";
 const PAGE: u64 = 4096;
 /// Low bits of a limit that is not the program's own.
 const MARK: u64 = 0x5a7;
-/// A limit that no process reaches and that can carry the mark.
+/// A limit that no process reaches. Unlike infinity, it can contain the mark.
 const VAST: u64 = 1 << 62;
 
 fn marked(bytes: u64) -> u64 {
@@ -111,7 +111,7 @@ static SPACE: Account = Account::new();
 static DATA: Account = Account::new();
 /// Whether the program has a limit of either kind.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-/// The process that these limits belong to; 0 if nobody asked for them.
+/// The process whose limits these are; 0 if no limits are kept.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 fn account(kind: Kind) -> &'static Account {
@@ -166,8 +166,8 @@ fn change(kind: Kind, change: impl FnOnce(&Account)) {
     change(account);
     if is_limited() {
         account.changes.fetch_add(1, SeqCst);
-        // The kernel refuses no soft limit up to the hard one. If it did, the old limit would stay, and mappings would
-        // fail by it.
+        // The kernel accepts every soft limit up to the hard one. If it refused one, the old limit would stay, and
+        // mappings could fail.
         enforce(kind).unwrap_or(());
     }
 }
@@ -182,7 +182,7 @@ fn change(kind: Kind, change: impl FnOnce(&Account)) {
 pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     hold(len, data);
     let mut answer = map();
-    // A program that set a limit below its present use leaves no room for anyone.
+    // A program that set a limit below its present use leaves no room for Hanare either.
     if answer.is_err() && is_limited() {
         for kind in Kind::ALL {
             raise(kind);
@@ -253,7 +253,7 @@ pub fn has_room(len: usize) -> bool {
     }
 }
 
-/// The program's limits at its start: those in `variable` where the kernel's are marked.
+/// The program's limits at its start: where the kernel's limits are marked, the values in `variable`.
 fn at_start(variable: Option<&str>) -> Result<[Limit; 2], Errno> {
     let carried = variable.and_then(parse);
     let mut limits = [Limit { soft: UNLIMITED, hard: UNLIMITED }; 2];
@@ -303,7 +303,7 @@ fn counted() -> Option<[u64; 2]> {
 /// Bytes that the kernel counts and Hanare does not hold, before a fork; [`UNLIMITED`] if unknown.
 static NEAR: [AtomicU64; 2] = [const { AtomicU64::new(UNLIMITED) }; 2];
 
-/// Called before a fork of a process that has far memory: the child does not have all that Hanare holds.
+/// Called before a fork of a process that has far memory: the child does not inherit all mappings of Hanare.
 pub fn forking() {
     let counted = counted();
     for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -326,13 +326,13 @@ pub fn forked() {
     }
 }
 
-/// Whether limits are kept here, for this process or for one that shares its memory.
+/// Whether limits are kept in this memory, by this process or by a parent that shares it.
 pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Whether limits are kept here for this very process, not for a child that shares its parent's memory until it
-/// executes.
+/// Whether the limits kept here are this very process's. They are not in a child that shares its parent's memory until
+/// it executes.
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }
@@ -361,7 +361,7 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
         return set_kernel_limit(kind, limit);
     }
     if !is_kept() {
-        // A child that is about to execute: far memory there needs an unchanged hard limit.
+        // This is a child that is about to execute. Far memory in the executed program needs an unchanged hard limit.
         let hard = kernel_limit(kind)?.hard;
         return set_kernel_limit(kind, Limit { soft: limit.soft.min(hard), hard });
     }
@@ -393,7 +393,7 @@ pub fn executing() {
         return;
     }
     for kind in Kind::ALL {
-        // If that cannot be done, the kernel's limit stays marked, and the variable has the value.
+        // If this fails, the kernel's limit stays marked, and the executed program reads the variable.
         let own = get(kind).map_or(UNLIMITED, |own| own.soft);
         if own != UNLIMITED {
             set_soft(kind, own).unwrap_or(());
@@ -401,7 +401,7 @@ pub fn executing() {
     }
 }
 
-/// The execution failed, so the program stays as it is.
+/// Called when the execution failed and the program goes on.
 pub fn executing_failed() {
     if is_kept() && is_limited() {
         for kind in Kind::ALL {
@@ -436,7 +436,7 @@ fn raise(kind: Kind) {
         hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
-        // A refusal shows in the mapping that needs the room.
+        // If this is refused, the mapping that needs the room fails and reports it.
         set_kernel_limit(kind, Limit { soft: most, ..kernel }).unwrap_or(());
     }
 }

@@ -218,7 +218,7 @@ impl Mapping {
         self.len
     }
 
-    /// Never true: a mapping has at least a page.
+    /// Always false: a mapping has at least a page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -273,7 +273,7 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
-    // Checked first: for a file beyond the limit, the kernel sends SIGXFSZ, which ends the process.
+    // Checked before: if the file were longer than the limit, the kernel would send SIGXFSZ, which ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
         return Err(failed(rustix::io::Errno::FBIG));
     }
@@ -447,7 +447,7 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
 }
 
-/// Allocates the memory of a range of a memfd or file: zeroes where there was none. Existing contents stay.
+/// Allocates the memory of a range of a memfd or file. New memory reads as zeroes. Existing contents stay.
 ///
 /// # Errors
 /// `ENOSPC` and `ENOMEM` if there is no memory for it.

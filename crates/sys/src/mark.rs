@@ -1,5 +1,6 @@
-//! A mark on a process that none of its children has, however they were made. No library notices a child made by a
-//! direct system call. Such a child must not use its copy of the parent's tables either.
+//! A mark that a process has and that its children do not inherit, however they were created. A child created by a
+//! direct system call runs no handler of any library. It must not use its copy of the parent's tables, and recognises
+//! this by the missing mark.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -18,7 +19,7 @@ pub fn set() -> Result<(), MapError> {
         unsafe { map::advise(page.addr(), page.len(), Advice::WipeOnFork) }
             .map_err(|errno| MapError::Reserve { len: page.len(), errno })?;
         MARK.store(page.addr() as *mut AtomicU32, Release);
-        // It stays mapped as long as the process lives.
+        // The page stays mapped until the process ends.
         std::mem::forget(page);
     }
     if let Some(mark) = mark() {

@@ -1,4 +1,4 @@
-//! How much memory this process may use: the machine's, or less if a memory cgroup limits it.
+//! How much memory this process may use: all of the machine's, or less under a memory cgroup.
 
 use crate::raw::Errno;
 use std::fs;
@@ -30,7 +30,7 @@ pub enum MemoryError {
 pub struct Memory {
     /// The machine's memory, or the cgroup's limit if that is lower.
     pub total_bytes: u64,
-    /// What can be used without swapping: MemAvailable, or what the cgroup leaves if that is lower.
+    /// Memory that can be used without swapping: MemAvailable, or the room that the cgroup leaves if that is lower.
     pub available_bytes: u64,
     /// The cgroup limit, when it is below the machine's memory.
     pub cgroup_limit_bytes: Option<u64>,
@@ -92,7 +92,7 @@ impl Memory {
             return self;
         };
         let used = number(files.used).unwrap_or(0);
-        // The kernel frees file pages that were not used recently when memory is needed.
+        // File pages that were not used recently count as available: the kernel frees them when memory is needed.
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let reclaimable =
             stat.lines().find_map(|line| line.strip_prefix(files.inactive)?.trim().parse::<u64>().ok()).unwrap_or(0);

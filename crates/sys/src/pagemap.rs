@@ -76,7 +76,7 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// An open `/proc/self/pagemap`. It shows the process that opened it, even in a forked child.
+/// An open `/proc/self/pagemap`. The file shows the process that opened it, even when a forked child reads it.
 #[derive(Debug)]
 pub struct Pagemap {
     fd: OwnedFd,
@@ -93,20 +93,20 @@ impl Pagemap {
             .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
-    /// Whether a process forked now could open its own.
+    /// Whether a child forked now could open its own pagemap.
     #[must_use]
     pub fn is_in_reach() -> bool {
         rustix::fs::access(c"/proc/self/pagemap", rustix::fs::Access::READ_OK).is_ok()
     }
 
-    /// The same descriptor, moved to where the program does not close it.
+    /// The same file with a recorded descriptor ([`crate::descriptors`]), which the program cannot close.
     #[must_use]
     pub fn kept(self) -> Self {
         Self { fd: descriptors::keep(self.fd) }
     }
 
-    /// Sets each element of `held` to whether the corresponding page from `addr` on has memory or swap of its own. A page
-    /// that was never accessed has none.
+    /// Sets each element of `held`: whether the corresponding page, from `addr` on, has memory or swap of its own. A
+    /// page that was never accessed has none.
     ///
     /// # Errors
     /// [`PagemapError::Open`].

@@ -34,7 +34,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Makes a call that sets something up, and repeats it a few times if a refusal may be temporary: a failed set-up call
+/// Makes a call, and repeats it a few times if the refusal may be temporary. For calls at the set-up, where one refusal
 /// should not end a run.
 ///
 /// # Errors

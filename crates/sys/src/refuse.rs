@@ -1,7 +1,7 @@
 //! Deliberate refusals: in debug builds, calls of this crate fail now and then, as the kernel may make them fail.
 //!
-//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables them. The seed and the number of the call determine which call fails,
-//! and with which errno. Release builds do not contain this.
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables them. The seed and the number of the call determine whether the call
+//! fails, and with which errno. Release builds do not contain this.
 
 use crate::raw::Errno;
 

@@ -180,7 +180,7 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
         let _mask = SignalMask::block_all();
         *slot.chained.lock() = present;
     }
-    // With this order, a fault between the lines finds either the old action or a complete new one.
+    // In this order, a fault that arrives between the two lines finds either the old action or the complete new one.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
     kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
@@ -222,7 +222,7 @@ pub fn is_installed(signal: i32) -> bool {
     kernel_action(signal, None).is_ok_and(|present| present.handler == entry as *const () as usize)
 }
 
-/// Stores the action that the program wants for `signal`, instead of letting it replace our handler. Returns the
+/// Stores the action that the program wants for `signal`. It is chained and does not replace our handler. Returns the
 /// previous one. For an interposed `sigaction`.
 ///
 /// # Errors
@@ -277,14 +277,14 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     }
     // SAFETY: the slot only ever holds null or a FaultHandler.
     let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
-    // In modes that trap by protection, far memory cannot be executed. A jump there is the program's own mistake.
+    // Far memory is never executable, so a jump into it is the program's own mistake.
     if signal == libc::SIGSEGV && is_fetch(context) {
         return Verdict::NotOurs;
     }
     handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
-/// Does what the program wants for this signal.
+/// Carries out the program's own action for this signal.
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(slot) = slot(signal) else { return };
     let action = {
@@ -419,11 +419,12 @@ fn set_mask(mask: u64) -> u64 {
 
 /// The C library's own signals: 32 cancels a thread, 33 makes each thread adopt a change of user or groups.
 ///
-/// Signal 33 is never blocked. The calls behind it signal every thread and wait until each has answered. A thread that
-/// blocks it hangs them for ever. It must not be blocked either while waiting for another thread, or for a lock of the
-/// C library that the caller holds. Its handler makes one system call and counts itself. It takes no lock, and reads
-/// only the thread's own data and the caller's stack, which is never far ([`crate::stack::run_on_fresh`]). So it may
-/// run in the middle of the engine. The handler of 32 may end the thread, which [`Uncancelled`] delays.
+/// Signal 33 must never be blocked. A call such as setuid signals every thread and waits until each has answered, so a
+/// thread that blocks the signal makes that call hang. This holds also for a thread that waits for another one, or for
+/// a lock that the caller of setuid holds. The handler of 33 makes one system call and increments a counter. It takes
+/// no lock, and reads only the thread's own data and the stack of the calling thread, which is never far
+/// ([`crate::stack::run_on_fresh`]). So it may run in the middle of the engine. The handler of 32 may end the thread,
+/// which [`Uncancelled`] delays.
 const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
 unsafe extern "C" {
@@ -488,7 +489,7 @@ impl SignalMask {
         Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
     }
 
-    /// Leaves the signals blocked. Returns the previous state for [`SignalMask::restore`].
+    /// Ends the mask but leaves the signals blocked. Returns the previous state for [`SignalMask::restore`].
     #[must_use]
     pub fn keep(self) -> Unblocked {
         let before = self.before;
@@ -513,8 +514,8 @@ impl SignalMask {
     }
 }
 
-/// A descriptor that is readable for a thread while a signal is pending that only [`SignalMask`] blocks. Nothing is
-/// read from it: the signal is delivered when the mask is dropped.
+/// A descriptor by which a thread that sleeps under a [`SignalMask`] notices signals: it is readable while a signal is
+/// pending that only the mask blocks. Nothing is read from it. The signal is delivered when the mask is dropped.
 #[derive(Debug)]
 pub struct SignalWatch {
     fd: OwnedFd,

@@ -11,7 +11,7 @@ const STACK_BYTES: usize = 128 << 10;
 /// Handlers that can run at once. A further one waits for a stack.
 const STACKS: usize = 64;
 
-/// A pool of stacks. Memory is charged only for what handlers really used.
+/// A pool of stacks. Pages that no handler used take no memory.
 pub struct Stacks {
     free: LockCell<Free>,
 }

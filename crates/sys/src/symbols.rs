@@ -34,7 +34,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 
-/// Flag of a symbol's version: a reference without a version does not mean this symbol.
+/// Flag of a symbol's version: the symbol is hidden from references without a version.
 const VERSION_HIDDEN: u16 = 0x8000;
 
 /// The beginning of the dynamic linker's `r_debug` and `link_map`, whose layout debuggers rely on.
@@ -122,7 +122,7 @@ impl Library {
         text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
     }
 
-    /// The function that a program gets for this name without a version; `None` if this library defines none.
+    /// The function to which a reference to this name without a version is bound; `None` if this library defines none.
     #[must_use]
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let [buckets, first, filter_words, _]: [u32; 4] = self.image.read(self.hash)?;
@@ -134,7 +134,7 @@ impl Library {
         let head: u32 = self.image.read(heads.checked_add((wanted as usize).checked_rem(buckets)? * 4)?)?;
         let head = head as usize;
         for nth in (head..).take(CHAIN_MAX) {
-            // An empty bucket names a symbol before the first hashed one.
+            // An empty bucket contains a number below the first hashed symbol's.
             let hash: u32 = self.image.read(chains.checked_add(nth.checked_sub(first)? * 4)?)?;
             if hash | 1 == wanted | 1
                 && let Some(found) = self.defined(nth, name)
@@ -205,11 +205,12 @@ impl Image {
     /// The value at an address of the object; `None` outside it. For types of plain numbers, for which any bytes are
     /// valid.
     fn read<T: Plain>(&self, addr: usize) -> Option<T> {
-        // SAFETY: inside a readable segment, which is mapped as long as the object is. Any bytes are a valid `T`.
+        // SAFETY: inside a readable segment of an object, which stays mapped. Any bytes are a valid `T`.
         self.contains(addr, size_of::<T>()).then(|| unsafe { (addr as *const T).read_unaligned() })
     }
 
-    /// The dynamic linker makes most addresses in an object's dynamic section absolute, but not those of the vDSO.
+    /// Makes an address of an object's dynamic section absolute. The dynamic linker has done so already, except in the
+    /// vDSO.
     fn absolute(&self, value: usize) -> usize {
         if self.contains(value, 1) { value } else { self.base.wrapping_add(value) }
     }
@@ -241,7 +242,7 @@ fn first_link() -> Option<NonNull<Link>> {
     if headers == 0 {
         return None;
     }
-    // SAFETY: the program's headers, which are mapped as long as it runs.
+    // SAFETY: the program's headers, which stay mapped.
     let headers = unsafe { std::slice::from_raw_parts(headers as *const Elf64_Phdr, count) };
     let find = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
     let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);

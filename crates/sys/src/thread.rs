@@ -15,8 +15,8 @@ pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs of the first thread that asked for a change, before that change. They are what the user (taskset, the batch
-/// system) allows this process.
+/// The CPUs that the user (taskset, the batch system) allows this process: those of the first thread that asked for a
+/// change, before that change.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
 /// The kernel's id of the first thread of this process. It is also the process's id.
@@ -74,7 +74,7 @@ pub fn set_first(first: bool) -> bool {
 /// Shortest slice that the kernel grants, in nanoseconds.
 const SLICE_MIN_NS: u64 = 100_000;
 
-/// Asks the scheduler for the shortest slices. When the calling thread wakes, it then runs before a computing thread
+/// Asks the scheduler for the shortest slices. A thread with short slices that wakes can run before a computing thread
 /// has used up its slice. Needs no privilege. Returns `false` if the kernel refuses; before Linux 6.12 it has no
 /// effect.
 #[must_use]
@@ -107,9 +107,9 @@ pub fn set_prompt() -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0 }
 }
 
-/// Marks the calling thread, and threads that it starts, as computing ones (SCHED_BATCH). When such a thread wakes, the
-/// thread that woke it goes on until it sleeps. Needs no privilege. Returns `false` if the thread has another policy
-/// than the ordinary one.
+/// Marks the calling thread, and threads that it starts, as computing ones (SCHED_BATCH). A batch thread that wakes
+/// does not preempt the thread that woke it. Needs no privilege. Returns `false` if the thread has another policy than
+/// the ordinary one.
 #[must_use]
 pub fn set_patient() -> bool {
     let param = libc::sched_param { sched_priority: 0 };
@@ -119,7 +119,8 @@ pub fn set_patient() -> bool {
     is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
 }
 
-/// Lets the calling thread run only when no other wants to (nice 19). Returns `false` if the kernel refuses.
+/// Gives the calling thread the lowest priority (nice 19), so that it hardly runs while another thread wants the CPU.
+/// Returns `false` if the kernel refuses.
 #[must_use]
 pub fn set_last() -> bool {
     // Linux keeps a nice value for each thread, and 0 stands for the calling one. SAFETY: only numbers are passed and
@@ -138,8 +139,8 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Restricts thread `tid` to `cpu`. Returns `None` if it may not run there, may run only there, or the kernel
-    /// refuses. Allocation-free.
+    /// Restricts thread `tid` to `cpu`. Returns `None` if it may not run there, if it is restricted to this CPU
+    /// already, or if the kernel refuses. Allocation-free.
     #[must_use]
     pub fn to(tid: i32, cpu: usize) -> Option<Self> {
         let tid = rustix::process::Pid::from_raw(tid)?;
@@ -168,8 +169,8 @@ pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
-/// Restricts the calling thread, and threads that it starts from now on, to one of `shares` equal shares of the CPUs
-/// that this process was allowed before this module changed anything. Shares are numbered from 0.
+/// Restricts the calling thread, and threads that it starts from now on, to one of `shares` equal shares of the
+/// process's CPUs: those allowed before this module changed anything. Shares are numbered from 0.
 ///
 /// # Errors
 /// `EINVAL` if there are fewer CPUs than shares, or no share of that number; or the kernel's error.
@@ -204,8 +205,8 @@ pub struct CpuCell {
 }
 
 impl CpuCell {
-    /// The cell of the calling thread, which must be the first of its process, because only that one's area is never
-    /// freed. `None` for any other thread, and if the C library registers none.
+    /// The cell of the calling thread. It must be the first thread of its process, because only the first thread's area
+    /// is never freed. `None` for any other thread, and if the C library registers none.
     #[must_use]
     pub fn of_first_thread() -> Option<Self> {
         let tid = gettid();
@@ -222,7 +223,7 @@ impl CpuCell {
         if *size < 8 {
             return None;
         }
-        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers. The area lives as long as the process, and
+        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers. The first thread's area is never freed, and
         // is only read, atomically.
         let cpu = unsafe { &*thread_pointer().wrapping_offset(*offset).wrapping_add(4).cast::<AtomicU32>() };
         Some(Self { tid, cpu })
@@ -279,7 +280,7 @@ impl CpuWatch {
     }
 }
 
-/// Field 39 (`processor`) of a stat line, see `proc_pid_stat(5)`.
+/// The CPU in a stat line: field 39 (`processor`), see `proc_pid_stat(5)`.
 fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
     std::str::from_utf8(stat_field(stat, 39)?).ok()?.trim_end().parse().ok()
 }
@@ -291,8 +292,8 @@ fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(number - 3)
 }
 
-/// The descriptor that [`count`] keeps. A mismatch of process or inode shows that a fork happened or that the program
-/// closed it, and it is opened again.
+/// The descriptor that [`count`] keeps. It is opened again if the process or the inode differs from the recorded one:
+/// then a fork happened, or the program closed the descriptor.
 static TASK_FD: AtomicI32 = AtomicI32::new(-1);
 /// The process that opened it.
 static TASK_PID: AtomicI32 = AtomicI32::new(0);
@@ -377,13 +378,13 @@ pub fn find_counted() {
 pub struct Uncounted(Option<&'static AtomicU32>);
 
 impl Uncounted {
-    /// Removes the calling thread from the count. Another thread must be counted until this has returned.
+    /// Removes the calling thread from the count. Until this has returned, another thread must be counted.
     #[must_use]
     #[allow(clippy::new_without_default)] // it changes what the process counts
     pub fn new() -> Self {
         // SAFETY: null, or a variable of the C library: an aligned number that it only changes atomically.
         let counted = unsafe { COUNTED.load(Ordering::Acquire).as_ref() };
-        // Never to zero, which only the end of a thread may cause.
+        // Never down to zero: then the C library would end the process when this thread ends.
         let less = |count: u32| count.checked_sub(1).filter(|&left| left > 0);
         Self(counted.filter(|counted| counted.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()))
     }

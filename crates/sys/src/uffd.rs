@@ -1,10 +1,10 @@
-//! userfaultfd: trapping touches of missing or write-protected pages and resolving them.
+//! userfaultfd: traps accesses to missing or write-protected pages, and resolves them.
 //!
-//! A thin layer over the ioctls. It knows nothing of what a page means; it reports what the kernel
-//! did, including how far a request came before it failed. See `userfaultfd(2)`,
-//! `ioctl_userfaultfd(2)` and <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
+//! A thin layer over the ioctls. It reports what the kernel did, including how far a request came before it failed. It
+//! does not know what a page means. See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and
+//! <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
 //!
-//! What the caller has to know of the kernel:
+//! The caller must know these rules of the kernel:
 //! - `EAGAIN` with bytes done: a range met a present page, or the address space is changing (a
 //!   `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read). Read all events, then retry the
 //!   rest.
@@ -40,7 +40,7 @@ const UFFDIO_POISON: u32 = 0xC020_AA08;
 const REGISTER_MISSING: u64 = 1 << 0;
 const REGISTER_WP: u64 = 1 << 1;
 const REGISTER_MINOR: u64 = 1 << 2;
-/// The same bit in every mode word but WRITEPROTECT's.
+/// DONTWAKE: the same bit in all mode words except that of WRITEPROTECT.
 const MODE_DONTWAKE: u64 = 1 << 0;
 const COPY_MODE_WP: u64 = 1 << 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
@@ -59,15 +59,15 @@ struct Words4([u64; 4]);
 #[repr(C)]
 struct Words5([u64; 5]);
 
-/// Which touches of a range trap.
+/// The accesses to a range that trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RegisterMode {
-    /// Touches of pages that are not there.
+    /// Accesses to missing pages.
     pub missing: bool,
     /// Writes to write-protected pages.
     pub wp: bool,
-    /// Touches of pages that are cached but not mapped (shared memory). Together with `missing`, or
-    /// an absent page becomes zeroes.
+    /// Accesses to pages that are cached but not mapped (shared memory). Set `missing` as well; otherwise an absent
+    /// page becomes zeroes.
     pub minor: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct CopyMode {
 pub struct MoveMode {
     /// Leave waiting threads asleep.
     pub dontwake: bool,
-    /// Skip holes in the source in place of failing with `ENOENT`.
+    /// Skip holes in the source instead of failing with `ENOENT`.
     pub allow_src_holes: bool,
 }
 
@@ -105,7 +105,7 @@ impl IoctlResult {
         self.errno.is_none()
     }
 
-    /// Reads the outcome of an ioctl whose last word tells the bytes done, or a negated errno.
+    /// Reads the outcome of an ioctl. Its last word contains the bytes done, or a negated errno.
     fn from_words(answer: Result<usize, Errno>, word: u64, len: usize) -> Self {
         let done = usize::try_from(word as i64).unwrap_or(0).min(len);
         match answer {
@@ -116,7 +116,7 @@ impl IoctlResult {
     }
 }
 
-/// What ended a [`Uffd::wait`].
+/// The reasons why a [`Uffd::wait`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ready {
     /// Events can be read.
@@ -143,7 +143,7 @@ impl Uffd {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
             Ok(_) => Ok(Self { fd: descriptors::keep(fd), features: wanted }),
-            // A refused UFFDIO_API leaves the descriptor as new, so it can be asked what there is.
+            // A refused UFFDIO_API leaves the descriptor unchanged, so that another one can ask for the known features.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
                 Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
                 _ => Err(UffdError::Api { wanted, errno }),
@@ -166,8 +166,7 @@ impl Uffd {
         self.features
     }
 
-    /// Makes touches of the pages of a range trap. Both ends are page-aligned. Registering again
-    /// changes the mode.
+    /// Makes accesses to the pages of a range trap. Both ends are page-aligned. Registering again changes the mode.
     ///
     /// # Errors
     /// [`UffdError::Register`]: `EINVAL` for memory that cannot be registered, `EBUSY` when another
@@ -177,14 +176,13 @@ impl Uffd {
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
         let register = || {
             refuse::draw(Call::Register)?;
-            // SAFETY: `words` is a struct uffdio_register; registering only makes touches trap.
+            // SAFETY: `words` is a struct uffdio_register; registering only makes accesses trap.
             unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop)
         };
         raw::again(register).map_err(|errno| UffdError::Register { addr, len, errno })
     }
 
-    /// Ends the trapping of a range and wakes all who wait in it; missing pages then read as
-    /// zeroes.
+    /// Ends the trapping of a range and wakes all threads that wait in it. Missing pages then read as zeroes.
     ///
     /// # Errors
     /// [`UffdError::Unregister`].
@@ -198,9 +196,9 @@ impl Uffd {
         })
     }
 
-    /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes who waits for
-    /// them. `EEXIST` for a present page, `EAGAIN` when the request stopped in the middle; either
-    /// way `done` tells how far it came.
+    /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes the threads that wait for them.
+    /// `EEXIST` for a present page, `EAGAIN` when the request stopped in the middle; in both cases `done` says how far
+    /// it came.
     ///
     /// # Safety
     /// The pages at `dst` become what `src` holds, so the caller must own their contents; `len`
@@ -217,7 +215,7 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[4], len)
     }
 
-    /// Installs zero pages as the missing pages of a range and wakes who waits for them.
+    /// Installs zero pages as the missing pages of a range and wakes the threads that wait for them.
     ///
     /// # Safety
     /// The missing pages of the range become zeroes, so the caller must own their contents.
@@ -247,8 +245,7 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[4], len)
     }
 
-    /// Maps the cached pages of a shared range (resolves minor faults) and wakes who waits for
-    /// them.
+    /// Maps the cached pages of a shared range (resolves minor faults) and wakes the threads that wait for them.
     pub fn continue_(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
         // SAFETY: `words` is a struct uffdio_continue; it maps what the shared object holds
@@ -257,8 +254,8 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// As [`Uffd::continue_`], and maps the pages write-protected (Linux 6.4; the range must be registered with `wp`),
-    /// so that no write slips in before the protection.
+    /// Like [`Uffd::continue_`], but maps the pages write-protected, so that no write comes before the protection.
+    /// Needs Linux 6.4 and a range registered with `wp`.
     pub fn continue_protected(&self, addr: usize, len: usize) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, CONTINUE_MODE_WP, 0]);
         // SAFETY: as for `continue_`.
@@ -266,7 +263,7 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Makes touches of the missing pages of a range raise SIGBUS for good.
+    /// Makes accesses to the missing pages of a range raise SIGBUS for good.
     ///
     /// # Safety
     /// The caller must own the range: every later touch of it dies.
@@ -277,8 +274,8 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Sets or lifts write protection of the present pages of a range (registered with `wp`).
-    /// Lifting wakes who waits, unless `dontwake`; the kernel knows no wake on setting.
+    /// Sets or removes write protection of the present pages of a range (registered with `wp`). Removing it wakes the
+    /// threads that wait, unless `dontwake` is set. Setting it wakes none.
     ///
     /// # Errors
     /// `EAGAIN` while an event waits to be read (nothing done), `ENOENT` for a range that is not
@@ -292,21 +289,20 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
     }
 
-    /// Whether the descriptor still is this userfaultfd: a program may have closed it by a system call of its own, or have
-    /// something else under its number by now.
+    /// Checks that the descriptor is still this userfaultfd. A program may have closed it by a system call of its own,
+    /// and may use its number for something else.
     ///
     /// # Errors
     /// `EBADF` or `ENOTTY` when it is not.
     pub fn check(&self) -> Result<(), Errno> {
         match self.wake(0, 0) {
             Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
-            // An empty range is refused.
+            // The probe's range is empty, so the kernel refuses it with another error.
             _ => Ok(()),
         }
     }
 
-    /// Wakes the threads that wait in a range; each touches again, and traps again if the page is
-    /// still not there.
+    /// Wakes the threads that wait in a range. Each repeats its access, and traps again if the page is still missing.
     ///
     /// # Errors
     /// `EINVAL` for a range that is not page-aligned or empty.
@@ -317,8 +313,8 @@ impl Uffd {
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
     }
 
-    /// Reads the events that wait, at most [`EVENTS_PER_READ`], into the front of `events`; returns their number, 0 when
-    /// none waits. Never blocks.
+    /// Reads the pending events, at most [`EVENTS_PER_READ`], into the front of `events`. Returns their number, 0 if
+    /// none is pending. Never blocks.
     ///
     /// # Errors
     /// `EBADF` and the like: the descriptor is no userfaultfd any more, so no fault will ever be read.
@@ -345,8 +341,8 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Sleeps until an event waits, `other` is readable, or the time is over. A signal may end it
-    /// early with nothing ready.
+    /// Sleeps until an event is pending, `other` is readable, or the time is over. A signal may end the sleep early,
+    /// with nothing ready.
     ///
     /// # Errors
     /// `EBADF` when the descriptor is open no more; `ENOMEM`.

@@ -62,8 +62,8 @@ fn adjacent_ranges_merge_and_a_full_batch_says_so() {
     assert!(batch.is_empty());
 }
 
-/// A range that cannot be dropped must not prevent the drop of those behind it, nor end the use of the one call for
-/// all.
+/// A range that cannot be dropped must not prevent the drop of later ranges. Later batches must still be dropped in one
+/// call.
 fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
     let page = page_size();
     let memory = near(4 * page, 2);

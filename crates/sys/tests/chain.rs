@@ -30,7 +30,7 @@ fn ours(fault: FaultInfo) -> Verdict {
     Verdict::Handled
 }
 
-/// The program's handler. It ends with 40 when it sees the fault as the kernel would have shown it.
+/// The program's handler. It ends with 40 if it gets the fault's signal, address, context and mask as from the kernel.
 extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the chain passes on what the kernel gave.
     let addr = unsafe { (*info).si_addr() } as usize;

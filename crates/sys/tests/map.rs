@@ -24,7 +24,7 @@ fn reservations_are_aligned_empty_and_given_back() {
     let huge = Mapping::reserve(1 << 40, 2 << 20).unwrap();
     write(huge.end() - 8, 7);
     assert_eq!(read(huge.end() - 8), 7);
-    // Other tests map memory at the same time, but never so much that it reaches the middle.
+    // Other tests map memory at the same time, but not enough to reach the middle.
     let middle = huge.addr() + huge.len() / 2;
     let mut byte = [1];
     assert_eq!(foreign(middle, &mut byte), Ok(()));

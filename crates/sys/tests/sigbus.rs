@@ -21,7 +21,7 @@ static READS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 fn resolve(fault: FaultInfo) -> Verdict {
-    // SAFETY: this thread's errno, which the layer around the handler has to restore.
+    // SAFETY: this thread's errno. Hanare's outer handler must restore it.
     unsafe { *libc::__errno_location() = libc::EDOM };
     let Some(pager) = PAGER.get() else {
         return Verdict::NotOurs;

@@ -59,7 +59,7 @@ fn threads_are_counted_placed_and_named() {
     ways_to_run();
 }
 
-/// A part of the test above, which counts threads and must be the only test.
+/// A part of the test above. It is no test of its own, because the one above counts all threads of the process.
 fn ways_to_run() {
     std::thread::spawn(|| {
         // SAFETY: takes and gives numbers only.

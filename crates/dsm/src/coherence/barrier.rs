@@ -45,7 +45,8 @@ impl Machine {
         self.send(Rank(0), arrive, actions);
     }
 
-    /// Continues after a meeting. The call was taken out of `self.call`, and is put back here if it continues.
+    /// Continues after a meeting. The caller has taken the call out of `self.call`. If the call is not complete, this
+    /// puts it back.
     pub(super) fn go_on(&mut self, at: Barrier, meeting: u8, expect: u16, actions: &mut Vec<Action>) -> Checked {
         match (at, meeting) {
             (Barrier::Stopping, 1) => {
@@ -69,8 +70,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Sends home what this rank wrote. Pages with copies elsewhere are protected, so that the next write traps.
-    /// Returns the homes that get diffs, and adds the pages that others may have to learn of to `flushed_early`.
+    /// Flushes: sends this rank's writes home. Pages with copies elsewhere are protected, so that the next write traps.
+    /// Returns the homes that get diffs. Adds to `flushed_early` the pages whose writes other ranks may have to learn
+    /// of.
     pub(super) fn flush(&mut self, purpose: Purpose, actions: &mut Vec<Action>) -> RankSet {
         let me = self.config.rank;
         let mut pages = std::mem::take(&mut self.dirty);
@@ -111,7 +113,7 @@ impl Machine {
         homes
     }
 
-    /// Sends messages without diffs, behind those that were sent before.
+    /// Sends empty messages to these homes. Each arrives after the diffs that were sent before it.
     pub(super) fn send_diffs_to(&mut self, homes: RankSet, purpose: Purpose, actions: &mut Vec<Action>) {
         for to in homes.iter() {
             self.counters.flushes += 1;
@@ -119,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Sends home what this rank wrote to these pages, ahead of the next flush.
+    /// Sends this rank's writes to these pages home, ahead of the next flush.
     pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
         // A release in progress must not publish pages that it has not flushed.
         if !matches!(self.call, Call::None) {
@@ -203,7 +205,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Continues when every diff is here.
+    /// Continues the barrier once every diff has arrived.
     fn flushed_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Flushing { expect }) = self.call else { return };
         if self.diffs_here.len() < u32::from(expect) {
@@ -264,15 +266,15 @@ impl Machine {
                 entry.sharers.remove(rank);
             }
         }
-        // A rank that got an update is as current as the page. A rank that becomes home must not have needed one. This
-        // rank must not be able to write the page without a trap either.
+        // Only then may the home move: the new home must be current without an update, and this rank must not be able
+        // to write the page without a trap.
         let may_move = self.config.migrate && local.state == State::HomeClean && moves.len() < MOVES_MAX;
         let writer = entry.count_writers(me).filter(|_| may_move);
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            // This rank's copy is current until the next write. Mostly the new home writes it, and need not trap for
-            // this rank.
+            // This rank gives its copy up. Mostly the new home writes the page next, and need not trap if this rank has
+            // no copy.
             self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
@@ -319,7 +321,7 @@ impl Machine {
         }
         let known = self.pages.len() as u32;
         for run in invalid {
-            // Checked as a whole first, because a peer chose the length of the run.
+            // The run is checked before its pages are visited, because a peer chose its length.
             if run.pages().end > known || run.pages().is_empty() {
                 return Err(Violation::Page);
             }
@@ -383,10 +385,10 @@ impl Machine {
             let local = self.local(page)?;
             let wanted = match local.state {
                 State::Clean => true,
-                // A lock's notice took it away, which the home does not know; or it was given up, and the home will
-                // learn of that.
+                // Either a lock's notice took the copy away, which the home does not know. Or this rank gave it up, and
+                // the home will learn of that.
                 State::Invalid => local.flags & super::LEFT == 0,
-                // A page being fetched is served after this, and is no older.
+                // The home serves the fetch after this settlement, so the page that comes is not stale.
                 State::Fetching | State::Asking => false,
                 _ => return Err(Violation::Unasked),
             };
@@ -408,7 +410,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns to the program when every settlement is here.
+    /// Returns to the program once every settlement has arrived.
     fn settled_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Settling { expect }) = self.call else { return };
         if self.settled_here.len() < u32::from(expect) {

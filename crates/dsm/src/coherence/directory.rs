@@ -24,7 +24,7 @@ struct Habit {
     updates: u8,
     /// Updates until the next invalidation.
     interval: u8,
-    /// Whether the copy was invalidated, and not fetched since.
+    /// Whether the copy was invalidated and has not been fetched again.
     away: bool,
 }
 
@@ -42,13 +42,14 @@ pub(crate) struct Entry {
     /// Whether no rank is known to have written the page before.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// Number of the home's writes that trapped. Negative for some time after another rank wrote the page.
+    /// Number of the home's writes that trapped, for [`WATCH_AFTER`](crate::limits::WATCH_AFTER). It starts below 0
+    /// after another rank wrote the page.
     pub(crate) traps: i8,
-    /// Whether a rank that may read the page itself may still be doing so.
+    /// Whether a rank may still be reading the page from this rank's memory.
     pub(crate) is_being_read: bool,
-    /// For a watched page: flushes since its last write, and whether it is protected again to see that it is not
-    /// written.
+    /// For a watched page: flushes since its last write. After enough of them, the page is protected again.
     pub(crate) quiet: u8,
+    /// For a watched page: whether it is protected again, to see that it is not written any more.
     pub(crate) is_leaving: bool,
 }
 
@@ -69,14 +70,13 @@ impl Entry {
         }
     }
 
-    /// Notes that every stale copy is settled. Its rank receives the settlement after the message that lets it read the
-    /// page.
+    /// Notes that every stale copy is settled.
     pub(crate) fn settled(&mut self) {
         self.is_being_read &= self.sharers.iter().any(|rank| !self.stale.contains(rank));
         self.stale = RankSet::EMPTY;
     }
 
-    /// Notes that a rank gets the page as it is now.
+    /// Notes that a rank gets the current page.
     pub(crate) fn fetched(&mut self, rank: Rank) {
         self.sharers.insert(rank);
         self.stale.remove(rank);
@@ -84,13 +84,14 @@ impl Entry {
             habit.away = false;
             habit.fetches = habit.fetches.saturating_add(1);
             if habit.fetches > UPDATE_AFTER {
-                // The copy was invalidated to see whether the rank still reads the page, and it does: probe less often.
+                // The copy was invalidated as a probe, and the rank has fetched it: it still reads the page. Probe less
+                // often.
                 habit.interval = habit.interval.saturating_mul(2).min(PROBE_LAST);
             }
         }
     }
 
-    /// Notes that a rank reads the page itself, perhaps before its last change.
+    /// Notes that a rank reads the page from this rank's memory. `is_stale` says that it may miss the last change.
     pub(crate) fn joined(&mut self, rank: Rank, is_stale: bool) {
         self.fetched(rank);
         if is_stale {
@@ -114,8 +115,9 @@ impl Entry {
     /// Whether the adaptive protocol sends the page to a stale copy, rather than invalidate the copy.
     ///
     /// A copy that was fetched again after each of the last invalidations is read, and an update saves its fetch. An
-    /// update does not show whether it is used. So after some updates the copy is invalidated once: a reader costs one
-    /// fetch in up to [`PROBE_LAST`] updates, an idle sharer at most [`PROBE_FIRST`] updates.
+    /// update does not show whether the sharer reads it. So after some updates the copy is invalidated once, as a
+    /// probe. A sharer that reads costs one fetch in up to [`PROBE_LAST`] updates; one that does not costs at most
+    /// [`PROBE_FIRST`] updates.
     pub(crate) fn wants_update(&mut self, rank: Rank) -> bool {
         let habit = self.habit(rank);
         let update = habit.fetches >= UPDATE_AFTER && habit.updates < habit.interval;
@@ -154,7 +156,7 @@ impl Entry {
     }
 
     /// Ends the count of this barrier's writers. Returns the rank that should be home, when one other than `home` has
-    /// been the only writer often enough. Once is enough for the page's first writer.
+    /// been the only writer often enough. For a page's first writer, one barrier is enough.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
@@ -218,7 +220,7 @@ mod tests {
     const READER: Rank = Rank(1);
     const WRITER: Rank = Rank(2);
 
-    /// One barrier after the page changed. Returns whether the reader got an update.
+    /// Settles one barrier after a change of the page. Returns whether the reader got an update.
     fn settle(entry: &mut Entry, reads: bool) -> bool {
         entry.forget_idle();
         if !entry.sharers.contains(READER) {

@@ -4,7 +4,7 @@ use super::message::{Failure, Message, Purpose};
 use super::placement::Placement;
 use super::units::{Rank, Run};
 
-/// The operation of a reduction, value by value over all ranks, in the order of the ranks.
+/// The operation of a reduction. It combines each value over all ranks, in the order of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Reduction {
@@ -28,7 +28,7 @@ impl Reduction {
         [SumI64, MinI64, MaxI64, SumF64, MinF64, MaxF64].into_iter().find(|known| *known as u64 == detail)
     }
 
-    /// One step: combines the result of the ranks before with the next rank's value.
+    /// Combines the result of the previous ranks, `a`, with the next rank's value, `b`.
     pub(crate) fn combine(self, a: u64, b: u64) -> u64 {
         let (x, y) = (a as i64, b as i64);
         let (f, g) = (f64::from_bits(a), f64::from_bits(b));
@@ -45,8 +45,8 @@ impl Reduction {
 
 /// An event. Pages are indices into the shared region.
 ///
-/// A rank may access pages from many threads. It makes the calls below `Wrote` one at a time, and waits for
-/// [`Action::Finished`] before the next one.
+/// A rank may access pages from many threads. The events from `Barrier` on are calls: a rank makes one at a time, and
+/// waits for [`Action::Finished`] before the next.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A thread accessed a page in a way that its view does not allow.
@@ -122,8 +122,8 @@ pub enum Event<'a> {
     Shutdown,
 }
 
-/// An action. Carry out actions in the order of the list and before the next event, so that a peer receives the bytes
-/// that were there when the machine decided. Messages may be queued if their bytes are copied at once.
+/// An action. Carry out the actions of a list in order, and all of them before the next event. A peer then receives the
+/// bytes of the moment at which the machine decided. Messages may be queued if their bytes are copied at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send this message, without bytes.
@@ -145,7 +145,7 @@ pub enum Action {
     /// and that the home did not enter [`Event::Release`] or [`Event::Barrier`] in between. [`Event::Read`] must follow
     /// before any other event.
     ///
-    /// The home must receive a `Joined` before any `Release` and [`Message::Go`] that come later in time.
+    /// The home must receive the `Joined` before any `Release` and [`Message::Go`] that is sent later.
     Read {
         /// The page.
         page: u32,
@@ -210,7 +210,7 @@ pub enum Action {
         /// The page.
         page: u32,
     },
-    /// Drop that twin: readers receive the page itself.
+    /// Drop the twin of a watched page: readers receive the page itself.
     Unwatch {
         /// The page.
         page: u32,

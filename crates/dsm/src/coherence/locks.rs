@@ -17,7 +17,7 @@ pub(super) struct LockCall {
 enum At {
     /// Waits for the lock.
     Wanted,
-    /// Has the lock, and waits until these homes have the diffs of pages that had to be invalidated.
+    /// Has the lock, and waits until these homes have the diffs of pages that the grant invalidates.
     Granted(RankSet),
     /// Releases the lock when these homes have its diffs.
     Flushing(RankSet),
@@ -94,8 +94,8 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Whether a page of an allocation is being fetched. No thread may wait for it, since it was requested with the one
-    /// before it. Its home must not free it before the request arrives.
+    /// Whether a page of an allocation is being fetched. It may have been requested together with the page before it,
+    /// so that no thread waits for it. Its home must not free it before the request arrives.
     fn is_fetching_of(&self, first: u32) -> bool {
         let run = self.areas.pages_of(first);
         run.is_some_and(|run| run.pages().any(|page| self.state(page) == State::Fetching))
@@ -124,7 +124,7 @@ impl Machine {
         }
         self.held.insert(lock);
         let mut pages = std::mem::take(&mut self.noticed);
-        // This rank's writes to such a page go home first: the copy that is fetched again has them.
+        // This rank's writes to such a page go home first, so that the page has them when it is fetched again.
         let dirty: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
         let homes = self.flush_some(dirty, actions);
         for &page in &pages {

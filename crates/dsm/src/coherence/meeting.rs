@@ -1,4 +1,4 @@
-//! Meetings of all ranks, at rank 0, which lets them continue when the last one has arrived.
+//! Meetings of all ranks. Rank 0 keeps count, and lets all continue when the last one has arrived.
 
 use super::event::{Action, Reduction};
 use super::message::{Failure, Message, Together, Violation};
@@ -96,7 +96,8 @@ impl Machine {
         self.meeting.first = None;
         self.meeting.here = RankSet::EMPTY;
         if what == Together::Barrier && meeting == 1 {
-            // No rank is in a lock call, and the barrier makes every copy current.
+            // The log of notices is not needed any more: no rank is in a lock call, and the barrier makes every copy
+            // current.
             self.keeper.forget_notices();
         }
         for rank in (0..self.config.ranks).map(Rank) {

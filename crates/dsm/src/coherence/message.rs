@@ -47,7 +47,7 @@ pub enum Purpose {
     Barrier = 1,
     /// A lock. The home acknowledges.
     Lock = 2,
-    /// The writer has no room for its twin. A message for another purpose follows before anything relies on the diff.
+    /// The writer has no room for its twin. Before anything relies on the diff, a message for another purpose follows.
     Early = 3,
 }
 
@@ -154,7 +154,7 @@ pub enum Message {
     PageRequest {
         /// The page.
         page: u32,
-        /// The reader. Not the sender if an old home forwards the request.
+        /// The reader. It differs from the sender if an old home forwards the request.
         reader: Rank,
     },
     /// From the home, with the page.
@@ -171,7 +171,7 @@ pub enum Message {
     HomeReply {
         /// The page.
         page: u32,
-        /// Its home. The asking rank, if no rank asked before.
+        /// Its home: the asking rank, if no rank asked before.
         home: Rank,
     },
     /// To the home, with diffs.
@@ -191,7 +191,7 @@ pub enum Message {
         invalid: Vec<Run>,
         /// Pages of the sender that have a new home.
         moves: Vec<Move>,
-        /// Those whose new home is the receiver.
+        /// The moved pages whose new home is the receiver.
         adopts: Vec<Adopt>,
         /// Whether the sender sends nothing more at this barrier.
         last: bool,
@@ -270,8 +270,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// The urgency of a message. No rank continues from a meeting before rank 0 has arrived too, and the next flush is
-    /// the first to need to know which ranks have or leave a copy.
+    /// The urgency of a message. An arrival at rank 0 is not urgent before rank 0 arrives, too. A home needs to know
+    /// which ranks have or leave a copy only at its next flush.
     #[must_use]
     pub fn urgency(&self) -> Urgency {
         match self {

@@ -16,24 +16,24 @@
 //! notice for a `Dirty` page flushes it: protects it and sends its diff home. The home's own writes need no twin,
 //! unless they are found by comparison instead of traps (`watch`).
 //!
-//! **Memory barrier.** All ranks meet (rank 0 counts), so that none computes. Writers send their diffs, one message per
-//! home. Homes settle with the ranks whose copies are stale, one message per rank. Then all meet again. *Invalidate*
-//! and *adaptive* meet twice, *update* three times (figures 1 and 2): with *update*, homes settle after the second
-//! meeting. When a rank arrives at a meeting it names the ranks to which it sends, and rank 0 tells each rank how many
-//! senders to wait for. So neither diffs nor settlements need acknowledgements of their own.
+//! **Memory barrier.** All ranks meet (rank 0 counts the arrivals), so that no rank computes any more. Writers send
+//! their diffs, one message per home. Homes settle with the ranks whose copies are stale, one message per rank. Then
+//! all meet again. *Invalidate* and *adaptive* meet twice, *update* three times (figures 1 and 2): with *update*, homes
+//! settle after the second meeting. When a rank arrives at a meeting it names the ranks to which it sends, and rank 0
+//! tells each rank how many senders to wait for. So neither diffs nor settlements need acknowledgements of their own.
 //!
 //! **Locks.** Rank 0 grants them and keeps one log of write notices in the order of the releases. A release flushes,
 //! waits until the homes have the diffs, and adds its notices to the log. A grant carries all notices since the rank's
-//! last grant. That names more pages than must be invalidated, but needs no vector clocks: whatever happens before a
-//! release is in the log before it. A memory barrier makes all copies current and empties the log.
+//! last grant. Such a grant may name pages that need no invalidation. But it needs no vector clocks: the writes that
+//! happen before a release are in the log before it. A memory barrier makes all copies current and empties the log.
 //!
 //! **One-sided reads** ([`Action::Read`]). A home offers its shared pages to be read without a request. A reader first
 //! sends a message for which it does not wait ([`Message::Joined`]). The message reaches the home before the home next
 //! publishes what it wrote. So the reader learns of missing words like any other sharer.
 //!
-//! **Twins without room** go early ([`Event::Shed`]): the diff goes home at once, and no rank waits for it. Whatever
-//! relies on it comes behind it on the same link: the next request for the page, or the message that every such home
-//! gets at the next memory barrier or release, with diffs or without.
+//! **Twins without room** go early ([`Event::Shed`]): the diff goes home at once, and no rank waits for it. The
+//! messages that rely on the diff come behind it on the same link: the next request for the page, and the message that
+//! every such home gets at the next memory barrier or release, with diffs or without.
 //!
 //! **Moving a home** happens at the settlement of a memory barrier, when nothing else is in progress, and every rank
 //! learns of it. The new home wrote the page at this barrier and has a current copy, so no bytes travel. The old home
@@ -73,7 +73,7 @@ use notices::LockKeeper;
 /// How stale copies become current again at a memory barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// They are taken away, and fetched at the next access (section 2.3.2).
+    /// Stale copies are taken away, and fetched at the next access (section 2.3.2).
     Invalidate,
     /// Their homes send the pages (section 2.3.1).
     Update,
@@ -140,9 +140,9 @@ pub enum State {
 
 /// A write waits for the page.
 const WANTS_WRITE: u8 = 1;
-/// No copy is here, and the home knows that: it received a message, or this rank never had a copy.
+/// This rank has no copy, and the home knows it: it was told by a message, or this rank never had one.
 const LEFT: u8 = 2;
-/// The page being fetched may lack words that a lock brought: fetch it again.
+/// The page being fetched may lack words of which a lock's grant gave notice: fetch it again.
 const FETCH_AGAIN: u8 = 4;
 /// In the list of pages to settle.
 const CHANGED: u8 = 8;
@@ -204,8 +204,8 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free. It waits until these homes have the diffs that they got early, which may be of freed pages, and until
-    /// none of the freed pages is being fetched.
+    /// A free. It waits until these homes have the early diffs, which may concern freed pages, and until none of the
+    /// freed pages is being fetched.
     Freeing {
         first: u32,
         homes: RankSet,
@@ -244,8 +244,9 @@ pub struct Machine {
     early_homes: RankSet,
     /// Home pages to settle at the next memory barrier.
     changed: Vec<u32>,
-    /// Ranks whose diffs of this barrier have arrived; ranks that have settled with this one.
+    /// Ranks whose diffs of this barrier have arrived.
     diffs_here: RankSet,
+    /// Ranks that have settled with this one at this barrier.
     settled_here: RankSet,
     /// Copies to take away at the end of this barrier.
     to_invalidate: Vec<u32>,
@@ -255,7 +256,8 @@ pub struct Machine {
     watched: Vec<u32>,
     /// Number of the last flush.
     flushes: u32,
-    /// Number of times that pages after a written one could be opened with it.
+    /// Number of times that the pages after a written one were candidates for opening. It decides when the guess is
+    /// checked.
     guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
@@ -389,7 +391,8 @@ impl Machine {
                 let mut detail = Detail::new();
                 detail.take(u64::from(pages));
                 placement.describe(&mut |number| detail.take(number));
-                // Laid out before the others continue: the first one may ask this rank for a page at once.
+                // The pages get their homes before the other ranks continue, because another rank may request a page at
+                // once.
                 let first = self.areas.take(pages);
                 if let Some(first) = first {
                     self.lay_out(first, pages, placement, actions);
@@ -532,8 +535,8 @@ impl Machine {
 
     /// Whether this rank is the home of a page: its bytes here are the only ones, or the master of all copies.
     ///
-    /// Such a page may be taken out of the rank's memory at any time. It must be brought back before an action, the
-    /// program or a peer reads or writes it.
+    /// The driver may evict such a page from the rank's memory at any time. It must bring the page back before an
+    /// action, the program or a peer reads or writes it.
     #[must_use]
     pub fn is_home(&self, page: u32) -> bool {
         matches!(self.state(page), State::Open | State::HomeClean | State::HomeDirty)
@@ -550,7 +553,7 @@ impl Machine {
     }
 }
 
-/// A number that differs when the arguments of two ranks' calls differ (FNV-1a, 64 bits).
+/// A hash of a call's arguments, by which ranks compare them (FNV-1a, 64 bits).
 struct Detail(u64);
 
 impl Detail {

@@ -71,8 +71,8 @@ impl LockKeeper {
         Self { locks: HashMap::new(), waiting: RankSet::EMPTY, log }
     }
 
-    /// Handles a request for a lock. Returns whether it was free and is now the rank's. `None` when the rank has it or
-    /// waits already.
+    /// Handles a request for a lock. Returns whether the lock was free, so that the rank has it now. `None` when the
+    /// rank holds the lock or waits already.
     pub(super) fn want(&mut self, rank: Rank, lock: u32) -> Option<bool> {
         if self.waiting.contains(rank) {
             return None;
@@ -91,8 +91,7 @@ impl LockKeeper {
         }
     }
 
-    /// Handles a release. Returns the lock's next holder, if any. The outer `None` means that the rank did not hold the
-    /// lock.
+    /// Handles a release. Returns the lock's next holder, if any. The outer `None` means that the rank did not hold it.
     pub(super) fn give(&mut self, rank: Rank, lock: u32) -> Option<Option<Rank>> {
         let held = self.locks.get_mut(&lock).filter(|held| held.holder == rank)?;
         let next = held.waiting.pop_front();
@@ -150,7 +149,7 @@ mod tests {
         keeper.wrote(B, 2);
         assert_eq!((keeper.news(C), keeper.news(C)), (vec![1, 2], vec![]));
         assert_eq!(keeper.news(A), [2]);
-        // B's own later notice must not hide A's.
+        // B's own later notice must not remove A's from the log.
         keeper.wrote(B, 1);
         assert_eq!((keeper.news(B), keeper.news(A)), (vec![1], vec![1]));
         keeper.wrote(A, 5);

@@ -33,7 +33,8 @@ impl Machine {
                     local.flags |= WANTS_WRITE;
                 }
             }
-            // A thread that is not in the barrier: nothing changes until the barrier ends, which wakes all threads.
+            // Another thread of the rank accesses a page during the barrier. It waits: the end of the barrier wakes all
+            // threads.
             _ if in_barrier => self.is_waited_for = true,
             State::Clean => {
                 local.state = State::Dirty;
@@ -82,9 +83,9 @@ impl Machine {
     }
 
     /// Also requests the pages after an accessed one, if they belong to one block that is read whole, or were copies
-    /// here that their home invalidated. What was read once between two barriers is mostly read again, and a trap costs
-    /// more than a page. The adaptive protocol excludes the second kind, because it takes every fetch as a sign that
-    /// the page is read.
+    /// here that their home invalidated. Pages that were read between two barriers are mostly read again, and a trap
+    /// costs more than a page. Under the adaptive protocol the second kind is excluded, because that protocol takes
+    /// every fetch as a sign that the page is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
         if home.is_none() {
@@ -118,7 +119,7 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        // In a barrier homes flush without checking for readers.
+        // During a barrier this is not allowed: homes flush without checking for readers.
         if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
             actions.push(Action::Read { page, home });
         } else {
@@ -126,8 +127,8 @@ impl Machine {
         }
     }
 
-    /// Whether diffs of this rank are on their way to a home. A request arrives after them, but a read may happen
-    /// before.
+    /// Whether diffs of this rank are on their way to a home. A request would arrive after them, but a direct read
+    /// could come before.
     fn is_owed_word(&self, home: Rank) -> bool {
         let homes = match self.call {
             Call::Freeing { homes, .. } => homes,
@@ -137,7 +138,7 @@ impl Machine {
         homes.contains(home) || self.early_homes.contains(home)
     }
 
-    /// Handles the result of this rank's attempt to read a page of another home.
+    /// Handles the result of this rank's attempt to read a page from its home's memory.
     pub(super) fn has_read(&mut self, page: u32, is_here: bool, actions: &mut Vec<Action>) {
         match self.home(page) {
             Some(home) if self.state(page) == State::Fetching => {
@@ -159,7 +160,7 @@ impl Machine {
         if !self.is_home(page) || from == self.config.rank {
             return Err(Violation::NotHome);
         }
-        // What another rank wrote at this barrier may have arrived after the page was read.
+        // Words that another rank wrote at this barrier may have arrived after the page was read.
         self.entry(page).joined(from, local.flags & CHANGED != 0);
         if local.state == State::Open {
             // The page may have been written since it was read. The next flush reports that.
@@ -183,7 +184,7 @@ impl Machine {
         let local = self.local(page)?;
         if local.home == UNKNOWN && from != me {
             local.home = from;
-            // This rank may have a request of its own on the way here. It finds the answer below.
+            // If this rank has a request of its own in transit, that request gets the answer below, too.
         }
         let home = if local.home == UNKNOWN { from } else { local.home };
         self.send(from, Message::HomeReply { page, home }, actions);
@@ -197,7 +198,7 @@ impl Machine {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Asking {
-            // Learnt meanwhile, from a request for the page or from a move; or the page was freed.
+            // The home is known meanwhile, from a request for the page or from a move. Or the page was freed.
             return Ok(());
         }
         if home == me {
@@ -209,7 +210,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes this rank the home of a page that it accessed first. Its zeroes are here.
+    /// Makes this rank the home of a page that it accessed first. The page's bytes are zeroes.
     fn become_home(&mut self, page: u32, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         if let Some(local) = self.pages.get_mut(page as usize) {
@@ -226,13 +227,13 @@ impl Machine {
         }
         let local = *self.local(page)?;
         if local.state == State::Asking {
-            // The reader already learned that this rank is home. The same answer is on its way here.
+            // The reader already knows that this rank is home. The same answer is in transit to this rank.
             self.become_home(page, actions);
         } else if !self.is_home(page) {
             if local.home == UNKNOWN {
                 return Err(Violation::NotHome);
             }
-            // The home moved while the request was on its way.
+            // The home moved while the request was in transit, so the request is forwarded.
             self.send(local.home, Message::PageRequest { page, reader }, actions);
             return Ok(());
         }
@@ -315,8 +316,8 @@ impl Machine {
 
     pub(super) fn forget_sharer(&mut self, from: Rank, page: u32) -> Checked {
         let index = self.pages.get(page as usize).ok_or(Violation::Page)?.entry;
-        // The sharer stays in the entry of a page whose home moved, and ignores what it is sent. A freed page has no
-        // entry.
+        // If the page's home moved, the new home keeps the sharer in its entry, and the sharer ignores settlements. A
+        // freed page has no entry.
         if let Some(entry) = self.directory.get(index) {
             entry.sharers.remove(from);
             entry.stale.remove(from);

@@ -45,7 +45,7 @@ impl Placement {
         match self {
             Placement::Block => {
                 let (each, more) = (count / n, count % n);
-                // The first `more` ranks have each + 1 pages.
+                // The first `more` ranks have `each + 1` pages, the others `each`.
                 let edge = more * (each + 1);
                 let rank = if index < edge { index / (each + 1) } else { more + (index - edge) / each.max(1) };
                 Some(Rank(rank as u16))

@@ -63,7 +63,7 @@ impl RankSet {
         }
     }
 
-    /// Both sets' common members.
+    /// The members that are in both sets.
     #[must_use]
     pub fn common(mut self, other: RankSet) -> RankSet {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {

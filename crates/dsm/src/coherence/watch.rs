@@ -6,8 +6,8 @@
 //! fraction of a trap. The next flush reports what the home writes after that, even if a reader got the page meanwhile,
 //! since it got the twin.
 //!
-//! A page that another rank also writes is not watched: the twin would lack its diffs. Nor is a page without writes for
-//! some flushes: it is protected, compared once more, and then its writes trap again.
+//! A page that another rank also writes is not watched: the twin would lack its diffs. A page that is not written for
+//! some flushes is watched no longer: it is protected and compared once more, and then its writes trap again.
 
 use super::event::Action;
 use super::units::Run;
@@ -27,16 +27,16 @@ impl Machine {
         self.pages.get(page as usize).is_some_and(|local| local.flags & WATCHED != 0)
     }
 
-    /// Whether a home page's bytes travel with [`Action::SendPage`] even where readers could read them themselves. They
-    /// do if they are a twin's, or if the page will soon be watched: a reader that comes late would read words that are
-    /// not in the twin.
+    /// Whether [`Action::SendPage`] must send a home page's bytes in the message even where readers could read them
+    /// themselves. It must for a watched page, whose readers get the twin, and for a page that will soon be watched: a
+    /// late reader would read words that are not in the twin.
     #[must_use]
     pub fn is_carried(&self, page: u32) -> bool {
         let entry = self.pages.get(page as usize).and_then(|local| self.directory.look(local.entry));
         self.config.watch && entry.is_some_and(|entry| entry.traps >= WATCH_AFTER - 1) || self.is_watched(page)
     }
 
-    /// Notes that the home writes a page that was clean.
+    /// Notes a write of the home to a clean page.
     pub(super) fn home_written(&mut self, page: u32) {
         let Some(local) = self.pages.get_mut(page as usize) else { return };
         local.state = State::HomeDirty;
@@ -65,7 +65,7 @@ impl Machine {
         }
     }
 
-    /// At a flush of a page that its home wrote and others share: whether it stays writable.
+    /// Decides, at a flush, whether a page that its home wrote and others share stays writable.
     pub(super) fn watches(&mut self, page: u32, actions: &mut Vec<Action>) -> bool {
         let entry = self.entry(page);
         entry.quiet = 0;
@@ -82,7 +82,8 @@ impl Machine {
         true
     }
 
-    /// Ends the watch of pages that are no longer written. Adds those that must be protected first to `protect`.
+    /// Ends the watch of pages that are no longer written. Adds to `protect` the pages that must be protected before
+    /// that.
     pub(super) fn look_after_watched(&mut self, protect: &mut Vec<u32>, actions: &mut Vec<Action>) {
         for at in (0..self.watched.len()).rev() {
             let page = self.watched[at];

@@ -1,4 +1,4 @@
-//! The backing store of a rank without room for all its pages, as its environment says: the variables of `hanare run`.
+//! The backing store of a rank that keeps less than all its pages. The same variables as for `hanare run` name it.
 
 use std::path::PathBuf;
 

@@ -2,8 +2,8 @@
 //!
 //! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A
 //! thread of the program that takes over makes the outer set ignore the inner one, which costs one system call, and
-//! reverts that in the end. So events that the other thread answers do not wake the engine's thread. Neither allocates
-//! memory, so neither can fail for want of it.
+//! reverts that in the end. So events that the other thread answers do not wake the engine's thread. Neither operation
+//! allocates memory, so neither can fail for lack of it.
 //!
 //! A thread in a call blocks signals. The descriptor on which it sleeps reports them too.
 
@@ -55,7 +55,7 @@ impl Events {
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         match epoll::delete(&self.inner, fd) {
-            // The link may be gone already, which has the same effect.
+            // If the link is gone already, nothing has to be set.
             Ok(()) | Err(Errno::NOENT) => {}
             other => must("leave a link alone that has ended", other),
         }
@@ -91,11 +91,11 @@ impl Events {
         must("watch for signals", self.signals.watch(mask).map_err(|errno| Errno::from_raw_os_error(errno.0)));
     }
 
-    /// For the engine's thread: sleeps until something is ready that no other thread answers.
+    /// Sleeps until a descriptor is ready that no thread of the program answers. Only the engine's thread calls this.
     pub(super) fn sleep(&self, timeout_us: u64) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
         match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {
-            // Woken in vain at worst.
+            // A wake-up without a reason is harmless.
             Err(Errno::INTR) => {}
             other => {
                 must("wait for other ranks", other);
@@ -103,12 +103,12 @@ impl Events {
         }
     }
 
-    /// Lets a thread of the program answer from now on.
+    /// Makes a thread of the program answer all events, until [`Self::give_back`].
     pub(super) fn take_over(&self) {
         self.have_outer_look(EventFlags::empty());
     }
 
-    /// Ends that.
+    /// Makes the engine's thread answer the events again.
     pub(super) fn give_back(&self) {
         self.have_outer_look(EventFlags::IN);
     }

@@ -1,6 +1,7 @@
 //! The folder in which ranks of one host meet. It belongs to this user alone, whatever others put at its path before.
 //!
-//! It is held open, and sockets in it are named through its descriptor. So replacing the path later has no effect.
+//! The folder is held open, and the paths of its sockets go through this descriptor. So replacing the folder later has
+//! no effect.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -54,7 +55,7 @@ impl Folder {
         let failed = |source| FolderError::Make { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            // Another rank made it, or somebody who pretends to be one.
+            // Another rank made the folder, or another user did; its owner is checked below.
             _ => {}
         }
         let refused = |what: String| Err(FolderError::Unsafe { path: path.to_owned(), what });

@@ -18,7 +18,8 @@ const POLICY: &str = "lirs";
 const POLICIES_WANTED: &str = "a replacement policy ('hanare run --policy help' lists them)";
 const PREFETCHERS_WANTED: &str = "a prefetcher ('hanare run --prefetch help' lists them)";
 
-/// First port at which rank 0 of a Slurm step listens. These ports lie below those that the system assigns itself.
+/// First of the ports at which rank 0 of a Slurm step may listen. They are below the ports that the system assigns by
+/// itself.
 const PORT_FIRST: u32 = 20_000;
 const PORTS: u32 = 10_000;
 
@@ -47,13 +48,13 @@ pub struct Job {
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u16,
-    /// Distinguishes jobs that could meet at one address. 0 if unknown.
+    /// Number that distinguishes jobs which could meet at one address. 0 if unknown.
     pub number: u64,
     /// Where the ranks meet. `None` for a single rank.
     pub meet: Option<Meet>,
     /// Whether links may leave this machine although they are not protected.
     pub trusts_network: bool,
-    /// Process number of the launcher, with which this rank ends.
+    /// Process number of the launcher. The rank ends when the launcher does.
     pub launcher: Option<i32>,
     /// How to treat stale copies.
     pub protocol: Protocol,
@@ -61,7 +62,7 @@ pub struct Job {
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
-    /// Whether each rank is bound to its share of the CPUs, if there are at least as many CPUs as ranks.
+    /// Whether each rank is bound to its share of the CPUs, if each rank can have one.
     pub bind: bool,
     /// Bytes of the region, whole pages.
     pub region_bytes: u64,

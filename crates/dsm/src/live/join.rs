@@ -1,4 +1,4 @@
-//! The introduction of a rank that meets another, and the settings in which the two must agree.
+//! The introduction that a rank sends when it meets another, with the settings in which the two must agree.
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 
@@ -22,7 +22,7 @@ pub(super) struct Join {
     /// The process of the rank, whose descriptors give access to its memory.
     pub(super) process: u32,
     pub(super) memory: u32,
-    /// A number of the job, since several jobs could meet at one address.
+    /// Number of the job, because several jobs could meet at one address.
     pub(super) job: u64,
 }
 
@@ -81,7 +81,7 @@ impl Join {
         })
     }
 
-    /// The setting that differs from another rank's but must be equal, if any.
+    /// The setting, if any, that differs from another rank's although it must be equal.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         [
             (self.job != other.job, "the job"),

@@ -76,7 +76,7 @@ impl Link {
         if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }
     }
 
-    /// Whether something has arrived that no event reports.
+    /// Whether a frame is in the message ring, which no event reports.
     pub(super) fn has_post(&self) -> bool {
         self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
     }
@@ -86,7 +86,7 @@ impl Link {
         self.outbox.is_empty() && self.posts.as_ref().is_some_and(|posts| posts.theirs.has_room(posts.me, bytes))
     }
 
-    /// Whether the socket reports room for the queued frames. Otherwise the peer notifies this rank.
+    /// Whether the socket reports room for the queued frames. With message rings the peer notifies this rank instead.
     pub(super) fn is_told_of_room(&self) -> bool {
         self.posts.is_none()
     }
@@ -137,7 +137,7 @@ impl Link {
         Ok(emptied)
     }
 
-    /// Sends as many queued frames as there is room for. Returns the last buffer that was emptied.
+    /// Sends queued frames while there is room. Returns the last buffer that was emptied.
     pub(super) fn flush(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         if self.posts.is_some() {
             return self.flush_by_post(Urgency::Now);
@@ -151,7 +151,7 @@ impl Link {
                 }
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
-                // Sent when there is room, or memory.
+                // The rest is sent later, when there is room or memory.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => break,
                 Err(_) => return Err(LinkError::Closed),
             }
@@ -166,7 +166,8 @@ impl Link {
         bytes.drain(..*taken);
         *taken = 0;
         if let Some(posts) = &self.posts {
-            // The socket first: then all that a peer wrote before its end is there.
+            // The socket is read before the ring: if it reports the peer's end, the ring already holds all that the
+            // peer wrote.
             let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
             let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
             if wants_room && end.is_ok() {
@@ -190,7 +191,7 @@ impl Link {
         }
     }
 
-    /// Takes the bytes that woke this rank.
+    /// Reads and drops the bytes that woke this rank.
     fn hear_rings(stream: &OwnedFd) -> Result<(), LinkError> {
         let mut bytes = [0; 512];
         loop {
@@ -204,7 +205,8 @@ impl Link {
         }
     }
 
-    /// Hands out the inbox, so that frames can be taken from it while others are sent. [`Self::put_inbox`] returns it.
+    /// Takes the inbox out of the link, so that its frames can be handled while others are sent. [`Self::put_inbox`]
+    /// puts it back.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::take(&mut self.inbox)
     }

@@ -145,12 +145,12 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     listener.set_nonblocking(true).map_err(failed)?;
     let mut meeting = Meeting::new(job, join, patience);
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
-    // All ranks that need it have connected. The directory is removed with the last socket, unless the launcher keeps
-    // it.
+    // All ranks that need this socket have connected. The last rank also removes the directory, unless the launcher
+    // keeps it.
     remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
-        // Ignored: it fails while another rank's socket is in the directory. If it stays, the next job of this name
-        // meets there.
+        // Ignored: this fails while another rank's socket is in the directory. A directory that stays is used by the
+        // next job of this name.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)
@@ -180,8 +180,8 @@ impl<'a> Meeting<'a> {
         Self { job, join, patience, deadline: now + patience, met, looked: now }
     }
 
-    /// Connects to the ranks of a range, and waits for those above this one. Those are answered at once, whatever the
-    /// ranks of the range do. So no cycle of ranks waits for each other.
+    /// Connects to the ranks of a range, and waits for the ranks above this one. A rank that comes is answered at once,
+    /// even while this rank waits for the range. So no cycle of ranks waits for each other.
     pub(super) fn introduce(
         &mut self,
         below: Range<u16>,
@@ -221,7 +221,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Takes in the answer of a rank that was asked. Asks again when the connection ends without one: the other rank
+    /// Waits for the answer of a rank that was asked. Asks again when the connection ends without one: the other rank
     /// may have dropped it among many callers.
     pub(super) fn be_answered(
         &mut self,
@@ -235,7 +235,7 @@ impl<'a> Meeting<'a> {
             if self.read(&stream, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
-                    // By chance a connection to a free port of this host can connect to itself.
+                    // A connection to a free port of this host can, by chance, connect to itself.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
                         return self.place(theirs, stream);
@@ -257,7 +257,8 @@ impl<'a> Meeting<'a> {
                 self.is_in_time()?;
                 continue;
             };
-            // Answered before it is checked, so that both sides learn of a difference. A rank that is gone comes again.
+            // The answer is sent before the check, so that both sides learn of a difference. If the rank has hung up,
+            // it connects again.
             let is_answered = say(&stream, &self.join.encode(), self.deadline).is_ok();
             let is_one_of_us = hello.join.job == self.join.job && hello.join.rank.0 < hello.join.ranks;
             if is_answered && is_one_of_us {
@@ -431,7 +432,7 @@ mod tests {
                 stream
             });
             let stream = stream.expect("rank 0 is there");
-            // The strangers after the first may be dropped while they speak.
+            // Strangers may be dropped while they speak, except the first.
             let is_said = say(&stream, said[turn % said.len()], Instant::now()).is_ok();
             assert!(is_said || turn > 0);
             strangers.push(stream);

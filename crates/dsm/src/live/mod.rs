@@ -1,7 +1,7 @@
 //! A rank in a running program: carries out the decisions of [`crate::coherence`].
 //!
 //! One engine per process, behind one lock. Its thread answers traps and other ranks. While a thread of the program
-//! waits in a call, that thread does so itself, and no thread is woken only to learn that the call is over.
+//! waits in a call, that thread answers them itself. So no thread must be woken when the call is over.
 
 mod away;
 mod behind;

@@ -79,7 +79,7 @@ enum Heard {
     Said(Join),
 }
 
-/// The callers at a listening socket.
+/// The callers at a listening socket, until they have introduced themselves.
 pub(super) struct Reception<'a, D> {
     door: &'a D,
     hello_bytes: usize,
@@ -88,7 +88,7 @@ pub(super) struct Reception<'a, D> {
 }
 
 impl<'a, D: Door> Reception<'a, D> {
-    /// For ranks that introduce themselves in `hello_bytes` bytes.
+    /// A reception for ranks whose introduction has `hello_bytes` bytes.
     pub(super) fn new(door: &'a D, hello_bytes: usize, ranks: usize) -> Self {
         Self { door, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
@@ -112,7 +112,7 @@ impl<'a, D: Door> Reception<'a, D> {
         }
     }
 
-    /// Accepts the waiting connections, as far as there is room.
+    /// Accepts the waiting connections for which there is room.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
             match self.door.open() {
@@ -131,7 +131,7 @@ impl<'a, D: Door> Reception<'a, D> {
                         self.callers.remove(0);
                     }
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Err(error),
-                    // The caller is gone. accept(2) advises to continue after all errors of the network.
+                    // The caller is gone. accept(2) advises to go on after any network error.
                     _ => {}
                 },
             }

@@ -67,11 +67,11 @@ fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Resu
     Ok(())
 }
 
-/// For any other rank. A system error concerns rank 0's address.
+/// For any rank but rank 0. A system error in the result concerns rank 0's address.
 fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), Result<MeetError, io::Error>> {
     let rank = job.rank;
-    // Other ranks reach this rank by the same address of this host that rank 0 sees. A datagram socket finds it without
-    // sending.
+    // Finds the address of this host that faces rank 0: the other ranks use it, too. A datagram socket finds it without
+    // sending anything.
     let any = if rank_0.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind((any, 0)).map_err(Err)?;
     probe.connect(rank_0).map_err(Err)?;

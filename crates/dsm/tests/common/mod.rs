@@ -1,4 +1,5 @@
-//! Ranks in one test: machines, plain memory that they control, and links that deliver in any order of links.
+//! Ranks in one test: coherence machines, plain memory that they control, and links. Which link delivers next is
+//! random.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -64,7 +65,7 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     links: Vec<VecDeque<Vec<u8>>>,
-    /// Links on which frames wait for long, so that they arrive after frames sent later on other links.
+    /// Slow links: their frames arrive after frames that were sent later on other links.
     slow: Vec<bool>,
     pub random: Random,
     /// Frames sent, by kind of message.
@@ -144,7 +145,7 @@ impl Cluster {
         Ok(news)
     }
 
-    /// A rank reads a page at its home, if the home offers it. Sometimes it finds that the bytes are not reliable.
+    /// A rank reads a page from its home's memory, if the home offers it. Sometimes the read fails at random.
     fn read(&mut self, rank: usize, page: u32, home: Rank) -> Option<[u8; PAGE]> {
         let node = &self.nodes[usize::from(home.0)];
         if !node.offered.contains(&page) || node.away.contains_key(&page) {
@@ -309,12 +310,12 @@ impl Cluster {
         Some((to, news))
     }
 
-    /// A page's view is what its state says, at every moment.
+    /// Checks that the access to each page is the one that its state requires.
     fn check_views(&self, rank: usize) {
         let node = &self.nodes[rank];
         for (page, &access) in node.access.iter().enumerate() {
             let state = node.machine.state(page as u32);
-            // A page that came in without an access is out of view as well.
+            // A page that was brought in without an access is not in view either.
             if node.machine.is_home(page as u32) && access == Access::None {
                 continue;
             }
@@ -325,7 +326,7 @@ impl Cluster {
                 "page {page} of rank {rank} is offered and {state:?}"
             );
             let expected = match state {
-                // Protected again after some time without writes.
+                // A watched page is protected again after some flushes without writes.
                 State::HomeClean if is_watched => access,
                 State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
                 State::Clean | State::HomeClean => Access::Read,

@@ -21,7 +21,7 @@ const OFTEN: usize = 1;
 const GONE_ONCE: usize = 2;
 /// B2: evicted from T2.
 const GONE_OFTEN: usize = 3;
-/// On its way back: it was in B1 or, with a mark, in B2.
+/// A page that is about to come back from B1 or, with a mark, from B2.
 const COMING: usize = 4;
 
 /// Memory use: two links a unit.
@@ -71,8 +71,8 @@ impl Policy for Arc {
         let list = if self.learn(page) { OFTEN } else { ONCE };
         self.lists.move_back(list, page);
         self.coming_often = false;
-        // Case IV drops the oldest ghost before the victim becomes a ghost and the page arrives. Dropping it after both
-        // leaves the same lists: |T1| + |B1| <= c, and all four together <= 2c.
+        // The paper's case IV drops the oldest ghost before the victim becomes a ghost and the page arrives. Here it is
+        // dropped after both, which leaves the same lists: |T1| + |B1| <= c, and all four together <= 2c.
         let pages = self.capacity.pages();
         while self.lists.len(ONCE) + self.lists.len(GONE_ONCE) > pages && self.lists.pop_front(GONE_ONCE).is_some() {}
         let in_view = self.lists.len(ONCE) + self.lists.len(OFTEN);
@@ -116,7 +116,7 @@ mod tests {
     fn the_share_of_pages_seen_once_follows_what_comes_back() {
         let mut trial = Trial::new(Box::new(Arc::new(64)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 0, 1]), []);
-        // 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and with a target of 0, T1 gives up its pages first.
+        // 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and the target of T1 is 0, so T1 gives up its pages first.
         assert_eq!(trial.victims(&[4, 5]), [2, 3]);
         // B1 = 2 3. The return of 2 raises the target to 1, still below T1's two pages.
         assert_eq!(trial.victims(&[2]), [4]);

@@ -21,33 +21,35 @@ use crate::units::PageId;
 /// Fewest pages in view with which a sample is meaningful. With fewer, all pages follow the baseline. With more, they
 /// start with the second candidate.
 const PAGES_MIN: u32 = 128;
-/// References to sampled pages between two comparisons of the candidates.
+/// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// Counts are halved when a candidate's returns exceed this multiple of the sampled pages that the followed one holds.
+/// Counts are halved when a candidate has more returns than this number, multiplied by the sampled pages that the
+/// followed candidate holds.
 const MEMORY: u32 = 8;
 /// Fewest returns at which counts are halved.
 const MEMORY_MIN: u32 = 64;
-/// Standard deviations by which the followed candidate must do worse. The number is large because references are not
-/// independent of each other.
+/// The candidate is changed only if the followed one does worse by this number of standard deviations. The number is
+/// large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// Factor by which the followed candidate must also have more returns.
+/// The followed candidate must also have more returns by this factor.
 const MARGIN: f64 = 1.05;
-/// A sampled page is unmapped when this fraction of local memory, as its denominator, has arrived since its last
-/// reference.
+/// Denominator of a share of local memory. A sampled page is unmapped when pages of that share have arrived since its
+/// last reference.
 const HIDE_AFTER_PARTS: u32 = 8;
-/// Divisor of the sample's share of memory where pages are not unmapped. A page that is referenced again has then left
-/// sooner, and its return is seen.
+/// Divisor of the sample's share of memory where pages are not unmapped. With less memory, sampled pages leave sooner,
+/// so more of their references are seen as returns.
 const SHORT: u32 = 2;
-/// Arrivals for each page that is unmapped, at least.
+/// Least number of arrivals for each page that is unmapped.
 const ARRIVALS_A_HIDE: u32 = 8;
-/// Longest burst of unmapped pages for which arrivals are saved up.
+/// Most pages that may be unmapped in one burst. Arrivals are saved up for no more than that.
 const HIDES_SAVED: u32 = 64;
 
 /// Mask of a page's group in its byte. The age is above it.
 const GROUP: u8 = 0xf;
 /// Shift of a page's age in its byte.
 const AGE_SHIFT: u32 = 4;
-/// Ages in one turnover of local memory. A reference within the age of a page's arrival says nothing about its future.
+/// Number of ages while local memory is replaced once. A reference in the same age as the page's arrival says nothing
+/// about the page's future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidates. The first is the baseline.
@@ -57,27 +59,27 @@ const BASELINE: usize = 0;
 /// Index of the candidate followed at the start.
 const FIRST: usize = 1;
 /// Index of the guard: one more shadow cache of the baseline, with a quarter more than its share of the pages left out
-/// of it. A loop that just fits in memory does not always fit into a sample's bare share, so that a sample with the
-/// bare share cannot show what such a loop costs.
+/// of it. A loop that just fits into memory does not always fit into the sample's exact share. So only the larger share
+/// shows that the baseline would keep such a loop.
 const GUARD: usize = CANDIDATES.len();
-/// Returns that the guard's pages would have at the rate of all pages, after which the guard is checked.
+/// The guard is checked when its pages, at the return rate of all pages, should have had this number of returns.
 const WATCH_MIN: u64 = 48;
 /// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
 /// once, and the present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Returns, scaled to the sample, after which real returns are compared with the baseline's shadow cache, which may be
-/// wrong. At least all known pages must have returned since the baseline was left. If the baseline would have had fewer
-/// returns, it is followed again and all others are barred.
+/// Real returns, scaled to the sample, after which they are compared with those in the baseline's shadow cache. The
+/// shadow cache may be wrong. There must have been at least as many returns as known pages since the baseline was left.
+/// If the baseline would have had fewer returns, it is followed again and all others are barred.
 const RETURNS_MIN: f64 = 192.0;
-/// Standard deviations of that difference that are enough for the second and later times.
+/// Standard deviations that are enough for that comparison from the second time on.
 const CLEAR: f64 = 2.0;
 /// Returns, as a multiple of the known pages, after which the record of returns is halved.
 const ROUNDS_KEPT: f64 = 8.0;
-/// First bar of one candidate, as a multiple of local memory in returns. Each further bar is twice as long.
+/// First bar of one candidate: this number of returns for each page of local memory. Each further bar doubles.
 const BAR_ONE: u64 = 32;
-/// First bar of all candidates except the baseline, in the same unit. Each further bar is twice as long.
+/// First bar of all candidates except the baseline, in the same unit. Each further bar doubles.
 const BAR_ALL: u64 = 8;
-/// Index of the sample's group, where the sampled pages are one. It follows those of the candidates.
+/// Index of the sample's group, if sampled pages have a group of their own. It follows the candidates' groups.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < GROUP as usize);
 /// Changes of candidate that are remembered for the report.
@@ -88,8 +90,8 @@ pub(super) const INFO: Info = Info {
     summary: "the best on a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
-    // With mixed page sizes, samples of single units would impede huge pages, and there are too few blocks to sample.
-    // The baseline does as well as the others there.
+    // With mixed page sizes there is no sample: single units would impede huge pages, and there are too few blocks. The
+    // baseline does as well as the others there.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(SwapInHistory::new(space.units, 1)),
@@ -112,7 +114,7 @@ struct Record {
     baseline: u32,
 }
 
-/// A candidate is not followed for a while.
+/// A bar: for a while, a candidate is not followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
     /// The number of returns of all pages at which the bar ends.
@@ -138,12 +140,12 @@ struct Turn {
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// Where pages are not unmapped: the sampled pages, by name. If there are more than their share, one of them leaves
-    /// first.
+    /// The sampled pages, by name, where pages are not unmapped. While there are more than their share, one of them is
+    /// the next victim.
     sample: Group,
     hides: bool,
     which: Sample,
-    /// For each candidate: the pages that came in while it was followed.
+    /// For each candidate, the pages that came in while it was followed.
     followers: Vec<Group>,
     /// For each unit in view: its group plus one in the lower half, and the age of its arrival in the upper half. The
     /// sample is the last group.
@@ -261,7 +263,7 @@ impl Auto {
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
         }
-        // A prefetched page counts as referenced, because the accuracy filter lets few wrong ones through.
+        // A prefetched page counts as referenced, because the accuracy filter admits few useless ones.
         if let Some(name) = name {
             self.referenced_sample(name, cause, again);
         }
@@ -291,7 +293,7 @@ impl Auto {
         }
     }
 
-    /// Checks with the guard whether pages return far more often than they need to.
+    /// Uses the guard to check whether pages return far more often than under the baseline.
     fn watch(&mut self) {
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
@@ -367,7 +369,7 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Among the candidates' groups, pages that came in under an earlier choice leave first.
+    /// Returns a victim of the candidates' groups. Pages that came in under an earlier choice leave first.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -437,8 +439,8 @@ impl Policy for Auto {
     }
 
     /// Most visible references to pages in view are first writes soon after the read that brought the page. They say
-    /// nothing about the future (correlated references: Johnson and Shasha, VLDB 1994). References to sampled pages are
-    /// used by the shadow caches only, because these pages would otherwise be treated differently from all others.
+    /// nothing about the future (correlated references: Johnson and Shasha, VLDB 1994). Only the shadow caches use
+    /// references to sampled pages: otherwise these pages would be treated differently from all others.
     fn referenced(&mut self, page: PageId, write: bool) {
         if let Some(name) = self.name_of(page) {
             self.referenced_sample(name, if write { Cause::Write } else { Cause::Read }, true);
@@ -483,7 +485,7 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
-        // Several groups may be searched. Together they examine no more pages than one would.
+        // Several groups may be searched. They share one limit on the pages examined.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
@@ -504,7 +506,7 @@ impl Policy for Auto {
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While only the baseline may be followed, nothing is compared until shortly before that ends.
+        // While all candidates are barred, nothing is compared until shortly before the bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

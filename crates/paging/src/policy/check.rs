@@ -60,7 +60,8 @@ impl Run {
         self.policy.removed(PageId(page), why);
     }
 
-    /// Asks for a victim with a filter that accepts few pages. If one is acceptable, it must be found.
+    /// Asks for a victim with a filter that accepts some pages. If the filter accepts any page in view, one must be
+    /// found.
     fn victim(&mut self, passes: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.policy.victim(&|page| passes(page.0)).map(|page| page.0);
         match found {
@@ -122,7 +123,7 @@ impl Run {
         }
     }
 
-    /// If only victims are asked for, every page in view becomes one.
+    /// Asks for victims only, until none is left: every page in view must become one.
     fn drain(&mut self) {
         while let Some(page) = self.victim(|_| true) {
             self.remove(page, Leave::Evicted);
@@ -229,7 +230,7 @@ fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     (spent / faults, f64::from(black_box(hidden)) / faults / 2.0)
 }
 
-/// The least possible work: victims follow in a circle, and nothing is recorded.
+/// A policy with the least possible work: it takes victims in a circle and records nothing.
 struct Floor(u32);
 
 impl Policy for Floor {

@@ -28,7 +28,7 @@ impl<const N: usize> Classes<N> {
         self.position[page as usize] = position;
     }
 
-    /// Moves the page at `from` to the hole. If a class is empty, both are the same place, and no page is there.
+    /// Moves the page at `from` to the hole. If both are the same place, because a class is empty, does nothing.
     fn fill(&mut self, hole: u32, from: u32) {
         if hole != from {
             self.put(hole, self.pages[from as usize]);

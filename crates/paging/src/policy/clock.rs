@@ -55,9 +55,9 @@ impl Policy for Clock {
         self.to_hide.cancel(page);
     }
 
-    /// Pages that the hand passes lose their bit and go to the back. If all pages within reach are referenced, a full
-    /// turn would clear them all and then take the first. In that case they are cleared in place. For no more pages
-    /// than are within reach, the result is the same; for more, a bounded search comes no closer.
+    /// Pages that the hand passes lose their bit and go to the back. If all pages that the search may examine are
+    /// referenced, their bits are cleared in place and the first page is taken. With at most that many pages, this
+    /// equals a full turn of the hand. With more, a bounded search cannot do better.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let (mut victim, mut first) = (None, None);
         let mut at = self.order.front(0);
@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn with_no_reference_seen_and_nothing_hidden_it_is_fifo() {
-        // With more pages than one search examines, and with fewer; with all of them referenced as they came, or none.
+        // Tests more pages than one search examines, and fewer; with all of them referenced when they came, and with
+        // none.
         for (room, causes) in [1, 30, 5000].into_iter().flat_map(|room| {
             [[Cause::Read, Cause::Write], [Cause::Ahead, Cause::Ahead]].map(move |causes| (room, causes))
         }) {

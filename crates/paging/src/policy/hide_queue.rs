@@ -9,7 +9,7 @@ const LINK: u32 = REQUESTED - 1;
 const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 
 /// A chain of pages, in which each is at most once. A cancelled request stays in the chain without effect until its
-/// turn comes, or becomes valid again in its place.
+/// turn comes. A new request for the page makes it valid again in its place.
 ///
 /// Memory use: a link a unit.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl HideQueue {
         self.chain[page.0 as usize] &= !REQUESTED;
     }
 
-    /// Takes the first request. It skips requests that were pushed and cancelled before, so this is O(1), amortised.
+    /// Takes the first request. Skips cancelled requests. Each was pushed once, so this is O(1), amortised.
     pub(super) fn pop(&mut self) -> Option<PageId> {
         while self.first != 0 {
             let page = PageId(self.first - 1);

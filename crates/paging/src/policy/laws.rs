@@ -75,7 +75,7 @@ impl Chaos {
             7 if !held => self.policy.forgotten(PageId(page)),
             0..8 if held => self.policy.referenced(PageId(page), self.numbers.below(2) == 0),
             8 if held => self.remove(page, Leave::Forgotten),
-            // A page other than the named victim may leave, and a named victim may stay.
+            // The pager may evict another page than the named victim, and may keep the victim.
             9 if held => self.remove(page, Leave::Evicted),
             10 => self.policy.tick(u64::from(page)),
             11 => {
@@ -145,7 +145,7 @@ fn a_policy_that_needs_the_future_says_where_it_is_to_be_had() {
     }
 }
 
-/// The cost of a fault, for people to read: a million of two million pages in view, some of the faults return to pages
+/// Prints the cost of a fault for a reader. A million of two million pages are in view. Some faults return to pages
 /// seen before, and there is one visible hit for each fault.
 #[test]
 #[ignore = "takes a while and asserts nothing"]

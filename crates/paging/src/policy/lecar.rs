@@ -16,7 +16,7 @@ pub(super) const INFO: Info = Info {
 
 /// Learning rate of the weights.
 const LEARNING_RATE: f64 = 0.45;
-/// Natural logarithm of 0.005: the part of a regret that is left after one reference for each page of memory.
+/// Natural logarithm of 0.005. A regret decays to this part of its size after one reference for each page of memory.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
 /// The least weight. It ensures that the other policy is still tried now and then.
 const WEIGHT_MIN: f64 = 1e-10;
@@ -41,7 +41,7 @@ pub(super) struct LeCar {
     now: u32,
     weight_lru: f64,
     random: u64,
-    /// The list that the next page to leave belongs in.
+    /// The ghost list that the next page to leave enters.
     blame: usize,
 }
 
@@ -67,7 +67,8 @@ impl LeCar {
         ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A page came back that this list evicted. The other policy gains weight, the more the sooner the page came back.
+    /// Handles the return of a page that the policy of this list evicted. The other policy gains weight: the sooner the
+    /// page came back, the more.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
         let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
@@ -81,13 +82,14 @@ impl LeCar {
     }
 }
 
-/// The exponential function for arguments up to 1, the largest that occur here. The C library's function would load its
-/// mathematical part into every program that a run starts, which takes as long as starting a small program.
+/// The exponential function for arguments up to 1, the largest that occur here. The C library's function would load
+/// `libm` into every program that a run starts. Loading it doubles the start of a small program.
 fn exp(x: f64) -> f64 {
     if x < -700.0 {
         return 0.0;
     }
-    // 2^n times the exponential of a remainder of at most half of ln 2. Its series ends in rounding.
+    // 2^n times the exponential of a remainder of at most half of ln 2. The series of the remainder is summed until
+    // terms vanish in rounding.
     let n = (x * std::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i32;
     let rest = x - f64::from(n) * std::f64::consts::LN_2;
     let series = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
@@ -104,7 +106,8 @@ impl Policy for LeCar {
         }
         self.recency.push_back(VIEW, page);
         self.frequency.push(page);
-        // Trimmed only now: the arriving page left its list before the page that made room for it entered one.
+        // The ghost lists are trimmed only now. The arriving page left its ghost list before its victim entered one, so
+        // trimming earlier could drop one ghost too many.
         for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
             while self.recency.len(gone) > self.capacity.pages() {
                 self.recency.pop_front(gone);

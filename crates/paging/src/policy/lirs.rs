@@ -3,12 +3,12 @@
 //!
 //! Stack S holds pages by recency down to the oldest LIR page, including pages out of view. Queue Q holds the HIR pages
 //! in view. A page referenced while in S has an inter-reference time shorter than the recency of the oldest LIR page,
-//! and takes that page's place. Where hits are not visible, the same holds for the time between arrivals. The paper
-//! leaves three points to a cache of known size. First, all pages are LIR until a victim is first asked for; then the
-//! excess is demoted from the bottom of S. Second, the number of remembered pages is bounded, and the oldest is
-//! forgotten first. Together with the queue, they are as many as memory has pages: any set of pages that fits is
-//! learned, and a loop twice as long does not displace what is kept of it. Third, when no page of Q may leave, the
-//! oldest LIR page that may leave does.
+//! and takes that page's place. If hits are not visible, arrivals count in place of references. The paper leaves three
+//! points to a cache of known size. First, all pages are LIR until a victim is first asked for; then the excess is
+//! demoted from the bottom of S. Second, the number of remembered pages is bounded, and the oldest is forgotten first.
+//! By default remembered pages and queue together equal the pages of memory. Then any set of pages that fits is
+//! learned, and a loop twice as long as memory does not displace the pages of it that are kept. Third, when no page of
+//! Q may leave, the oldest LIR page that may leave does.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -89,8 +89,8 @@ impl Lirs {
         }
     }
 
-    /// Removes pages from the bottom of the stack until a LIR page is there: a reference to an older page proves
-    /// nothing.
+    /// Removes pages from the bottom of the stack until a LIR page is at the bottom. A reference to an older page would
+    /// not show a short inter-reference time.
     fn prune(&mut self) {
         while let Some(page) = self.stack.front(STACK) {
             match self.rest.of(page) {
@@ -227,7 +227,7 @@ mod tests {
         lirs.removed(PageId(1), Leave::Evicted);
         assert_eq!(lirs.victim(&|_| true), Some(PageId(0)));
         assert_eq!(lirs.victim(&|_| false), None);
-        // 1 left from the bottom of the stack and is not remembered. A LIR place is free, and 1 takes it.
+        // 1 left from the bottom of the stack and is not remembered. One LIR place is free, and page 1 takes it.
         lirs.inserted(PageId(5), Cause::Read);
         assert_eq!((lirs.lirs, lirs.rest.len(GHOST)), (4, 0));
     }

@@ -208,7 +208,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// The first accepted page of these lists, in their order. Each list gets an equal part of the search limit, so
-    /// that refusals in one do not prevent finding pages of the others.
+    /// that a list full of refused pages does not prevent a search of the others.
     pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
         lists.iter().find_map(|&list| self.first_within(list, accept, share))
@@ -221,7 +221,8 @@ impl<const N: usize> Lists<N> {
 }
 
 /// A policy's own estimate of its capacity: the pages in view when a victim is asked for. Victims are asked for in
-/// batches while the view shrinks. So only the first request after an arrival shows how many pages the full budget has.
+/// batches while the view shrinks. So only the first request after an arrival shows the number of pages in the full
+/// budget.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     in_view: u32,

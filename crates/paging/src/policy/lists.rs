@@ -12,7 +12,7 @@ const PREVIOUS: usize = 1;
 /// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// The next and the previous node of each node. They are adjacent, because each cache line counts.
+    /// The next and the previous node of each node. Both are in one cache line, to save a cache miss.
     links: Vec<[u32; 2]>,
     units: u32,
 }

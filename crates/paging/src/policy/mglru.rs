@@ -1,9 +1,9 @@
 //! Multi-generational LRU, in the spirit of Linux 6.1 (`mm/vmscan.c`, `lru_gen`).
 //!
 //! There are four generations. A page enters the youngest when it comes in, and again when a reference to it is seen.
-//! Pages of the two oldest are unmapped one after another, so that a reference is seen before they would leave. Victims
-//! come from the oldest. A new generation opens when the oldest is empty, or when a quarter of the pages entered the
-//! youngest while others were replaced. The two oldest then merge.
+//! Pages of the two oldest generations are unmapped one after another, so that a reference to them is seen before they
+//! would leave. Victims come from the oldest. A new generation opens when the oldest is empty, or when a quarter of the
+//! pages entered the youngest while others were replaced. The two oldest then merge.
 //!
 //! Pages that come back soon after they were replaced form a tier of their own. While these return more often than the
 //! others, each is spared once: it moves from the oldest generation to the next instead of leaving.
@@ -25,13 +25,13 @@ const GENERATIONS: u32 = 4;
 
 /// A page in view: it was unmapped and not accessed since.
 const HIDDEN: u8 = 1 << 7;
-/// A page in view: it came back soon after it was replaced. Out of view: it had done so when it was replaced again.
+/// A page in view that came back soon after it was replaced. The mark stays when the page is replaced again.
 const RETURNED: u8 = 1 << 6;
 /// A page out of view. The low bits hold the youngest generation when it was replaced.
 const REPLACED: u8 = 1 << 5;
 const GENERATION: u8 = REPLACED - 1;
 
-/// The evictions and returns of a tier. Both are halved at each new generation.
+/// The numbers of evictions and returns of a tier. Both are halved at each new generation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tier {
     replaced: u32,
@@ -97,7 +97,7 @@ impl Mglru {
         }
     }
 
-    /// The page at which the walk continues after this one.
+    /// The page that follows this one on the walk.
     fn walk_on(&self, page: PageId) -> Option<PageId> {
         match self.lists.after(page) {
             Ok(next) => Some(next),
@@ -292,7 +292,7 @@ mod tests {
         insert(&mut mglru, 0..1);
         assert_eq!((mglru.tiers[1].replaced, mglru.tiers[1].returned), (1, 1));
         assert!(mglru.spares_returned());
-        // 0 and what came after it grow old together.
+        // Page 0 and the pages that came after it grow old together.
         insert(&mut mglru, 50..53);
         (2..40).for_each(|page| mglru.removed(PageId(page), Leave::Forgotten));
         (0..3).for_each(|_| mglru.open_generation());

@@ -58,7 +58,8 @@ pub enum Cause {
 pub enum Leave {
     /// It was replaced. It may come back, and the policy may remember it.
     Evicted,
-    /// Its bytes are not needed any more, or it continues under another name. The policy must forget it.
+    /// Its bytes are not needed any more, or they now belong to a page of another number (another page size). The
+    /// policy must forget it.
     Forgotten,
 }
 
@@ -68,16 +69,16 @@ pub enum Leave {
 /// [`Policy::removed`] once when the page leaves for any reason. In between, it may report `referenced`. The policy's
 /// side: `victim` and `next_to_hide` return only pages between the two. `victim` prefers the policy's own order, skips
 /// pages that the filter refuses, and examines a bounded number of pages ([`crate::limits::VICTIM_SCAN_MAX`]). It does
-/// not count the returned page as gone: only `removed` does that, and it may not follow. No call allocates; each is
-/// O(1), amortised.
+/// not count the returned page as gone: only `removed` does that, and the pager may keep the page. No call allocates;
+/// each is O(1), amortised.
 ///
 /// References to pages in view are mostly invisible. A policy sees the access that brought a page (`inserted`), the
 /// first write to a page that a read brought in, and the next access to a page that it had
-/// [unmapped](Policy::next_to_hide). The last is the pseudo reference bit of paper 1. A policy that needs its own
-/// capacity uses the number of pages in view when a victim is asked for, because only then the budget is full.
+/// [unmapped](Policy::next_to_hide). The last is the pseudo reference bit of paper 1. A policy that needs to know its
+/// capacity takes the number of pages in view at the moment when a victim is asked for: only then is the budget full.
 pub trait Policy: Send {
-    /// A thread waits for a page that is out of view. A victim asked for next makes room for this page. The call is a
-    /// hint: a page may come without it, and may fail to come after it.
+    /// A thread waits for a page that is out of view, and the next victim makes room for this page. The call is a hint:
+    /// a page may come without such a call, or may not come after it.
     fn coming(&mut self, _page: PageId) {}
     /// A page came into view.
     fn inserted(&mut self, page: PageId, cause: Cause);

@@ -35,8 +35,9 @@ pub(super) const BY_TIMER: Info = Info {
     build: |space, values| Box::new(Nru::new(space.units, space.seed, Every::Millis(values.get("ms")))),
 };
 
-/// Segments: the four classes in order, each class of referenced pages in two parts. Pages that were referenced when a
-/// round of clearing began are due and lose their bit one by one. Pages referenced since then keep theirs.
+/// Segments: the four classes in order, where each class of referenced pages has two segments. Pages that were
+/// referenced before a round of clearing began are due: they lose their bit one by one. Pages referenced since then
+/// keep it.
 const QUIET_CLEAN: usize = 0;
 const QUIET_DIRTY: usize = 1;
 const DUE_CLEAN: usize = 2;
@@ -110,9 +111,9 @@ impl Policy for Nru {
         }
     }
 
-    /// The first accepted page from a random one on, class by class. Each class is searched for its share of the limit
-    /// and what the classes before it left. So a large class whose pages are all refused does not prevent a search of
-    /// the next.
+    /// The first accepted page from a random one on, class by class. Each class may use its share of the search limit,
+    /// and what the classes before it did not use. So a large class whose pages are all refused does not prevent a
+    /// search of the next class.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut left = limits::VICTIM_SCAN_MAX as u32;
         for (above, &(part, other)) in (1..=CLASSES.len() as u32).rev().zip(&CLASSES) {

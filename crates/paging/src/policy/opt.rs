@@ -119,7 +119,7 @@ impl Policy for Opt {
         let all = self.heap.len();
         let mut len = all;
         let mut found = None;
-        // Refused pages wait behind the heap and are put back afterwards.
+        // Refused pages are kept behind the end of the heap, and put back afterwards.
         while len > 0 && all - len < limits::VICTIM_SCAN_MAX {
             let page = PageId(self.heap[0]);
             if accept(page) {
@@ -147,7 +147,7 @@ mod tests {
     fn the_page_used_last_leaves_first() {
         let string = [0, 1, 2, 3, 0, 1, 4, 2, 0, 3];
         let mut trial = Trial::new(Box::new(Opt::new(8, &string)), 3);
-        // At 3: 2 is used later than 0 and 1. At 4: 1 is not used again. At 2: neither is 4.
+        // When 3 comes, 2 is used later than 0 and 1. When 4 comes, 1 is not used again. When 2 comes, 4 is not.
         assert_eq!(trial.victims(&string), [2, 1, 4]);
         assert_eq!(trial.hits, 4);
     }

@@ -23,8 +23,9 @@ const ACTIVE: u32 = 1;
 #[derive(Debug)]
 pub(super) struct Plru {
     lists: Lists,
-    /// A page's bit is set if this equals the current round, so one increment clears all bits. A bit set 255 rounds ago
-    /// would appear set again; this needs a page that was refused as a victim for that long.
+    /// The round in which a page's bit was set. The bit counts as set if this is the current round, so one increment
+    /// clears all bits. After 255 rounds an old bit would count as set again, but only for a page that was refused as a
+    /// victim in all of them.
     bit: Vec<u8>,
     round: u8,
     /// The next page of the inactive list to unmap. Its bit has been cleared.
@@ -40,8 +41,8 @@ impl Plru {
         self.bit[page.0 as usize] == self.round
     }
 
-    /// Moves all active pages to the inactive list and clears their bits. No inactive page has its bit set at that
-    /// time. Returns the first of them.
+    /// Moves all active pages to the inactive list and clears their bits. At that time, no inactive page has its bit
+    /// set. Returns the first page moved.
     fn turn_over(&mut self) -> Option<PageId> {
         let first = self.lists.front(ACTIVE)?;
         self.lists.append(INACTIVE, ACTIVE);

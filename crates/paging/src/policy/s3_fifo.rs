@@ -36,8 +36,8 @@ impl S3Fifo {
         Self { lists: Lists::new(units), capacity: Capacity::default(), small_percent }
     }
 
-    /// The oldest accepted page with too few references to stay. Pages with enough references are moved on; each
-    /// reference pays for one such move.
+    /// The oldest accepted page with too few references to stay. Moves on the pages with enough references. There is at
+    /// most one such move for each reference counted.
     fn oldest(&mut self, list: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.lists.front(list);
         let mut left = limits::VICTIM_SCAN_MAX / 3;
@@ -49,7 +49,7 @@ impl S3Fifo {
             } else if list == MAIN && frequency > 0 {
                 self.lists.move_back(MAIN, page);
                 self.lists.set_mark(page, frequency - 1);
-                // The only page of a list is its own next page.
+                // The page is the only one of its list, so it is the next one, too.
                 at = at.or(Some(page));
             } else if left == 0 || accept(page) {
                 return (left > 0).then_some(page);
@@ -66,7 +66,8 @@ impl Policy for S3Fifo {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(GHOST) { MAIN } else { SMALL };
         self.lists.move_back(list, page);
-        // Trimmed only now: the arriving page left the ghost queue before the page that made room for it entered.
+        // The ghost queue is trimmed only now. The arriving page left it before its victim entered, so trimming earlier
+        // could drop one ghost too many.
         while self.lists.len(GHOST) > self.capacity.percent(100 - self.small_percent) {
             self.lists.pop_front(GHOST);
         }

@@ -3,10 +3,10 @@
 use super::Space;
 use crate::units::PageId;
 
-/// Sampling where pages are unmapped: two units in 32, apart from each other.
+/// Sampling where pages are unmapped: two units in each 32, not adjacent.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// Sampling where they are not: the same number in rows. Neighbours in the sample return together, so that they can be
-/// prefetched.
+/// Sampling where pages are not unmapped: the same share, in runs of adjacent units. Neighbours in the sample return
+/// together, so that they can be prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.
@@ -14,11 +14,11 @@ const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 struct Sampling {
     /// Number of neighbouring units in a run.
     run: u32,
-    /// Sampled units of a run.
+    /// Number of sampled units in a run.
     units: u32,
     /// Distance between two of them.
     step: u32,
-    /// The first one is at a multiple of this.
+    /// The first sampled unit of a run is at a multiple of this.
     grain: u32,
 }
 

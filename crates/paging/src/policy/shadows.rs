@@ -1,9 +1,9 @@
-//! Shadow caches: what each of several policies would do with the same sample of pages.
+//! Shadow caches simulate several policies on the same sample of pages.
 //!
-//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages it would hold if these were all
-//! pages, with their share of local memory (miniature simulation: Waldspurger et al., ATC 2017). Shadow caches replace
-//! no real page. All policies are judged by the same references, so chance affects them alike. A policy sees in its
-//! shadow cache what it would see live: its misses.
+//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages that it would hold if there were no
+//! others and it had the sample's share of local memory (miniature simulation: Waldspurger et al., ATC 2017). Shadow
+//! caches replace no real page. All policies are judged by the same references, so chance affects them alike. In its
+//! shadow cache, a policy sees only its misses, as it would live.
 
 use super::list::Lists;
 use super::{Cause, Leave, Policy};
@@ -16,7 +16,7 @@ struct Shadow {
     held: u32,
     /// Returns: references to known pages that it would not hold.
     returns: u32,
-    /// References on which it and the policy in charge differ in hit or miss.
+    /// Number of references that hit for one of this policy and the policy in charge, and miss for the other.
     differences: u32,
 }
 
@@ -46,12 +46,12 @@ impl Shadows {
         }
     }
 
-    /// How many returns this policy would have had. Halved now and then.
+    /// Number of returns that this policy would have had. Halved now and then.
     pub(super) fn returns(&self, k: usize) -> u32 {
         self.shadows[k].returns
     }
 
-    /// On how many references it differs from the policy in charge. Halved at the same times.
+    /// Number of references on which it differs from the policy in charge. Halved at the same times.
     pub(super) fn differences(&self, k: usize) -> u32 {
         self.shadows[k].differences
     }
@@ -61,8 +61,8 @@ impl Shadows {
         self.shadows[self.charge].held
     }
 
-    /// Notes a reference to a sampled page at time `now`, in arrivals. `again` says that it is not the first. `share`
-    /// is the number of pages that a policy may hold.
+    /// Notes a reference to a sampled page at time `now`, in arrivals. `again` says that the page was referenced
+    /// before. `share` is the number of pages that a policy may hold.
     pub(super) fn referenced(
         &mut self,
         name: PageId,
@@ -130,7 +130,8 @@ impl Shadows {
         }
     }
 
-    /// The page whose references were unseen for longest, if that is at least `arrivals`. It must be unmapped.
+    /// The page whose references have been unseen for longest, if for at least `arrivals` arrivals. The caller must
+    /// unmap it.
     pub(super) fn next_to_hide(&mut self, now: u32, arrivals: u32) -> Option<PageId> {
         let name = self.unseen.front(0)?;
         let since = now.wrapping_sub(self.referenced_at[name.0 as usize]);

@@ -13,7 +13,7 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Simple::new(space.units)),
 };
 
-/// Memory use: a bit a unit, and a bit for each word of those. A step of the walk passes 4,096 absent units.
+/// Memory use: a bit a unit, and a bit for each word of those. One step of the walk skips 4,096 absent units.
 #[derive(Debug)]
 pub(super) struct Simple {
     resident: Vec<u64>,

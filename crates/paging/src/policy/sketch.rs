@@ -1,5 +1,5 @@
-//! How often pages were seen recently, in a few bits each: a count-min sketch of four-bit counters that are halved now
-//! and then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
+//! Estimates how often each page was seen recently, in a few bits a page: a count-min sketch of four-bit counters that
+//! are halved now and then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
 
 use crate::units::PageId;
 
@@ -13,7 +13,7 @@ const SAMPLE: u64 = 10;
 /// Memory use: 8 to 16 bytes a page in view, at most 16 a unit.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// All words that may ever be needed. `blocks` blocks of them are in use.
+    /// The words of all blocks that may ever be needed. The first `blocks` blocks are in use.
     words: Vec<u64>,
     blocks: usize,
     counted: u64,
@@ -31,8 +31,8 @@ impl Sketch {
         Self { words: vec![0; blocks * BLOCK], blocks: 1, counted: 0 }
     }
 
-    /// Grows for `pages` pages in view. A block's counters are copied to the block that shares its pages from now on,
-    /// so no estimate changes.
+    /// Grows for `pages` pages in view. Growth divides a block's pages between two blocks, and copies the counters to
+    /// both, so no estimate changes.
     pub(super) fn fit(&mut self, pages: u32) {
         while self.blocks * BLOCK < pages as usize && self.blocks * BLOCK < self.words.len() {
             let used = self.blocks * BLOCK;
@@ -58,7 +58,8 @@ impl Sketch {
         self.counters(page).into_iter().map(count).min().unwrap_or(0) as u32
     }
 
-    /// Counts a page, with `in_view` pages in view. Only the smallest of its counters grow, because they may be exact.
+    /// Counts a page, with `in_view` pages in view. Only the smallest of its counters grow: the larger ones also count
+    /// other pages.
     pub(super) fn count(&mut self, page: PageId, in_view: u32) {
         let least = u64::from(self.estimate(page));
         if least < COUNT_MAX {

@@ -1,8 +1,8 @@
 //! Swap-in history: like Simple, but skips pages that history predicts to be wanted next (paper 1, section 2.1).
 //!
 //! Each page remembers the page that was swapped in right after it. When a page is swapped in, the next `depth` pages
-//! of the chain of these memories are protected. With depth 1 that is the page that followed it the last time. Half of
-//! the pages in view is the other reading of the paper.
+//! of this chain are protected. With depth 1, that is the page that followed it the last time. The paper can also be
+//! read as a depth of half of the pages in view.
 
 use std::cell::Cell;
 
@@ -25,8 +25,8 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(SwapInHistory::new(space.units, values.get("depth") as u32)),
 };
 
-/// Most links of the chain followed at one swap-in. A deep chain is fully protected after a few swap-ins if its
-/// predictions come true.
+/// Most links of the chain followed at one swap-in. If the predictions come true, a deep chain is fully protected after
+/// a few swap-ins.
 const STEPS_MAX: u32 = 8;
 
 /// Memory use: a follower a unit, beside the bits of Simple. With a depth above 1, also a mark a unit.
@@ -42,8 +42,8 @@ pub(super) struct SwapInHistory {
 struct Chain {
     /// For each page: the number plus one of the page swapped in right after it; 0 if unknown.
     follower: Vec<u32>,
-    /// Numbers given to pages as the chain is followed. Those after `passed` and up to `reached` are protected. With
-    /// depth 1, only the tip is protected, and there are no marks.
+    /// For each page, the number that it got when the chain was followed. Pages with a number after `passed` and up to
+    /// `reached` are protected. With depth 1, only the tip is protected, and this is empty.
     mark: Vec<u32>,
     passed: u32,
     reached: u32,
@@ -203,12 +203,12 @@ mod tests {
         let protected =
             |history: &SwapInHistory| (0..64).filter(|&page| history.chain.protects(PageId(page))).collect::<Vec<_>>();
         assert_eq!(protected(&history), []);
-        // From 40 on, only the present swap-ins are remembered.
+        // The second round remembers only the swap-ins of the present chain.
         come_and_go(&mut history, 5);
         assert_eq!(protected(&history), [1, 9, 30]);
         come_and_go(&mut history, 9);
         assert_eq!(protected(&history), [1, 30, 31]);
-        // 1 was in view and did not have to be swapped in. Its follower is still valid.
+        // Page 1 was in view, so it was not swapped in. Its recorded follower is still valid.
         come_and_go(&mut history, 30);
         assert_eq!(protected(&history), [5, 31, 40]);
         come_and_go(&mut history, 50);

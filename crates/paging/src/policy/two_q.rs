@@ -43,7 +43,8 @@ impl Policy for TwoQ {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
         self.lists.move_back(list, page);
-        // Trimmed only now: the arriving page left the queue before the page that made room for it entered.
+        // The queue of remembered pages is trimmed only now. The arriving page left it before its victim entered, so
+        // trimming earlier could drop one page too many.
         while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
             self.lists.pop_front(OUT);
         }

@@ -1,5 +1,5 @@
-//! W-TinyLFU: a new page waits in a small LRU window. It enters the main memory, a segmented LRU, only if it was seen
-//! more often recently than the page that would leave for it (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
+//! W-TinyLFU: a new page waits in a small LRU window. It enters the main memory, a segmented LRU, only if it was
+//! recently seen more often than the page that it would replace (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
 
 use super::list::{Capacity, Lists};
 use super::sketch::Sketch;
@@ -91,7 +91,8 @@ impl Policy for WTinyLfu {
     fn removed(&mut self, page: PageId, why: Leave) {
         self.capacity.left();
         let list = self.lists.remove(page);
-        // A replaced main page lost against the oldest page of the window, which takes its place.
+        // The main page was replaced because the oldest page of the window was seen more often. That page takes its
+        // place.
         if why == Leave::Evicted && list != Some(WINDOW) && self.lists.len(WINDOW) >= self.window_max() {
             self.enter();
         }
@@ -99,7 +100,7 @@ impl Policy for WTinyLfu {
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        // The window holds more than its share because there was room for that in the main memory.
+        // The window may hold more than its share while the main memory has room.
         while self.lists.len(WINDOW) > self.window_max() {
             self.enter();
         }

@@ -1,4 +1,4 @@
-//! The accuracy filter before every prefetcher: a useless prefetcher causes no transfer.
+//! The accuracy filter, which every prefetcher's proposals pass. With it, a useless prefetcher causes no transfer.
 //!
 //! A prefetcher is always asked. While its proposals are right too seldom, or not yet known to be right, none is
 //! fetched. The filter measures how often they are right, in one of four ways:
@@ -6,11 +6,11 @@
 //! - *Closed*: nothing is fetched, so every access to an absent page is seen. All remote units proposed become ghosts.
 //! - *Open, first uses visible* (pages wait in frames): the same, because the first use of a fetched page is seen as
 //!   well.
-//! - *Open, first uses not visible* (pages come straight into view): nothing is seen of a fetched page, whether it was
-//!   used or not. So one proposal in [`PROBE_EVERY`] is not fetched but kept as a probe: a ghost whose access is seen,
-//!   and which stands for all.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows where it is to be seen next): the filter uses the
-//!   prefetcher's own count.
+//! - *Open, first uses not visible* (pages come straight into view): it is not seen whether a fetched page is used. So
+//!   one proposal in [`PROBE_EVERY`] is not fetched but kept as a probe: a ghost whose access is seen, and which stands
+//!   for all.
+//! - *Open, and the prefetcher accounts for itself* (a stream knows where its next fault must come): the filter uses
+//!   the prefetcher's own count.
 //!
 //! Only proposals that would cost a transfer count. A proposal of a unit in memory costs nothing, right or wrong.
 
@@ -28,7 +28,7 @@ const CLOSES: u32 = ONE / 100 * 40;
 const ONE: u32 = 1 << 16;
 /// One proposal in this many is kept as a probe.
 const PROBE_EVERY: u32 = 32;
-/// A verdict moves the estimate by 1 / 2^this of the difference.
+/// Weight of a verdict: it moves the estimate by 1 / 2^`VERDICT_SHIFT` of the difference.
 const VERDICT_SHIFT: u32 = 5;
 /// The same shift for a probe, which stands for many units.
 const PROBE_SHIFT: u32 = 3;
@@ -114,14 +114,14 @@ impl Judge {
         self.open
     }
 
-    /// Units seen to be right since the last call. Half of them stay counted.
+    /// Number of units found to be right since the last call. Half of it stays counted for the next call.
     pub(super) fn take_rights(&mut self) -> u32 {
         let rights = self.rights;
         self.rights /= 2;
         rights
     }
 
-    /// Records an access before the prefetcher is asked. `pushing`: its present proposals are to be fetched.
+    /// Records an access before the prefetcher is asked. `pushing` says that its present proposals are to be fetched.
     pub(super) fn watch(&mut self, touch: Touch, pushing: bool, accounts: bool) {
         let mode = match (pushing, accounts, touch.told) {
             (false, ..) => Mode::Shadow,
@@ -131,7 +131,8 @@ impl Judge {
         };
         self.touches = self.touches.wrapping_add(1);
         if mode != self.mode {
-            // The waiting ghosts were fetched or not, unlike future ones. A verdict on them would not be fair any more.
+            // The waiting ghosts were proposed in the other mode: fetched then and not now, or the reverse. Verdicts on
+            // them would mislead.
             self.ghosts.clear();
             self.mode = mode;
         }
@@ -143,7 +144,7 @@ impl Judge {
         }
     }
 
-    /// Lets the proposals through as the mode allows, and remembers what is needed to judge them.
+    /// Passes proposals on as the mode allows, and records ghosts to judge them by.
     pub(super) fn pass(&mut self, touch: Touch, offered: &Proposals, away: &dyn Fn(u32) -> bool, to: &mut Proposals) {
         if self.mode != Mode::Shadow {
             to.confirm(offered.confirmed());
@@ -193,7 +194,7 @@ impl Judge {
                 self.since_probe = 0;
                 self.remember(unit, true);
             }
-            // A unit that is a probe stays one when it is proposed again.
+            // A unit that is a probe stays a probe when it is proposed again.
             to.push(from, unit - from);
             from = unit.saturating_add(touch.span.max(1));
         }
@@ -307,7 +308,7 @@ mod tests {
         let mut unit = 0;
         let (mut pushed, mut held) = (0, 0);
         for _ in 0..10_000 {
-            // The program passes unseen over the fetched pages.
+            // The program accesses the fetched pages unseen.
             match touch(&mut filter, unit, false, true)[..] {
                 [] => (unit, held) = (unit + 1, held + 1),
                 _ => (unit, pushed) = (unit + 2, pushed + 1),

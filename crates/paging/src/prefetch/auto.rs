@@ -39,7 +39,7 @@ pub(super) struct Auto {
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Recent accesses, counted over the same time as the candidates' right proposals.
+    /// Number of recent accesses, counted over the same time as the candidates' right proposals.
     seen: u32,
     offered: Proposals,
 }

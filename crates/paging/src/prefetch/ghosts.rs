@@ -1,6 +1,6 @@
-//! Ghosts: proposed units, remembered until they are accessed or have waited too long. They show how often a prefetcher
-//! is right without any transfer. The idea comes from the ghost entries of ARC and from the filter table of
-//! pollution-aware hardware prefetchers.
+//! Ghosts: proposed units, remembered until they are accessed or have waited too long. They measure how often a
+//! prefetcher is right, and cause no transfer. The idea comes from the ghost entries of ARC and from the filter table
+//! of pollution-aware hardware prefetchers.
 
 /// Most ghosts at once.
 const RING: usize = 1024;
@@ -111,8 +111,8 @@ impl Ghosts {
         Some(self.ring[index].probe)
     }
 
-    /// The next verdict in the order of creation, if the oldest ghost's result is known. Any other order would be
-    /// unfair, because right ghosts are known earlier than wrong ones.
+    /// The next verdict in the order of creation, if the oldest ghost's result is known. Any other order would favour
+    /// right ghosts, which are known earlier than wrong ones.
     pub(super) fn settle(&mut self, now: u32) -> Option<Verdict> {
         let oldest = self.ring[self.first];
         let known = oldest.fate == Fate::Touched || now.wrapping_sub(oldest.born) > PATIENCE;
@@ -160,7 +160,7 @@ mod tests {
     fn a_full_ring_gives_up_its_oldest_and_every_chain_stays_whole() {
         let mut ghosts = Ghosts::new();
         for unit in 0..10_000u32 {
-            // Units that share chains: every RING-th hash bucket is used many times.
+            // Units whose hashes collide, so that they share chains.
             let given_up = ghosts.add(unit.wrapping_mul(65_536), 0, false);
             assert_eq!(given_up.is_some(), unit as usize >= RING);
             assert!(ghosts.waits(unit.wrapping_mul(65_536)));

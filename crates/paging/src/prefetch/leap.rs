@@ -36,8 +36,9 @@ impl Leap {
         Self { deltas: [0; HISTORY], count: 0, last: None, trend: 0, window: 0, hits: 0, window_max }
     }
 
-    /// Notes an access. Returns whether it continues the trend. Where pages come straight into view, the program is
-    /// seen again only behind the fetched pages. That counts as one step of the trend, with all pages between as used.
+    /// Notes an access. Returns whether it continues the trend. Where pages come straight into view, the next access
+    /// that is seen is the one behind the fetched pages. It counts as one step of the trend, and all pages in between
+    /// count as used.
     fn note(&mut self, unit: u32, staged: bool, proposals: &mut Proposals) -> bool {
         let Some(last) = self.last.replace(unit) else {
             return false;

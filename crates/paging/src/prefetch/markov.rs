@@ -1,6 +1,6 @@
 //! Markov: for each page, the page that was accessed after it the last time (paper 1's swap-in history, used for
 //! prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The chain of successors is
-//! followed as long as it is trusted.
+//! followed while their confidence is high enough.
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
@@ -54,7 +54,7 @@ impl Markov {
         }
     }
 
-    /// Searches for an access along the chain from the previous one, because accesses to pages fetched straight into
+    /// Searches for an accessed unit along the chain from the previous one: accesses to pages fetched straight into
     /// view are not seen.
     fn follow(&mut self, last: u32, unit: u32, proposals: &mut Proposals) {
         let mut at = last;

@@ -95,7 +95,8 @@ pub trait Prefetcher: Send {
     /// Handles an access to a page that was absent or waited in a frame. `away` says whether only the server has a
     /// unit, so that proposing it would cost a transfer.
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals);
-    /// Whether its calls of `confirm` and `miss` cover, sooner or later, most of its proposals.
+    /// Whether the prefetcher accounts for itself: its calls of `confirm` and `miss` sooner or later cover most of its
+    /// proposals.
     fn accounts(&self) -> bool {
         false
     }

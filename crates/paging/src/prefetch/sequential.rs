@@ -53,7 +53,7 @@ impl Prefetcher for Sequential {
             proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
-        // A page that was absent inside the window shows that the pages behind it did not come either.
+        // A fault inside the window shows that the pages from here on did not come, so they are requested again.
         let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {

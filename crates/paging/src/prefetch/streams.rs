@@ -38,7 +38,7 @@ struct Stream {
     start: i64,
     /// Units from one access to the next, with its sign; 0 for no stream.
     stride: i64,
-    /// Distance at which it is to be seen next, behind all requested units: at least one stride.
+    /// Distance at which the next fault of the stream is expected, behind all requested units: at least one stride.
     far: i64,
     /// Steps to have ahead; 0 until the stream is confirmed.
     window: i64,
@@ -48,7 +48,7 @@ struct Stream {
     dense: bool,
     /// Whether it was seen inside or right behind the pages it requested.
     proven: bool,
-    /// How often it was seen at `far`.
+    /// Number of times that it was seen at `far`.
     turn: u8,
     /// Whether it was last seen beyond `far`.
     strayed: bool,
@@ -80,7 +80,7 @@ impl Stream {
     /// The distance of a unit along the stream, if an access to it continues the stream.
     fn reaches(&self, unit: i64) -> Option<i64> {
         let distance = (unit - self.last) * self.stride.signum();
-        // A stream beside others may be overtaken by them, by up to its window.
+        // Another stream may have fetched pages of this one, up to a window ahead.
         let slack = match (self.window, self.dense) {
             (0, _) => 0,
             (window, true) => (2 * window).clamp(SLACK, OVERTAKEN_MAX),
@@ -90,7 +90,7 @@ impl Stream {
         (within && (self.dense || distance % self.step() == 0)).then_some(distance)
     }
 
-    /// Units requested ahead, up to a distance.
+    /// Number of units requested ahead, up to a distance.
     fn asked(&self, distance: i64, span: i64) -> u32 {
         let ahead = distance.min(self.far) - self.step();
         let units = if self.dense { ahead } else { ahead / self.step().max(1) * span };
@@ -123,8 +123,7 @@ impl Stream {
         self.proven |= self.window > 0 && gap <= 0;
         match gap.cmp(&0) {
             Ordering::Less if touch.staged => self.far = (-gap).max(step),
-            // The requested pages did not come or did not stay, or this is not a stream any more. Request less from
-            // here on.
+            // The requested pages did not come, or were evicted, or the stream has ended. Request less from here on.
             Ordering::Less => {
                 let part = if distance > old_step { 4 } else { 2 };
                 (self.far, self.window) = (step, (self.window / part).max(2));
@@ -134,8 +133,8 @@ impl Stream {
                 (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
             }
             Ordering::Greater => {
-                // Once may be the effect of another stream. Twice in a row means that the strides are longer than
-                // assumed.
+                // An access beyond `far` may be due to another stream. The second in a row means that the strides are
+                // longer than assumed.
                 if self.strayed {
                     proposals.miss(asked);
                     self.window = (self.window / 2).max(1);
@@ -148,7 +147,7 @@ impl Stream {
         }
         let passed_over = if self.dense && gap > 0 { gap.min(i64::from(touch.window_max) / 2) } else { 0 };
         self.ask(Touch { window_max: touch.window_max - passed_over as u32, ..touch }, proposals);
-        // The skipped pages were in memory, or come out of order.
+        // The skipped pages were in memory, or will be accessed out of order.
         match self.stride > 0 {
             true => push(proposals, from.max(0), from + passed_over),
             false => push(proposals, (from + span - passed_over).max(0), from + span),
@@ -188,8 +187,8 @@ impl Stream {
         self.far = target;
     }
 
-    /// How many of the requested units are wasted if the stream ends here: all, if it was never right, else half,
-    /// because its end is at a random place of its last window.
+    /// Number of requested units that are wasted if the stream ends here. If it was never right, all are wasted; else
+    /// half, because it ends at a random place of its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
@@ -287,8 +286,8 @@ impl Streams {
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// The stream that an access within reach of the given stream more likely belongs to: accidental strides must not
-    /// take accesses from streams of adjacent pages.
+    /// A stream that explains an access better than the given one, if there is one: accidental strides must not take
+    /// accesses from streams of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];
         let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));

@@ -21,7 +21,7 @@ enum At {
     Here,
 }
 
-/// A memory of fixed size in the order of arrival. All bytes arrive at once.
+/// A memory of fixed size with FIFO replacement. Fetched pages arrive at once.
 struct Machine {
     prefetcher: Box<dyn Prefetcher>,
     at: Vec<At>,
@@ -180,7 +180,7 @@ fn streams_do_at_least_what_sequential_does() {
     for told in MODES {
         let streams = measure("streams:gate=0", units, 5_000, told, &program);
         let sequential = measure("sequential", units, 5_000, told, &program);
-        // Its windows may differ by a page or two.
+        // The windows of the two prefetchers may differ by a page or two.
         assert!(streams.0 <= sequential.0 * 1.05 && streams.1 <= sequential.1 * 1.01, "{streams:?}, {sequential:?}");
     }
 }

@@ -17,7 +17,7 @@ pub trait Sink: Send {
 pub struct Recorder {
     policy: Box<dyn Policy>,
     hides: bool,
-    /// A `RefCell`, because the filter of `victim` also writes and is not an `FnMut`.
+    /// A `RefCell`, because the filter passed to `victim` is an `Fn` and must write to the tape.
     tape: RefCell<Tape>,
 }
 
@@ -25,8 +25,8 @@ struct Tape {
     sink: Box<dyn Sink>,
     base: Base,
     open: bool,
-    /// Calls of `next_to_hide` without a page that have not been written yet. Most calls are of this kind and come in
-    /// rows.
+    /// Calls of `next_to_hide` without a page that have not been written yet. Most calls are of this kind, many in a
+    /// row, and are written as one record.
     idle: u32,
 }
 

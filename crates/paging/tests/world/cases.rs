@@ -16,11 +16,12 @@ fn any_order_of_completions_keeps_every_byte() {
     });
 }
 
-/// The same where there is more of everything than the pager handles at a time: each bound is reached in some seed.
+/// The same in large worlds, with more of everything than the pager handles at a time. Each bound is reached in some
+/// seed.
 #[test]
 fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     let reached = Cell::new(Reached::default());
-    // The same seeds at each run, for others may miss a bound.
+    // Every run uses the same seeds, because other seeds may miss a bound.
     for_seeds_from(Some(0), 60, "large_worlds", |seed| {
         let mut world = World::new(seed, Shape::large(&mut Random(seed)));
         world.run(20_000);
@@ -90,7 +91,7 @@ fn quiet(seed: u64, budget: u32, units: u32) -> World {
     )
 }
 
-/// Carries out everything but write-backs.
+/// Completes everything except write-backs.
 fn settle_but_writes(world: &mut World) {
     for _ in 0..1000 {
         let Some(index) = world.pending.iter().position(|(action, _)| !matches!(action, Action::WriteBack { .. }))

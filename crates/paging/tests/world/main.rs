@@ -44,7 +44,7 @@ struct Shape {
     sequential: bool,
     /// Whether transfers hold pages.
     pins: bool,
-    /// Rounds of a thousand in which something under way ends, if anything is.
+    /// Probability, in thousandths, that a round completes a pending action.
     completes_per_mille: u64,
 }
 
@@ -145,7 +145,7 @@ impl World {
         }
         self.check_budget();
         self.steps += 1;
-        // It looks at every unit.
+        // The check visits every unit, so large worlds do it rarely.
         if self.shape.units < 1000 || self.steps.is_multiple_of(512) {
             self.check_touched();
         }

@@ -55,7 +55,7 @@ impl World {
 
     /// Picks a range that no thread uses at the moment. A program that discards memory in use has a race of its own.
     fn choose_discard(&mut self, index: usize) {
-        // In large worlds some are longer than a step handles.
+        // In large worlds, some discards are longer than one step handles.
         let longest = if self.random.chance(100) { self.shape.units / 4 } else { 2 * self.shape.block_units + 2 };
         let first = self.random.below(u64::from(self.shape.units)) as u32;
         let end = (first + 1 + self.random.below(u64::from(longest)) as u32).min(self.shape.units);

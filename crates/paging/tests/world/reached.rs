@@ -1,4 +1,4 @@
-//! The most of everything that a world brought about in one step, against the bounds of the pager.
+//! Records the largest step of a world in each respect, and compares it with the pager's bounds.
 
 use hanare_paging::{Action, Event, Progress, limits};
 
@@ -10,7 +10,7 @@ pub(super) struct Reached {
     fetched: u32,
     /// A discard went on in another step.
     has_continued: bool,
-    /// A fault was turned away, because the queue for room was full.
+    /// A fault was refused, because the queue for room was full.
     has_turned_away: bool,
 }
 

@@ -19,7 +19,7 @@ const PREFETCHERS: [&str; 8] = [
 ];
 
 impl Shape {
-    /// A small world, in which everything meets everything soon.
+    /// A small world, in which all kinds of events soon coincide.
     pub(super) fn small(random: &mut Random) -> Self {
         let block_units = if random.chance(500) { 1 } else { 4 };
         let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) } as u32;
@@ -61,7 +61,7 @@ impl Shape {
     }
 }
 
-/// The seed of `HANARE_SEED`.
+/// The seed that `HANARE_SEED` names, if any.
 fn only_seed() -> Option<u64> {
     std::env::var("HANARE_SEED").ok().and_then(|seed| seed.parse().ok())
 }

@@ -43,7 +43,7 @@ fn touch(addr: usize) -> bool {
         // SAFETY: a byte of far memory, which is mapped. Adding zero in one step changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
-            // If the compiler could see that nothing is added, it would make this a read.
+            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else if far::is_readable(page) {
             byte.load(Ordering::SeqCst);
@@ -64,7 +64,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
-/// As for [`ioctl`]. What it may write is small, and a repeated call writes the same.
+/// As for [`ioctl`]. The call writes little, and a repeated call writes the same.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, ...) -> c_int;

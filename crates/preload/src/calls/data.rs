@@ -23,7 +23,7 @@ fn keeps_borders(fd: c_int) -> bool {
     answer == 0 && kind != libc::SOCK_STREAM
 }
 
-/// Whether a read of many bytes returns them all, as from a file, but not from a pipe or a terminal.
+/// Whether a read returns all bytes that it asks for: true for a file, false for a pipe or a terminal.
 fn is_storage(fd: c_int) -> bool {
     let before = crate::answer::errno();
     // SAFETY: zeroes are a valid value, and a variable of ours.
@@ -154,7 +154,7 @@ fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
 }
 
 /// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `done` is the number of bytes moved by earlier
-/// pieces. `room` is the length that a checked variant passes.
+/// pieces. `room` is the buffer's size, which a checked variant passes.
 macro_rules! one_buffer {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
         #[unsafe(no_mangle)]
@@ -495,7 +495,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
             filled_bytes(header.msg_control.cast::<u8>(), header.msg_controllen),
         )
     };
-    // Only one call, whatever arrives: the ancillary data belongs to these bytes.
+    // Only one call is made, even if little arrives, because the ancillary data belongs to these bytes.
     let pieces = match pieces_of_receive(fd, total, flags) {
         Pieces::On => Pieces::Whole,
         other => other,

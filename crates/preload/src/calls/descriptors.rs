@@ -78,8 +78,8 @@ unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// Puts a descriptor at `to`. If `to` is one of Hanare's, it stays, because other threads use it: to the program the
-/// number is out of range, like one above its limit.
+/// Puts a descriptor at `to`. If `to` is one of Hanare's, the call fails with EBADF, as for a number above the limit:
+/// other threads use that descriptor.
 fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
     if descriptors::is_own(to) {
         return refused(libc::EBADF);

@@ -28,7 +28,7 @@ wrap! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) -> c_int {
         path = text(path), to = filled(to)
     }
-    // Names that programs linked with an older C library call.
+    // The names that older C libraries give these calls.
     __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
     __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
     __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }

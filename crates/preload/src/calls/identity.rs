@@ -1,7 +1,7 @@
 //! Changes of user and groups. The C library makes every thread perform the system call, including Hanare's own. These
 //! must not access far memory: the thread that serves faults would wait for itself. So in every mode, a list of groups
-//! is passed as a near copy, and the call runs on a near stack, because the C library keeps its instructions for the
-//! threads there.
+//! is passed as a near copy. The call runs on a near stack, because the C library keeps there the data that the
+//! threads' handlers read.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;

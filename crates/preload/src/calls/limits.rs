@@ -26,8 +26,8 @@ fn text() -> impl Iterator<Item = u8> {
     VARIABLE.bytes().chain([b'=']).chain(limits::value()).chain([0])
 }
 
-/// After a change: updates the variable for programs that this one executes. If there is no memory for the table, they
-/// see the kernel's limit.
+/// After a change: updates the variable for programs that this one executes. If there is no memory for a larger
+/// environment, those programs see the kernel's limit.
 fn show() {
     for (place, byte) in ENTRY.iter().zip(text()) {
         place.store(byte, Ordering::Relaxed);
@@ -96,7 +96,7 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
     if new.is_null() && !old.is_null() {
         // SAFETY: the contract of the call.
         let near = unsafe { filled(old) };
-        // First the kernel writes its own limit there, so that an invalid pointer causes EFAULT. SAFETY: a variable of
+        // The kernel writes its own limit there first, so that an invalid pointer causes EFAULT. SAFETY: a variable of
         // ours, or the pointer that the program gave.
         unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
     }

@@ -1,12 +1,12 @@
 //! System calls on far buffers in sigbus and sigsegv mode. There the trap is a signal, which the kernel cannot raise
-//! during a system call, so it answers EFAULT. This room interposes the C library's wrappers and passes near copies of
-//! far data to the kernel. In thread mode, and for near data, each call goes straight to the C library, whose functions
-//! are cancellation points and do all the rest.
+//! during a system call, so the kernel fails the call with EFAULT. This room interposes the C library's wrappers and
+//! passes near copies of far data to the kernel. In thread mode, and for near data, each call goes straight to the C
+//! library, whose functions are cancellation points and do more than the system call.
 //!
 //! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
 //!   `stdio` handle paths and structures.
-//! - `descriptors` protects Hanare's own descriptors from being closed. `identity` keeps far memory out of the C
-//!   library's changes of user and groups. Both work in every mode.
+//! - `descriptors` protects Hanare's own descriptors from being closed. `identity` keeps the C library's changes of
+//!   user and groups away from far memory. Both work in every mode.
 //! - `limits`, in every mode, shows the program its own resource limits.
 //! - `own` handles access to the program's own memory through the kernel.
 //! - `splice`, in every mode, handles pages to which the kernel would keep references.

@@ -22,7 +22,7 @@ const PATH_BYTES: usize = 4096;
 
 static FREE: [AtomicUsize; KEPT] = [const { AtomicUsize::new(0) }; KEPT];
 
-/// Whether the kernel gets EFAULT when it accesses absent far pages: in sigbus and sigsegv mode.
+/// Whether a system call fails with EFAULT at an absent far page, as in sigbus and sigsegv mode.
 #[inline]
 pub(crate) fn kernel_is_blind() -> bool {
     far::trap_signal().is_some()
@@ -33,7 +33,7 @@ pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
-            // A range crosses at most a few borders between near and far.
+            // A range crosses few borders between near and far memory, so this takes few steps.
             far::contains(range.start) || range.len() > PAGE && range.meets_far()
         })
 }
@@ -81,17 +81,18 @@ enum Back {
     Nothing,
     /// All of it, unless the call failed: then the kernel wrote nothing.
     Whole,
-    /// All of it, even if the call failed: the remaining time.
+    /// All of it, even if the call failed. For the remaining time of a wait.
     Always,
-    /// The call's result times this element size. Other threads may have changed the remaining elements meanwhile.
+    /// As many bytes as the call's result times this element size. Other threads may have changed the remaining
+    /// elements meanwhile.
     Counted(usize),
     /// The result field of each polled descriptor.
     Found,
 }
 
 /// The value passed to a call in place of an argument. It is the argument itself if that is near or null, or if the
-/// program itself has no access to it, so that the kernel refuses it. Otherwise it is a copy. Dropping it copies back
-/// what the kernel may have written.
+/// program has no access to it: the kernel then refuses it. Otherwise it is a near copy. Dropping it copies back what
+/// the kernel may have written.
 pub(crate) struct Near<'a> {
     original: *mut u8,
     len: usize,
@@ -309,7 +310,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal set to wait with that does not contain the trap: a handler that runs meanwhile accesses far memory.
+/// A signal mask for a wait, without the trap's signal: a handler that runs during the wait may access far memory.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,

@@ -114,8 +114,8 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Whether a path leads to this process's memory file in sigsegv mode, where it would show zeroes. A path that is still
-/// far is in memory that the program may not read, so it leads nowhere.
+/// Whether a path leads to this process's memory file in sigsegv mode, where it would show zeroes. A path without a
+/// near copy is in memory that the program may not read, so it leads nowhere.
 ///
 /// # Safety
 /// Null, far, or a terminated text.
@@ -159,7 +159,7 @@ fn is_own_memory(place: &[u8]) -> bool {
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The prototypes of the first four are variadic, and the mode comes in the same register. The others are their checked
+// The first four have variadic prototypes; the mode comes in the same register as here. The others are their checked
 // variants.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(

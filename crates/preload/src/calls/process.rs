@@ -193,8 +193,8 @@ unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_in
 }
 
 /// A child that shares its parent's memory until it executes must not be traced in signal modes. It would stop at the
-/// trap's signal until its parent handles that, but the parent does not run meanwhile. So the child ends here with a
-/// message.
+/// trap's signal until its parent lets it continue, but the parent does not run before the child executes. So the child
+/// ends here with a message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -210,7 +210,7 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
-/// A call with a variable number of arguments, which only C can read.
+/// Interposes a call with a variable number of arguments, which only C can read.
 macro_rules! variadic {
     ($name:ident, $counted:ident) => {
         #[unsafe(naked)]

@@ -54,7 +54,7 @@ fn with_type(len: size_t) -> usize {
     len.saturating_add(size_of::<c_long>())
 }
 
-/// The attributes are an argument only if a queue is created.
+/// The attributes are an argument only if the call creates a queue.
 ///
 /// # Safety
 /// Null or valid, if a queue is created.

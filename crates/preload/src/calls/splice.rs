@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
 }
 
 /// Whether a send would keep references to the program's pages. The option may be set on a socket from outside the run.
-/// Such a send is refused with ENOBUFS, after which programs send without the flag.
+/// Such a send is refused with ENOBUFS; programs then send without the flag.
 #[inline]
 pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)

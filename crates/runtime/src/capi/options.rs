@@ -171,7 +171,7 @@ enum Slot {
 }
 
 impl Slot {
-    /// The option called `name`. A short one has its value in the next word, as in the paper.
+    /// The option called `name`. A short option has its value in the next word, as in the paper.
     fn of(name: &OsStr, attached: bool) -> Option<Slot> {
         match name.to_str()? {
             "-f" if !attached => Some(Slot::Hostfile),

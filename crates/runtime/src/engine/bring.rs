@@ -14,7 +14,7 @@ use crate::fatal;
 use crate::span::Span;
 use crate::view::View;
 
-/// Attempts to receive before a read is retried that the store refused for too many reads under way.
+/// Attempts to receive before a refused read is retried. The store refuses reads while too many are in progress.
 const FULL_SPINS: u32 = 1000;
 
 /// Takes over the pages of one read after another.
@@ -22,12 +22,12 @@ struct In<'a, V, S> {
     engine: &'a Engine<V, S>,
     /// The work of a thread that reads. Arrivals add their actions to it, and the thread carries them out later.
     work: Option<&'a mut Work>,
-    /// Whether every page of this read that had to be protected is protected.
+    /// Whether every page of this read that must be protected is protected.
     certain: bool,
 }
 
 impl<'a, V: View, S: Store> In<'a, V, S> {
-    /// For a thread that has no work of its own.
+    /// Takes pages over for a thread that has no work of its own.
     fn outside(engine: &'a Engine<V, S>) -> Self {
         Self { engine, work: None, certain: true }
     }
@@ -89,7 +89,7 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
     }
 
     fn spare(&mut self) -> *mut u8 {
-        // The store asks for it only during a read, and a read has work.
+        // The store asks for spare memory only during a read, and a thread that reads has work space.
         self.work.as_ref().map_or(std::ptr::null_mut(), |work| work.bounce as *mut u8)
     }
 }
@@ -112,7 +112,7 @@ impl<V: View> Engine<V, Kind> {
 }
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Receives pages that have arrived, for any thread that waits.
+    /// Receives pages that have arrived, whichever thread waits for them.
     pub(crate) fn receive(&self, wait: Wait) -> Polled {
         self.poll(Turn::Receive(wait))
     }

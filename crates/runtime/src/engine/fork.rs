@@ -18,7 +18,7 @@ use crate::tree::Seat;
 use crate::view::{LiveView, View};
 use hanare_sys::clock::now_ns;
 
-/// Nanoseconds without a page leaving after which transfers are taken to hold the remaining pages.
+/// If no page has left for this time, in nanoseconds, transfers are assumed to hold the remaining pages.
 const HELD_NS: u64 = 1_000_000_000;
 
 /// The parts of an engine that outlive a fork: all but the view and the store.
@@ -39,7 +39,7 @@ pub(crate) struct Kept {
 pub(super) struct Resting {
     leave: bool,
     local_max: u64,
-    /// The least local memory so far in bytes. `since_ns` is the time when it was reached.
+    /// Least local memory so far, in bytes. `since_ns` is the time when it was reached.
     least: u64,
     since_ns: u64,
 }
@@ -74,15 +74,15 @@ impl<V: View, S: Store> Engine<V, S> {
         self.core.lock().pager.has_written_back()
     }
 
-    /// Keeps the policy from taking pages out of view until the next access or tick. Otherwise the next event could
-    /// unmap a settled page, and a child would read zeroes there.
+    /// Keeps the policy from unmapping pages until the next access or tick. Otherwise the next event could unmap a page
+    /// that is at rest, and a child would read zeroes there.
     pub(crate) fn rest(&self) {
         self.submit(Event::Settle { first: 0, end: 0, leave: false });
     }
 
-    /// Brings everything to rest, with at most `local_max` bytes in local memory, and nothing in view if `leave`.
-    /// Meanwhile other threads may only submit completions. `taken` are the allocated spans. Pages that transfers hold
-    /// stay, even beyond `local_max`. Returns false when it takes longer than `limit`.
+    /// Brings everything to rest, with at most `local_max` bytes in local memory, and with nothing in view if `leave`
+    /// is true. Meanwhile other threads may only submit completions. `taken` are the allocated spans. Pages that
+    /// transfers hold stay, even beyond `local_max`. Returns false when it takes longer than `limit`.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
         let mut resting = Resting::new(leave, local_max);
@@ -105,7 +105,7 @@ impl<V: View, S: Store> Engine<V, S> {
             self.set_budget(local_max.saturating_sub(overhead_bytes));
         }
         let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-        // Pages that could not be taken out may be back in view.
+        // Pages that could not be taken out are back in view.
         let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
         let local = self.local_bytes();
         if local < resting.least {
@@ -185,7 +185,7 @@ impl<V: View, S: Store> Engine<V, S> {
 
 #[cfg(test)]
 impl Kept {
-    /// Whether enough work spaces are left after runs that ended by a panic.
+    /// Whether the tests have enough work spaces left. A run that ends by a panic keeps its own.
     pub(super) fn has_works(&self) -> bool {
         self.works.len() >= 8
     }
@@ -225,8 +225,8 @@ impl Kept {
         }
     }
 
-    /// Takes over pages that came into view, or were written to, while nothing trapped. Accesses trap again by now, so
-    /// no more come meanwhile.
+    /// Takes over pages that came into view, or were written to, while nothing trapped. Accesses trap again when this
+    /// is called, so no more pages come meanwhile.
     pub(crate) fn adopt_present(
         &mut self,
         view: &LiveView,

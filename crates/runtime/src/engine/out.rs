@@ -13,7 +13,7 @@ use crate::span::Span;
 use crate::view::{Moved, View};
 use hanare_sys::clock::now_ns;
 
-// The outcome for the pages of a batch is kept in one bit each.
+// The outcome of each page of a batch is one bit.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
@@ -76,8 +76,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.notify(page, 1);
     }
 
-    /// Stops all writes to the dirty pages of a batch. Moves them aside to the places from `places` on, or
-    /// write-protects those that the kernel does not move.
+    /// Stops all writes to the dirty pages of a batch. Moves each aside, to the places from `places` on, or
+    /// write-protects it if the kernel does not move it.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;
@@ -201,7 +201,7 @@ impl<V: View, S: Store> Engine<V, S> {
 /// The outcome for the pages of a batch, one bit for each.
 #[derive(Clone, Copy, Default)]
 struct Fates {
-    /// Pages out of view, in the places of their numbers.
+    /// Pages that were moved aside. The page with index `n` of the batch is in place `n`.
     aside: u128,
     /// Pages that a transfer holds. They stay in view.
     stay: u128,

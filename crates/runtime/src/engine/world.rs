@@ -31,9 +31,9 @@ const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
 const STEPS: usize = 600;
 /// Most completions until everything must have ended.
 const DRAIN_MAX: usize = 20_000;
-/// Completions after which there is room for all pages. With more waiting threads than pages, each page may leave for
-/// the next one before its thread has run, again and again. The threads of a real machine run meanwhile; those of this
-/// world do not.
+/// Completions after which the budget has room for all pages. Without it, more waiting threads than pages could evict
+/// each other's pages for ever: a page may leave before its thread has run. On a real machine the thread runs
+/// meanwhile.
 const THRASHING: usize = 2_000;
 
 struct Random(u64);
@@ -99,7 +99,7 @@ fn draw_shape(random: &mut Random) -> Shape {
         ahead_units: 2 * block_units as u32,
     };
     let faults = Faults {
-        // This process copies slots itself.
+        // With a private server, this process copies slots itself, so every read is complete at once.
         at_once: if direct { 1000 } else { random.pick(&[0, 500]) },
         full: random.pick(&[0, 300]),
         slow: random.pick(&[0, 300]),
@@ -160,7 +160,7 @@ struct World {
     pins: Vec<usize>,
     /// The range that is being discarded, and the unit to continue from.
     discard: Option<(std::ops::Range<usize>, u32)>,
-    /// Most units of local memory allowed: the budget. While more units are in use, the bound falls with them.
+    /// Most units of local memory allowed: the budget. After a reduction of the budget, the bound falls as pages leave.
     most: usize,
     now_ms: u64,
     fresh: u64,
@@ -282,7 +282,7 @@ impl World {
 
     // ---- events beside the program ----------------------------------------------------------------------------------
 
-    /// Completes one pending operation. Returns whether there was any.
+    /// Completes one pending operation. Returns whether one was pending.
     fn complete(&mut self) -> bool {
         let is_busy = self.engine().store().is_busy();
         if self.random.chance(500) {
@@ -402,7 +402,7 @@ impl World {
         }
     }
 
-    /// Delivers one of the traps to the engine. Returns whether there was any.
+    /// Delivers one of the traps to the engine. Returns whether there was one.
     fn deliver(&mut self) -> bool {
         if self.traps.is_empty() {
             return false;
@@ -545,7 +545,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) {
     }
 }
 
-/// Some hundred seeds. The ignored test below runs ten thousand.
+/// Runs some hundred seeds. The ignored test below runs ten thousand.
 #[test]
 fn whatever_fails_no_byte_is_lost_and_nobody_waits_for_ever() {
     run_all((0..400).chain(FOUND));

@@ -1,10 +1,10 @@
 //! jemalloc over far extents: the extent hooks, and its calls.
 //!
 //! This process' copy of jemalloc (its symbols are prefixed and invisible) serves far memory and nothing else. Each of
-//! its arenas is made with the default hooks, so that its metadata stays in near memory for ever. Then it gets our
-//! hooks, so that every extent it hands out is far. It never accesses far memory itself: slabs have their bitmaps in
-//! the metadata, free blocks are kept in near stacks, new and discarded extents are known to be zero, and no junk is
-//! filled in.
+//! its arenas is created with the default hooks, so that the arena's metadata stays in near memory. Then the arena gets
+//! our hooks, so that every extent for blocks is far. jemalloc never accesses far memory itself: slabs have their
+//! bitmaps in the metadata, free blocks are kept in near stacks, new and discarded extents are known to be zero, and no
+//! junk is filled in.
 //!
 //! A thread of the program may hold jemalloc's locks while it is in the engine, so the engine never calls jemalloc.
 //! jemalloc prepares itself for fork (pthread_atfork). Once there is a heap, its constructor registers the handlers,
@@ -64,7 +64,8 @@ unsafe extern "C" fn take_chunk(
 ) -> *mut c_void {
     // SAFETY: jemalloc passes valid places.
     let must_be_committed = unsafe { committed.read() };
-    // jemalloc asks for a given place, or for memory in use at once, only after growing by a chunk failed.
+    // An arena grows by a chunk. jemalloc asks for a given address or for committed memory only after that has failed,
+    // so such calls are refused.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
@@ -74,7 +75,7 @@ unsafe extern "C" fn take_chunk(
     addr as *mut c_void
 }
 
-/// Asks the servers for room; pages need no commit. Returns true for a refusal.
+/// Reserves room on the servers. The pages themselves need no commit. Returns true for a refusal.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
     _: *mut c_void,
@@ -86,7 +87,7 @@ unsafe extern "C" fn commit(
     !keeping_errno(|| ranges::heap_uses(len))
 }
 
-/// Discards the pages of a free extent. Returns true for a refusal: a page of Hanare that lies in it only partly would
+/// Discards the pages of a free extent. Returns true for a refusal, if a page lies only partly in the extent: it would
 /// not read as zeroes.
 unsafe extern "C" fn decommit(
     _: *mut je::extent_hooks_t,
@@ -146,7 +147,7 @@ unsafe extern "C" {
     fn hanare_heap_is_used();
     fn hanare_heap_before_fork();
     fn hanare_heap_is_locked() -> c_int;
-    /// Set before `main`, and not written to afterwards.
+    /// Number of arenas. Set before `main`, and not written to afterwards.
     #[link_name = "hanare_heap_arenas"]
     safe static ARENAS: c_uint;
 }
@@ -178,7 +179,7 @@ pub(super) fn open() -> Result<(), HeapError> {
     }
     check_classes()?;
     for arena in (0..arenas).rev() {
-        // Binding this thread to an arena makes the arena. This thread stays with the first one.
+        // jemalloc creates an arena when a thread is bound to it. This thread is bound to the first one in the end.
         write(c"thread.arena", arena)?;
         write_of(c"arena.0.extent_hooks", arena, (&raw const HOOKS.0).cast_mut())?;
         write_of(c"arena.0.retain_grow_limit", arena, GROW_MAX)?;
@@ -251,7 +252,7 @@ unsafe extern "C" {
     safe static MAPS: [[AtomicUsize; 2]; MAPS_MAX];
 }
 
-/// The mappings that jemalloc made for itself.
+/// The mappings of jemalloc's metadata, as address and length.
 pub(super) fn metadata() -> impl Iterator<Item = (usize, usize)> {
     MAPS.iter().map(|[addr, len]| (addr.load(Relaxed), len.load(Relaxed))).filter(|&(_, len)| len > 0)
 }

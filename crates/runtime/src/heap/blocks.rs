@@ -3,8 +3,8 @@
 //! Each page of the heap has two bytes here: the class of the small blocks that start in it and the position of the
 //! first, or a mark that a large block starts with it. They are written when a block is allocated and cleared when its
 //! pages are freed. A table of fixed size remembers the addresses of recently freed small blocks. So a second free is
-//! detected, unless some thousand others lie between. (Remembering every one would cost 32 bytes a page.) This module
-//! works on offsets from the start of far memory, and never accesses far memory.
+//! detected, unless some thousand other frees came in between. (Remembering every freed block would cost 32 bytes a
+//! page.) This module works on offsets from the start of far memory, and never accesses far memory.
 //!
 //! All words are relaxed atomics: a live block's word was written before the program received the block.
 
@@ -34,7 +34,7 @@ pub(super) enum Start {
     Large,
     /// No block starts here.
     Nowhere,
-    /// A page of no chunk of the heap.
+    /// A page outside the chunks of the heap.
     Outside,
 }
 
@@ -43,12 +43,13 @@ pub(super) struct Blocks {
     pages: Box<[AtomicU16]>,
     /// A bit for every chunk that belongs to the heap.
     chunks: Box<[AtomicU64]>,
-    /// The number of the last freed grain, without its low bits and plus one. Its low bits are the index.
+    /// The last freed block whose number has these low bits: the number's other bits, plus one. A block's number is its
+    /// offset in steps of the least alignment.
     freed: Box<[AtomicU32]>,
 }
 
 impl Blocks {
-    /// For `len` bytes of far memory. Costs memory only where it is used.
+    /// A map for `len` bytes of far memory. It takes memory only where it is used.
     pub(super) fn new(len: usize) -> Blocks {
         Blocks {
             pages: atomics(vec![0u16; len / PAGE]),

@@ -1,7 +1,7 @@
 //! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. At the start, `arena` checks that the
 //! linked jemalloc has the same ones.
 
-/// Alignment of every block, as in malloc, and the least size of one, in bytes.
+/// Alignment and least size of every block, in bytes, as in malloc.
 pub(super) const GRAIN: usize = 16;
 
 /// The largest small block, in bytes.
@@ -16,7 +16,7 @@ pub(super) const SIZES: [u16; CLASSES] = sizes();
 /// 2^28 divided by every size, rounded up. Multiplying by it divides offsets in a page exactly (4095 * 14336 < 2^28).
 const RECIPROCALS: [u32; CLASSES] = reciprocals();
 
-/// The class of a block, by its number of grains.
+/// The class of a block, by its size in multiples of [`GRAIN`].
 static CLASS_OF: [u8; SMALL_MAX / GRAIN + 1] = class_of();
 
 const fn sizes() -> [u16; CLASSES] {
@@ -26,7 +26,7 @@ const fn sizes() -> [u16; CLASSES] {
         size += step;
         sizes[class] = size as u16;
         class += 1;
-        // Four steps lead from one power of two to the next, and eight lead to the first, 128.
+        // Each power of two is divided into four classes. Below 128 there are eight classes, 16 bytes apart.
         if class >= 8 && class.is_multiple_of(4) {
             step = size / 4;
         }

@@ -17,7 +17,7 @@ const HEAP_AHEAD: u64 = 256 << 10;
 impl State {
     /// Whether `more` bytes can be reserved.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
-        // A request beyond the address space fails by itself, and says nothing about the servers.
+        // A request larger than the address space fails anyway, whatever room the servers have.
         if more > places::len() {
             return false;
         }
@@ -44,12 +44,12 @@ impl State {
         })
     }
 
-    /// Adds to the allocated bytes that hold no page of the program.
+    /// Adds to the idle bytes: allocated, but without access for the program.
     pub(crate) fn idles_more(&self, bytes: u64) {
         self.idle.fetch_add(bytes, Relaxed);
     }
 
-    /// Subtracts from the allocated bytes that hold no page of the program.
+    /// Subtracts from the idle bytes.
     pub(crate) fn idles_less(&self, bytes: u64) {
         self.idle.fetch_sub(bytes, Relaxed);
     }
@@ -77,8 +77,8 @@ impl State {
         }
     }
 
-    /// Reports the far bytes that the program's limits must count. Static arrays lie in mappings that the program
-    /// already had. A range without access is address space, and data neither for the kernel nor here.
+    /// Reports the far bytes that the program's limits must count. Static arrays do not count: they lie in mappings
+    /// that the program already had. A range without access counts as address space and not as data, as in the kernel.
     fn lend(&self, taken: u64, far: u64) {
         let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
         let data = if self.launch.mode == Mode::Sigsegv { far } else { space };

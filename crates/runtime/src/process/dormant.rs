@@ -15,7 +15,7 @@ const NEAR_FIRST: usize = 1 << 20;
 /// Whether far memory is being started.
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
 static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
-/// Starts the engine at its first use. `None` after the start, or if it is never started.
+/// The function that starts the engine at its first use. `None` after the start, or if there is no deferred start.
 static STARTER: Call = Call::none();
 /// Whether an engine was started, or is about to be.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -60,8 +60,8 @@ pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
 }
 
-/// Whether an allocation of `size`, large enough to be far, must already be far. With the default threshold a process
-/// has [`NEAR_FIRST`] bytes near before far memory is started for it.
+/// Whether an allocation of `size` bytes, which is large enough to be far, must be far now. With the default threshold,
+/// the first [`NEAR_FIRST`] bytes of a process stay near, and far memory is not started for them.
 #[inline]
 pub fn is_due(size: usize) -> bool {
     !STARTER.is_set() || is_due_by(size)
@@ -69,7 +69,8 @@ pub fn is_due(size: usize) -> bool {
 
 #[cold]
 fn is_due_by(size: usize) -> bool {
-    // A new thread of Hanare allocates a little before it is known as one, and the start waits for it.
+    // A new thread of Hanare allocates before it is registered, while the start waits for it. These small allocations
+    // must be near.
     if IS_STARTING.load(Acquire) && size < FAR_LARGE {
         return false;
     }
@@ -105,7 +106,8 @@ fn bring_up() {
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();
-        // Kept until the start is complete: a child that another thread forks meanwhile must start by itself.
+        // The starter is forgotten only after a complete start: a child that another thread forks meanwhile must start
+        // by itself.
         start();
         OWN.set(false);
         STARTER.clear();

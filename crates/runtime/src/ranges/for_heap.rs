@@ -1,4 +1,4 @@
-//! Calls of the heap. It allocates address space that counts as far bytes only where it has blocks.
+//! Calls for the heap. The heap allocates address space ahead; only the parts that hold blocks count as far bytes.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};

@@ -1,5 +1,4 @@
-//! Units of the pager in a range of bytes. Units inside the range are discarded whole; units at its edges are zeroed in
-//! place.
+//! Discards a range of bytes. Units inside the range are discarded whole; units at its edges are zeroed in place.
 
 use hanare_sys::copy;
 use hanare_sys::map::Prot;

@@ -20,7 +20,7 @@ use crate::threads::{self, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
 use crate::{handler, keeper, tracing};
 
-/// Opens the trap, without activating it.
+/// Opens the trap. It takes effect only later.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
     if mode == Mode::Sigsegv {
         return Ok(Mechanism::Protection(plan.protection(features)));
@@ -121,6 +121,6 @@ fn hold_descriptors() {
             let _ = futex::wait(&NEVER, 0, None);
         }
     }
-    // The kernel has no private descriptor tables for threads: this thread is of no use.
+    // This kernel cannot give a thread a descriptor table of its own, so this thread is useless.
     threads::ends();
 }

@@ -46,7 +46,8 @@ impl LiveView {
         Ok(())
     }
 
-    /// Restores a range's usual access, or removes a page's for the moment. The caller relies on the result.
+    /// Sets a range's access: the usual one, or none for a moment. Retries until the kernel grants it, because the
+    /// caller relies on the result.
     pub(crate) fn set_access(&self, span: Span, prot: Prot) {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }

@@ -103,7 +103,7 @@ impl Base {
 
     /// Sets the advice for a whole range of the view.
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // A huge page would fill all frames and places in it at the first write, and MOVE requires an empty
+        // In a huge page, the first write to one frame or place would fill all others in it. But MOVE requires an empty
         // destination.
         let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
@@ -111,7 +111,7 @@ impl Base {
         for advice in [size, Advice::DontFork, Advice::DontDump] {
             // SAFETY: the range is our own mapping; none of the three changes its contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });
-            // A kernel built without huge pages rejects this advice, and has none to avoid.
+            // A kernel without huge pages rejects this advice, which is not needed there.
             let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
             advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
         }
@@ -185,7 +185,8 @@ impl Base {
     }
 }
 
-/// Ends the run: a page that the program made inaccessible must leave, in a process that was forked without `/proc`.
+/// Ends the run: a page that the program made inaccessible must leave, but this process was forked without `/proc` and
+/// cannot read it.
 #[cold]
 fn no_memory_file(errno: Errno) -> ! {
     fatal::die(
@@ -205,7 +206,7 @@ pub(super) fn drop_pages(addr: usize, len: usize) {
     }
 }
 
-/// Drops pages that the kernel refused to drop once. Where nothing is mapped any more, there is nothing to drop.
+/// Retries a drop that the kernel refused once. Where nothing is mapped any more, there is nothing to drop.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");

@@ -17,14 +17,14 @@ use super::{Program, ViewError};
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// What traps on a memfd that is mapped twice.
+/// How accesses trap on a memfd that is mapped twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// The protection of each page. Costs up to two mappings for each page in view.
+    /// By the protection of each page. This costs up to two mappings for each page in view.
     Pages,
     /// Guards.
     Guards {
-        /// Most mappings to spend on seeing writes to clean pages.
+        /// Most mappings to spend on detecting writes to clean pages.
         mappings: usize,
     },
 }
@@ -103,8 +103,8 @@ impl Doubled {
     }
 
     pub(super) fn puncture(&self, span: Span) {
-        // The lock keeps other threads from opening the range now: its guards would go to whatever is mapped there
-        // next.
+        // The lock keeps other threads from opening the range now: their guards would go to the next mapping at these
+        // addresses.
         let _guards = self.guards();
         self.windows.puncture(span);
     }
@@ -154,7 +154,7 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // Ignored: The result concerns pages that must be protected, and these must be open.
+        // Ignored: the result says whether pages are protected, and these must be open.
         let _ = self.show(span, true);
     }
 

@@ -22,9 +22,10 @@ pub(crate) struct Shape {
     pub(crate) block_units: usize,
     pub(crate) small_frames: usize,
     pub(crate) wide_frames: usize,
-    /// Whether base pages are moved. Otherwise their frames are buffers, which are never empty.
+    /// Whether base pages are moved into frames. Otherwise they are copied, and their frames are buffers that always
+    /// have memory.
     pub(crate) small_moves: bool,
-    /// Number of places for pages that are moved aside. Only those of two work spaces have memory.
+    /// Number of places for pages that are moved aside. Only the places of the first two work spaces have memory.
     pub(crate) aside_units: usize,
     /// Whether memory is mapped twice, as in sigsegv mode. Then the program cannot read write-protected pages.
     pub(crate) doubled: bool,
@@ -141,7 +142,8 @@ impl FakeView {
         self.held.borrow()[units_of(span)].iter().any(|&count| count > 0)
     }
 
-    /// Shows pages as asked, or open where the kernel refuses to protect them. Returns whether they are as asked.
+    /// Shows pages with the access asked for, or open for writing where the simulated kernel refuses to protect them.
+    /// Returns whether they have the access asked for.
     fn show_as(&self, span: Span, writable: bool) -> bool {
         let certain = writable || !self.refuses();
         self.set(span, if writable || !certain { Seen::Open } else { Seen::ReadOnly });
@@ -265,7 +267,7 @@ impl View for FakeView {
         (addr < self.shape.units * OS_PAGE).then_some(addr)
     }
 
-    /// The engine asks for a frame to fill it, or to read what it filled in.
+    /// The engine fills the frame, or reads what it filled in before.
     fn frame(&self, frame: FrameId) -> *mut u8 {
         self.filled.borrow_mut()[self.frame_index(frame)] = true;
         let units = match frame.wide {
@@ -355,7 +357,8 @@ impl View for FakeView {
             return false;
         }
         if self.units.borrow()[units_of(span).start] != Seen::Absent {
-            // The page was write-protected and copied.
+            // The page could not be moved and is copied instead. A transfer that held it would go on writing to the old
+            // place.
             assert!(!self.is_held(span), "{span:?} is copied while a transfer holds it");
             // SAFETY: the frame is the caller's; the span lies in the memory lent.
             unsafe { self.frame(frame).copy_from_nonoverlapping(self.at(span), span.len) };

@@ -1,7 +1,7 @@
 //! Fork: the view in a child.
 //!
-//! The operating system's copy-on-write inherits private pages in view; the trap is not inherited. The frames are not
-//! either: they are empty at rest. Foreign mappings belong to the program and are left alone.
+//! The child inherits private pages in view by copy-on-write. It inherits neither the trap nor the frames, which are
+//! empty at rest. Foreign mappings belong to the program and are left alone.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,8 +20,8 @@ impl LiveView {
         matches!(self, LiveView::Userfaultfd(_))
     }
 
-    /// Lets the next fork inherit the view, or leaves it out again. It is inherited only by a prepared fork. So a child
-    /// made by a bare system call finds nothing rather than wrong bytes.
+    /// Lets the next fork inherit the view, or leaves it out again. Only prepared forks inherit it, so that a child
+    /// made by a direct system call finds no memory instead of wrong bytes.
     ///
     /// # Errors
     /// The kernel's refusal; then some of the view is inherited, and the caller must leave it out again.

@@ -15,9 +15,9 @@ use crate::span::Span;
 
 /// Bytes of an extent that is opened at once: the range of one page table.
 const EXTENT: usize = 2 << 20;
-/// Extents opened at once when many open ones lie apart from each other. Each run of them costs mappings.
+/// Extents opened at once when the open extents form many separate runs. Each run costs mappings.
 const EXTENTS_MANY: usize = 32;
-/// Runs of open extents from which on [`EXTENTS_MANY`] are opened at once.
+/// Number of such runs at which [`EXTENTS_MANY`] extents are opened at once.
 const RUNS_MAX: usize = 2048;
 
 /// The state of the view's mappings. Its lock is held during every change of a mapping.
@@ -41,8 +41,8 @@ impl Guards {
         (span.offset / self.unit, (span.offset + span.len).div_ceil(self.unit))
     }
 
-    /// Whether `units` more units may be closed. Opening one in the middle of a run splits the run: in the end every
-    /// second unit of a run may stand alone.
+    /// Whether `units` more units may be closed. Opening a unit in the middle of a run splits the run. At worst every
+    /// second unit of a run ends up alone.
     fn has_room(&self, units: usize) -> bool {
         self.read_only.count + units + self.read_only.runs < self.read_only_max
     }
@@ -143,7 +143,8 @@ impl Doubled {
         self.apply(guards, span).is_ok()
     }
 
-    /// Sets the access of a span's open parts: what the program left, without writes where they are closed.
+    /// Sets the access of a span's open parts: the program's own access, without writes for units that are closed
+    /// against writes.
     ///
     /// # Errors
     /// The kernel's. Part of the span may have been changed.
@@ -181,7 +182,7 @@ impl Doubled {
         self.apply(guards, span)
     }
 
-    /// Gives a new alias mapping, which begins closed, the access of its offsets.
+    /// Sets the access of a new alias mapping, which begins closed, to that of its offsets.
     pub(super) fn match_window(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
         guards.open.each_run(extents, EXTENT, span, |part, is_open| {
@@ -253,7 +254,7 @@ impl Bits {
         (from, to)
     }
 
-    /// Number of runs that begin in a range, or right behind it.
+    /// Number of runs of set bits that begin in a range or right behind it.
     fn begins(&self, first: usize, end: usize) -> usize {
         (first..=end).filter(|&at| self.get(at) && (at == 0 || !self.get(at - 1))).count()
     }

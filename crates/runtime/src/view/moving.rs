@@ -9,9 +9,9 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
 use crate::span::OS_PAGE;
 
-/// Refusals in a row for which MOVE is retried at once, for reasons that may pass.
+/// Most retries of a MOVE that was refused for a passing reason.
 const AGAIN_MAX: u32 = 1000;
-/// Refusals in a row for which MOVE is retried at once, for a page that something holds. That mostly lasts.
+/// Most retries of a MOVE that was refused because something holds a page. Few, because that mostly lasts.
 const BUSY_MAX: u32 = 3;
 
 /// Why pages could not be moved. They are in their old place.
@@ -36,7 +36,7 @@ pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, m
     Err(refusal)
 }
 
-/// Moves pages back to their old place. Without them an access would wait for ever for a page that nobody has.
+/// Moves pages back to their old place. If they stayed away, an access would wait for ever for a page that nobody has.
 ///
 /// # Safety
 /// As [`move_all`].
@@ -72,8 +72,8 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
         let refusal = match result.errno {
             None => continue,
             // Linux 6.18 does not count what it moved before it had to start again, and it starts again when the
-            // processor notes an access to a page in that moment. The destination was empty. So a page that is there,
-            // and gone here, was moved.
+            // processor notes an access to a page in that moment. The destination was empty. So a page that is present
+            // there and absent here was moved.
             Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
                 if !mode.dontwake {
                     wake(uffd, to + done, OS_PAGE);
@@ -99,7 +99,7 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
     (done, None)
 }
 
-/// Makes pages private that a forked child shares, or shared: MOVE refuses those as it refuses held ones. A page that a
+/// Makes pages private that a forked child shares or has shared: MOVE refuses such pages like held ones. A page that a
 /// transfer holds is already private, so a refusal after this call is due to a transfer.
 ///
 /// # Safety

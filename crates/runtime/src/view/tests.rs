@@ -1,4 +1,5 @@
-//! The view against the kernel: pages moved aside, held, shared and accessed meanwhile.
+//! The view on the real kernel, with pages that are moved aside, held by transfers, shared with children, and accessed
+//! meanwhile.
 
 use super::{LiveView, Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
@@ -159,7 +160,7 @@ fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     assert_eq!([aside(0, 2, 0), aside(2, 1, 2), aside(3, 1, 3)], [Moved::Gone, Moved::Stays, Moved::Gone]);
     assert_eq!(in_view(&view, 4), [false, false, true, false]);
     assert_filled((view.base() + 2 * OS_PAGE) as *const u8, 3, "the held page");
-    // SAFETY: the page is present and this test's; it is open still.
+    // SAFETY: the page is present, this test's, and still open for writing.
     unsafe { ((view.base() + 2 * OS_PAGE) as *mut u8).write_bytes(9, OS_PAGE) };
     drop(ring);
     // The kernel releases the buffer a moment after the last descriptor is closed.

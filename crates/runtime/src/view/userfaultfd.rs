@@ -22,7 +22,7 @@ use crate::kernel::{Patience, insist};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
-/// Attempts after which COPY's failure to find a page means that its mapping is gone.
+/// Attempts after which ENOENT from COPY means that the mapping is gone.
 const GONE_TRIES: u32 = 8;
 /// How the program's memory is registered.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
@@ -33,9 +33,9 @@ const NOT_TRAPPING: RegisterMode = RegisterMode { missing: false, wp: true, mino
 pub(crate) struct Userfaultfd {
     pub(super) base: Base,
     pub(super) uffd: Uffd,
-    /// Pages that are dropped together.
+    /// Ranges to be dropped in one call.
     batch: Box<LockCell<DontNeedBatch>>,
-    /// Whether a child may share pages in view, so that MOVE refuses them for that reason.
+    /// Whether a forked child may share pages in view. MOVE then refuses them for that reason.
     pub(super) has_forked: AtomicBool,
 }
 
@@ -216,8 +216,9 @@ impl Userfaultfd {
         let moved = unsafe { moving::move_all(uffd, to, from, len, mode) };
         match moved {
             Err(Refusal::Held) if clean => {
-                // Protected pages cannot be made this process' own. After a fork they are as likely shared as held. A
-                // clean page that is held is only read: dropping it takes nothing from the reader.
+                // A protected page cannot be made private by a write. After a fork, a refusal may also mean that it is
+                // shared. A transfer only reads a clean page that it holds, so dropping the page takes nothing from the
+                // transfer.
                 Err(if self.has_forked.load(Relaxed) { Refusal::Unmovable } else { Refusal::Held })
             }
             // SAFETY: a dirty page is open for writing.

@@ -52,7 +52,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Fills an array of events before the first read.
+    /// The initial value for an array of events.
     pub const EMPTY: Self = Self::Remove { start: 0, end: 0 };
 
     /// Decodes a `struct uffd_msg`, 32 bytes as four words. `None` for a kind this crate never asks

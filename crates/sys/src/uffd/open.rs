@@ -1,4 +1,4 @@
-//! Opening a userfaultfd: the ways to one, the handshake over its features, and why there is none.
+//! Opening a userfaultfd: the ways to open one, the handshake about its features, and the errors.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -32,7 +32,7 @@ pub enum UffdError {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// Some of the wanted features do not exist in this kernel.
+    /// This kernel lacks some of the wanted features.
     #[error("this kernel's userfaultfd lacks the features {absent:#x}; use a newer kernel or another trap mode")]
     Features {
         /// The bits that are absent.
@@ -116,7 +116,7 @@ fn open_device(flags: usize) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// The UFFDIO_API handshake; answers the features this kernel knows.
+/// Makes the UFFDIO_API handshake. Returns the features that this kernel knows.
 pub(super) fn api(fd: RawFd, wanted: u64) -> Result<u64, Errno> {
     let mut words = Words3([UFFD_API, wanted, 0]);
     // SAFETY: `words` is a struct uffdio_api.

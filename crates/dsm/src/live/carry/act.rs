@@ -17,9 +17,9 @@ use crate::diff;
 const AROUND: u32 = 64;
 /// Most pages named in one frame when their bytes do not travel with it.
 const NAMED_MAX: usize = 16_384;
-/// Pages brought in at a time for sending.
+/// Most home pages brought into memory at a time for sending.
 const FEW: usize = 32;
-/// Bytes of the message that announces a read of a page.
+/// Bytes of a [`Message::Joined`] frame, which announces a read of a page.
 const JOINED_BYTES: usize = HEADER_BYTES + 4;
 
 impl Engine {
@@ -143,7 +143,7 @@ impl Engine {
         self.bodies.clear();
         let is_carried = match &self.limit {
             None => !self.is_zero_copy || self.machine.is_carried(page),
-            // Where there is no room to keep pages until they are read, messages carry them.
+            // If there is no room to keep pages in place until they are read, messages carry their bytes.
             Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
         };
         if is_carried {
@@ -207,7 +207,7 @@ impl Engine {
         let since = Instant::now();
         self.bodies.clear();
         let mut named = Vec::new();
-        // Few at a time, so that a rank with little memory has room for them.
+        // In small groups, so that a rank with little memory has room for each.
         for (index, few) in pages.chunks(FEW).enumerate() {
             let at_home: Vec<u32> = few.iter().copied().filter(|&page| self.machine.is_home(page)).collect();
             self.have(&at_home)?;
@@ -264,7 +264,7 @@ impl Engine {
 
     // ---- from other ranks -------------------------------------------------------------------------------------------
 
-    /// Applies another rank's diff to a page of this rank, unless that rank has written it there itself.
+    /// Applies another rank's diff to a page of this rank, unless that rank has written the words there itself.
     fn apply(&mut self, page: u32, body: Option<&[u8]>) -> Result<(), Trouble> {
         let Some(body) = body.filter(|body| !body.is_empty()) else { return Ok(()) };
         self.have(&[page])?;
@@ -284,7 +284,7 @@ impl Engine {
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
-            // Its home has already written it into this page, or this rank has read it.
+            // The page's home has already written the bytes into this page, or this rank has read them.
             _ if source.is_in_place => {}
             _ => match memory_of(&self.peers, source.from) {
                 Some(memory) if self.is_zero_copy => self.region.take_from(memory, page),
@@ -301,8 +301,8 @@ impl Engine {
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
-    /// Opens this rank's own pages. A whole allocation is opened at its first accesses, each of which also opens some
-    /// neighbours: what is never accessed takes no memory.
+    /// Opens this rank's own pages. A large run is not opened at once: each first access opens the page and some
+    /// neighbours. So pages that are never accessed take no memory.
     fn open(&mut self, run: Run) -> Result<(), Trouble> {
         if run.count > 1 {
             return Ok(());
@@ -324,7 +324,8 @@ impl Engine {
     fn open_within_limit(&mut self, page: u32) -> Result<(), Trouble> {
         match self.touch {
             Some((touched, write)) if touched == page => self.show_own(page, write),
-            // Opening ahead does not justify bringing the page in. An access to it finds its state.
+            // A page that is not in memory is not brought in just to be opened ahead. An access to it is handled by its
+            // state.
             Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.is_in(page)) => Ok(()),
             _ => self.show_own(page, true),
         }
@@ -344,7 +345,7 @@ impl Engine {
             _ => false,
         };
         if let (true, Some(limit)) = (writable, &self.limit) {
-            // Done before any thread can write.
+            // Marked before any thread can write.
             run.pages().for_each(|page| limit.gates.mark_written(page));
         }
         match run.count {

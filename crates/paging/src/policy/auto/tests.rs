@@ -7,7 +7,8 @@ fn space(units: u32, hides: bool) -> Space {
     Space { units, block_units: 1, seed: 7, hides }
 }
 
-/// Misses of a policy in memory of this size, where hits are seen only on unmapped pages; and how many it unmapped.
+/// Misses of a policy in memory of this size, and the number of pages that it unmapped. Hits are seen only on unmapped
+/// pages.
 fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32, u32) {
     let mut trial = Trial::new(super::super::build(name, space).unwrap(), capacity);
     trial.visible = false;
@@ -38,14 +39,14 @@ fn it_falls_back_soon_where_the_followed_policy_thrashes() {
         let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &references).0;
         let (auto, baseline, followed) = (misses("auto"), misses(CANDIDATES[BASELINE]), misses(CANDIDATES[FIRST]));
         assert!(followed > 4 * baseline, "the trap is one: {followed} misses against {baseline}");
-        // It gets most of the gain on the first loop, and finds out about the second at little cost.
+        // Auto gets most of the gain on the first loop, and leaves that policy on the second at little cost.
         assert!(auto < baseline / 2 + CAPACITY, "hides {hides}: {auto} misses against {baseline}");
     }
 }
 
 #[test]
 fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
-    // The sampled pages are referenced in a loop. Of the others, one in two returns at that rate.
+    // The sampled pages are referenced in a loop. The other pages return at the same rate or at a higher one.
     for (often, falls_back) in [(1, false), (4, true)] {
         let mut auto = Auto::new(space(4096, true));
         let (sampled, others): (Vec<_>, Vec<_>) = (0..4096).map(PageId).partition(|&page| auto.name_of(page).is_some());
