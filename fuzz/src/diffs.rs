@@ -5,9 +5,9 @@ use hanare_dsm::diff::{self, Differ};
 use crate::first;
 use crate::memory::within;
 
-/// Sizes of pages tried: from the smallest, doubled up to this many times.
+/// Most doublings of the smallest page size that are tried.
 const DOUBLINGS: u8 = 8;
-/// The rest is a page and its twin, not a diff.
+/// Bit of the first byte: the rest is a page and its twin, not a diff.
 const TWO_PAGES: u8 = 0x80;
 
 pub(crate) fn run(data: &[u8]) {
@@ -20,7 +20,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Gives any bytes as a diff of a page.
+/// Reads any bytes as a diff of a page.
 fn read(diff: &[u8], page_bytes: usize) {
     let before: Vec<u8> = (0..page_bytes).map(|at| at as u8 ^ 0xa5).collect();
     let mut page = before.clone();
@@ -36,7 +36,7 @@ fn read(diff: &[u8], page_bytes: usize) {
         return;
     }
     assert!(pieces > 0, "a diff of nothing");
-    // The bytes need not be the shortest form. What they mean has to survive it.
+    // The bytes need not be the shortest form. Their meaning must survive it.
     let mut again = Vec::new();
     Differ::new().encode(&before, &page, &mut again);
     let mut copy = before.clone();

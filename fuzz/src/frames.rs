@@ -8,7 +8,7 @@ use hanare_wire::{ErrorCode, LinkError, SessionStatus, Text};
 use crate::first;
 use crate::memory::within;
 
-/// Makes checksums right, so that what stands behind them is reached.
+/// Bit of the first byte: makes the checksums right, so that the checks behind them are reached.
 const SEALED: u8 = 1;
 
 pub(crate) fn run(data: &[u8]) {
@@ -64,7 +64,7 @@ fn read(stream: &[u8]) {
         check_payload(&header, payload);
         rest = behind;
     }
-    // A beginning that is refused may not become a header.
+    // If the beginning of a frame is refused, its whole header must be refused, too.
     if Header::check_beginning(rest).is_err() {
         let mut whole = [0; HEADER_BYTES];
         whole[..rest.len()].copy_from_slice(rest);
@@ -120,7 +120,7 @@ fn check_runs(payload: &[u8]) {
     assert!((1..=GRANT_RUNS_MAX * 12).contains(&payload.len()));
 }
 
-/// What a peer says is shown to people: it may not command their terminal.
+/// Checks text from a peer, which is shown to people: it must not control their terminal.
 pub(crate) fn words(text: &str) {
     assert!(!text.chars().any(char::is_control), "control characters of a peer reach people: {text:?}");
 }

@@ -1,4 +1,5 @@
-//! A memory server whose guests say anything: it answers in whole frames, ends the connection, and goes on serving others.
+//! A memory server whose clients send any bytes. It answers in whole frames, ends the connection, and goes on serving
+//! others.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -20,13 +21,13 @@ use tempfile::TempDir;
 use crate::first;
 use crate::frames::seal;
 
-/// Longer than a server takes to end a connection whose peer has said all.
+/// Longer than a server takes to end a connection after the peer's last byte.
 const SOON: Duration = Duration::from_secs(20);
-/// What the server may hold.
+/// Most bytes that the server may hold.
 const MEMORY_BYTES: u64 = 8 << 20;
-/// What each guest may hold, so that the witness always finds room.
+/// Most bytes that each client may hold, so that the honest client always finds room.
 const QUOTA_BYTES: u64 = 2 << 20;
-/// Most bytes of answers that are looked at: a few small requests may ask for many pages.
+/// Most bytes of answers that are examined, because a few small requests may ask for many pages.
 const ANSWERS_MAX: u64 = 64 << 20;
 
 /// The server, and an honest client of it.
@@ -43,7 +44,7 @@ struct Witness {
     round: u64,
 }
 
-/// Whether any thread has panicked: those of the server are nobody's to join.
+/// Whether any thread has panicked. The server's threads are not joined, so a panic would not show otherwise.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
 fn house() -> &'static House {
@@ -99,7 +100,7 @@ fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     frame
 }
 
-/// Says all of it and takes the answers, until the server ends the connection.
+/// Sends all bytes and receives the answers, until the server ends the connection.
 fn visit(house: &House, said: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(&house.path).expect("the server listens");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
@@ -109,7 +110,7 @@ fn visit(house: &House, said: &[u8]) -> Vec<u8> {
         let ended = reading.take(ANSWERS_MAX).read_to_end(&mut answers);
         (answers, ended)
     });
-    // A server that has heard enough may close while the guest still speaks.
+    // Ignored: the server may close the connection while the client still sends.
     let (Ok(()) | Err(_)) = stream.write_all(said).and_then(|()| stream.shutdown(Shutdown::Write));
     let (answers, ended) = taking.join().expect("the thread that reads");
     let in_time = ended.as_ref().err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);

@@ -1,9 +1,9 @@
-//! What every decoder of outside bytes has to hold to. No file is opened here.
+//! The promises of every decoder of outside bytes, as fuzz targets. No file is opened here.
 //!
-//! A *target* takes any bytes, gives them to decoders, and panics when one breaks a promise: what decodes encodes to the
-//! same bytes again or is refused with an error; no more memory is allocated than the length of the input justifies; the
-//! answer comes in bounded time. `fuzz/coverage` runs the targets under libFuzzer, `fuzz/tests/corpus.rs` runs them on the
-//! kept inputs of `fuzz/corpus` and on mutations of these.
+//! A *target* takes any bytes, gives them to decoders, and panics when one breaks a promise: an input is refused with
+//! an error, or it encodes to the same bytes again; no more memory is allocated than the length of the input justifies;
+//! the answer comes in bounded time. `fuzz/coverage` runs the targets under libFuzzer, `fuzz/tests/corpus.rs` runs them
+//! on the kept inputs of `fuzz/corpus` and on mutations of these.
 
 mod diffs;
 mod frames;
@@ -23,7 +23,7 @@ pub struct Target {
     pub name: &'static str,
     /// Gives bytes to the decoders; panics when one breaks a promise.
     pub run: fn(&[u8]),
-    /// Mutations that the ordinary test tries; fewer where each takes a connection.
+    /// Number of mutations that the ordinary test tries. It is smaller where each takes a connection.
     pub mutations: usize,
 }
 
@@ -49,7 +49,7 @@ pub fn find(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target '{name}'; give {}", names()))
 }
 
-/// Takes the first byte of an input, which says how the rest is meant.
+/// Splits off the first byte of an input, which says how to use the rest.
 fn first(data: &[u8]) -> Option<(u8, &[u8])> {
     data.split_first().map(|(first, rest)| (*first, rest))
 }

@@ -1,4 +1,4 @@
-//! A client of a memory server whose server says anything.
+//! A client whose memory server sends any bytes.
 
 use std::io::{IoSlice, Write};
 use std::net::Shutdown;
@@ -14,12 +14,12 @@ use crate::first;
 use crate::frames::{seal, words};
 use crate::memory::within;
 
-/// Longer than any answer of a server that has closed its end.
+/// Longer than any wait for a server that has closed its end.
 const SOON: Duration = Duration::from_secs(60);
 /// Replies and acknowledgements taken of one session.
 const TAKEN_MAX: usize = 32;
 
-/// A server that says what it was given to say, on its first and its second connection.
+/// A server that sends given bytes on its first and its second connection.
 struct Liar {
     endpoint: Endpoint,
     speech: Mutex<Speech>,
@@ -30,7 +30,7 @@ struct Liar {
 struct Speech {
     /// Bytes for each further connection, the next one last.
     next: Vec<Vec<u8>>,
-    /// Kept open: a client that writes to a closed connection would see less of the lie.
+    /// Connections kept open: a client that writes to a closed one would stop before it reads all bytes.
     open: Vec<UnixStream>,
 }
 
@@ -54,14 +54,14 @@ fn answer(mut stream: UnixStream) {
     let Some(liar) = LIAR.get() else { return };
     let mut speech = speech(liar);
     let words = speech.next.pop().unwrap_or_default();
-    // A client that has given up is no failure of the liar's.
+    // Ignored: the client may have given up and closed the connection.
     let (Ok(()) | Err(_)) = stream.write_all(&words).and_then(|()| stream.shutdown(Shutdown::Write));
     speech.open.push(stream);
 }
 
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
-    // The second connection's part begins where two bytes say.
+    // Two bytes say where the second connection's part begins.
     let Some((at, rest)) = rest.split_first_chunk::<2>() else { return };
     let (first, second) = rest.split_at(usize::from(u16::from_le_bytes(*at)).min(rest.len()));
     let mut parts = [second.to_vec(), first.to_vec()];
@@ -70,7 +70,7 @@ pub(crate) fn run(data: &[u8]) {
     }
     let liar = liar();
     *speech(liar) = Speech { next: parts.into(), open: Vec::new() };
-    // Two inboxes, and what a server names of its sessions.
+    // The fixed part of the memory: two inboxes, and a list of sessions.
     let result = within(data.len(), 16, 512 << 10, || match how % 5 {
         0 => fetch_status(&liar.endpoint, None, SOON).map(drop),
         1 => fetch_sessions(&liar.endpoint, None, SOON).map(drop),
@@ -90,7 +90,7 @@ fn path(liar: &Liar) -> &std::path::Path {
     }
 }
 
-/// Opens a session, asks and writes a little, and takes what comes.
+/// Opens a session, sends a few reads and writes, and receives the answers.
 fn converse(liar: &Liar, payload_checksum: bool) -> Result<(), LinkError> {
     let options = SessionOptions {
         payload_checksum,
@@ -107,7 +107,7 @@ fn converse(liar: &Liar, payload_checksum: bool) -> Result<(), LinkError> {
     for _ in 0..TAKEN_MAX {
         let Some(reply) = replies.try_header(Wait::Now)? else { break };
         assert!(reply.len > 0 && reply.len <= RANGE_MAX);
-        // A caller has room for what it asked for, and gives up a server that offers more.
+        // A caller has room for what it asked for. It gives up on a server that sends more.
         if reply.len > 8192 {
             break;
         }

@@ -1,4 +1,4 @@
-//! How much memory a decoder takes: an allocator that counts for each thread.
+//! Measures the memory that a decoder takes, by an allocator that counts for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,12 +11,12 @@ static COUNTING: Counting = Counting;
 thread_local! {
     /// Bytes this thread allocated and did not free. Below 0 when it frees what others allocated.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// The highest that `HELD` was.
+    /// The highest value of `HELD`.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
-    // A thread that ends has no counters any more; what it frees then is not counted.
+    // Ignored: a thread that ends has no counters any more, so its last frees are not counted.
     let (Ok(()) | Err(_)) = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));

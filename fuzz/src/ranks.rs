@@ -1,4 +1,4 @@
-//! What one rank of shared memory sends another: the codec, and the machine that acts on it.
+//! Messages between ranks of shared memory: the codec, and the coherence machine that handles them.
 
 use hanare_dsm::codec::{self, Arrived, Bodies, Sizes};
 use hanare_dsm::coherence::{Action, Config, Event, Machine, Message, Placement, Protocol, Rank};
@@ -13,7 +13,7 @@ const PAGE: usize = 64;
 const PAGES: u32 = 8;
 /// Ranks of the program.
 const RANKS: u16 = 3;
-/// Steps of one input.
+/// Most steps of one input.
 const STEPS_MAX: usize = 64;
 
 pub(crate) fn run(data: &[u8]) {
@@ -47,7 +47,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// A sender, a message's number, its payload, and what is behind it.
+/// Splits off a message: its sender, number and payload, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(Rank, u32, &[u8], &[u8])> {
     let (&[from, number, low, high], rest) = bytes.split_first_chunk::<4>()?;
     let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
@@ -92,6 +92,6 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // A call that is wrong at this moment is refused, which is all that matters here.
+    // Ignored: the machine may refuse a call that is wrong at this moment.
     let (Ok(()) | Err(_)) = machine.step(event, actions);
 }

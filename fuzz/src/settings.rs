@@ -1,4 +1,4 @@
-//! What users set: sizes, servers, names, the variables of a run, the host file.
+//! The settings of users: sizes, servers, names, the variables of a run, the host file.
 
 use std::ffi::OsString;
 use std::fmt::{Debug, Display};
@@ -18,7 +18,7 @@ use crate::memory::within;
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // A policy is built to see whether its name and values are right, which takes the fixed part.
+    // The fixed part of the memory is for policies: one is built to check its name and values.
     within(text.len(), 64, 1 << 20, || match how % 3 {
         0 => values(&text),
         1 => variables(&text),
@@ -26,7 +26,7 @@ pub(crate) fn run(data: &[u8]) {
     });
 }
 
-/// What is read is shown as text that reads the same.
+/// A parsed value must print as text that parses to the same value.
 fn there_and_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         let shown = value.to_string();

@@ -1,5 +1,5 @@
-//! What users choose by a text of several parts: policies, prefetchers, networks, the settings of the cluster simulation,
-//! reference strings.
+//! Choices that users write as a text of several parts: policies, prefetchers, networks, the settings of the cluster
+//! simulation, reference strings.
 
 use hanare_paging::{Space, policy, prefetch};
 use hanare_sim::cluster::Config;
@@ -12,15 +12,15 @@ use hanare_sim::string::{RefString, Step};
 use crate::first;
 use crate::memory::within;
 
-/// What policies are built for.
+/// The space for which policies are built.
 const SPACE: Space = Space { units: 64, block_units: 2, seed: 1, hides: true };
-/// Bytes of one bit for each page that there can be, in a vector that has doubled.
+/// Bytes of a bitmap of all possible pages, in a vector that has doubled its capacity.
 const SEEN_BYTES_MAX: usize = 32 << 20;
 
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // A policy for 64 pages, or the shipped settings, is the fixed part.
+    // The fixed part of the memory: a policy for 64 pages, or the shipped settings.
     let fixed = if how % 5 == 4 { SEEN_BYTES_MAX } else { 4 << 20 };
     within(text.len(), 512, fixed, || match how % 5 {
         0 => built(&text),

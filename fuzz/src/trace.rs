@@ -1,4 +1,4 @@
-//! Traces: the reader, and what is done with what it read.
+//! Traces: reads them, and replays the records.
 
 use hanare_paging::policy;
 use hanare_paging::trace::{self, Framer, Header, Reader, Record, TraceError};
@@ -9,9 +9,9 @@ use crate::memory::within;
 
 /// Bytes in front of the header's text.
 const TEXT_AT: usize = 14;
-/// Units up to which a trace is replayed: a policy has room for all of them.
+/// Most units with which a trace is replayed, because a policy has state for each.
 const REPLAYED_UNITS_MAX: u32 = 1 << 12;
-/// Questions for a page to hide up to which a trace is replayed: one record may stand for billions.
+/// Most requests for a page to unmap with which a trace is replayed: one record may stand for billions.
 const REPLAYED_QUESTIONS_MAX: u64 = 1 << 12;
 
 pub(crate) fn run(data: &[u8]) {
@@ -125,7 +125,7 @@ fn page_of(record: &Record) -> Option<u32> {
     }
 }
 
-/// What was read is written and read again. A trace of the recorder's framing is written byte for byte.
+/// Writes the records again and reads them back. A trace in the recorder's own framing must come out byte for byte.
 fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u8]) {
     let again = trace::write(header, records.iter().copied());
     if same_bytes {

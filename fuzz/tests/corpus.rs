@@ -1,7 +1,7 @@
 //! The targets without libFuzzer: every kept input, and seeded mutations of them.
 //!
-//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs one input alone, also one that `make fuzz` left. `HANARE_TEST_ROUNDS=n` tries `n`
-//! times as many mutations.
+//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs one input alone, also one that `make fuzz` left. `HANARE_TEST_ROUNDS=n`
+//! multiplies the number of mutations by `n`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hanare_fuzz::mutate::Mutator;
 use hanare_fuzz::{TARGETS, Target, find};
 
-/// Far longer than any input takes, on a machine with other work too.
+/// Far longer than any input takes, even on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
 /// Most kept inputs, and most bytes of them: they are read by people who clone the project.
 const KEPT_MAX: usize = 200;
@@ -24,7 +24,7 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| std::fs::read(file).expect("an input")).collect()
 }
 
-/// Runs one input; one that fails is kept where the message says.
+/// Runs one input. If it fails, keeps it in a file that the message names.
 fn run(target: &Target, input: &[u8]) {
     let start = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));

@@ -1,5 +1,5 @@
-//! Memory servers that misbehave, each in one way. They keep pages as an honest server does for some time, so that a
-//! program is in the middle of its work when they begin.
+//! Memory servers that misbehave, each in one way. At first they keep pages as an honest server does, so that a program
+//! is in the middle of its work when the misbehaviour begins.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -200,7 +200,7 @@ impl Peer {
     fn send(&mut self, kind: Kind, tag: u64, payload: &[u8]) -> io::Result<()> {
         let mut header = handshake::control_header(kind, tag, 0, payload);
         if matches!(kind, Kind::Done | Kind::Pong) {
-            // The room that is left.
+            // The free room that the server reports.
             header.offset = 1 << 30;
         }
         self.stream.write_all(&header.encode())?;

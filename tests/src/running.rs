@@ -12,7 +12,7 @@ use crate::{Outcome, PATIENCE};
 
 const POLL: Duration = Duration::from_millis(2);
 
-/// A program that runs in a process group of its own. Dropped, the group is killed.
+/// A program that runs in a process group of its own. Dropping it kills the group.
 pub struct Running {
     child: Child,
     stdout: PathBuf,
@@ -47,7 +47,8 @@ impl Running {
         self.outcome(status.code())
     }
 
-    /// The state of each thread of its group: its name, the system call with its arguments, and what it waits for.
+    /// The state of each thread of the group, for a failure's message: its name, its system call with arguments, and
+    /// the kernel function in which it waits.
     fn stand(&self) -> String {
         let mut stand = String::new();
         let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();

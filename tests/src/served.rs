@@ -1,4 +1,4 @@
-//! Memory servers as a site runs them: `hanare serve` on TCP or on a Unix socket.
+//! Memory servers as users run them: `hanare serve` on TCP or on a Unix socket.
 
 use std::io::ErrorKind;
 use std::process::Command;

@@ -71,7 +71,7 @@ fn fits(name: &str, size: u64, local: u64, spare: u64, flags: &[&str]) {
     assert_eq!(seen.number("local_bytes_budget"), local * MIB, "{what}");
     let peak = group.peak_bytes();
     println!("{what}: {:?} MiB at the peak", peak.map(|bytes| bytes / MIB));
-    // The program really was inside: it used most of its budget there.
+    // The program really ran in the cgroup: it used most of its budget there.
     assert!(peak.is_none_or(|bytes| bytes > local * MIB / 2), "{what}: only {peak:?} bytes were charged");
     place.assert_nothing_left();
     until("the cgroup is empty", || std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|p| p.is_empty()));

@@ -44,7 +44,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     let outcome = place.run(command.args(["-f", &hosts, WORDS, "-n", "2"]));
     outcome.assert_well("with a host file");
     assert_eq!(outcome.text(), SAID);
-    // 8 MiB of at least 32 MiB stay here.
+    // Of at least 32 MiB, 8 MiB are local.
     let seen = status(&used.address);
     assert!(seen.write_bytes >= 16 << 20 && seen.read_bytes >= 8 << 20, "{seen:?}");
     assert_eq!(status(&unused.address).write_bytes, 0, "-n 2 is the compute node and one server");
@@ -96,7 +96,7 @@ fn a_lost_server_ends_the_example_with_its_name() {
     let server = Served::tcp(&place, "512M");
     let hosts = place.file("hosts", format!("here 4\n{} 512\n", server.address)).display().to_string();
     let mut command = place.command(&example);
-    // Long enough to be interrupted: 512 MiB in all, of which 4 MiB are here.
+    // Long enough to be interrupted: 512 MiB in all, with 4 MiB of local memory.
     let run = place.start(command.args(["-f", &hosts, "32M"]));
     hanare_tests::until("it pages", || status(&server.address).write_bytes > 16 << 20);
     let address = server.address.clone();

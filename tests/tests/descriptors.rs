@@ -70,12 +70,13 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = program.to_str().expect("a path of text");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
-        // Whichever lost descriptor is noticed first.
+        // The code depends on which lost descriptor is noticed first.
         let code = if outcome.code == Some(120) { 120 } else { 123 };
         outcome.assert_ended_by_us(code, "");
         if mode != "sigsegv" {
             let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
-            // Whichever thread uses it first: the one that waits for faults, or one that answers them.
+            // The message depends on the thread that notices first: the one that waits for faults, or one that resolves
+            // them.
             outcome.assert_ended_by_us(123, "");
             let told = ["userfaultfd is lost", "the program closed a descriptor of Hanare's"];
             assert!(told.iter().any(|part| outcome.stderr.contains(part)), "{outcome:?}");
@@ -92,7 +93,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     let program = built().workload("identity");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for (far, stack) in [("large", None), ("large", Some("--stack")), ("all", None), ("all", Some("--stack"))] {
-            // Blocks and malloc's stacks are all far in thread mode only.
+            // Only thread mode supports far small blocks and far stacks from malloc.
             if mode != "thread" && (far, stack) != ("large", None) {
                 continue;
             }

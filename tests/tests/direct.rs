@@ -1,5 +1,5 @@
 //! Guards the pages that transfers hold. Direct I/O, io_uring, libaio and other processes read and write far memory
-//! while it is thrashed, and no block holds wrong bytes. Unsupported calls are refused with an errno.
+//! while its pages come and go, and no block gets wrong bytes. Unsupported calls are refused with an errno.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works};
 
@@ -34,7 +34,8 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            // In sigsegv mode another process' coming write cannot be detected. docs/modes.md warns of it.
+            // In sigsegv mode, a write that another process is about to make cannot be detected. docs/modes.md warns of
+            // it.
             for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));

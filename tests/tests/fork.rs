@@ -73,7 +73,8 @@ fn children_of_programs_with_a_locale() {
     }
 }
 
-/// Clean pages that parent and child share are protected. Unmapping one must not wait for a write by the pager itself.
+/// Clean pages that parent and child share are write-protected. Unmapping such a page must not wait for a write that
+/// only the pager itself could resolve.
 #[test]
 fn pages_shared_with_children_are_hidden() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -266,7 +267,7 @@ fn children_have_their_memory_where_no_path_leads_to_its_server() {
     let program = built().workload("elsewhere");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
-            // A small memory is never evicted: the child stays dormant until it allocates.
+            // A program whose memory fits the budget never evicts a page, so its child is dormant until it allocates.
             for (local, size) in [("4M", "16M"), ("64M", "2M")] {
                 let place = Place::new();
                 let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);

@@ -73,7 +73,7 @@ fn reachable(rooms: &Rooms, from: &str) -> BTreeSet<String> {
     found
 }
 
-/// The modules that depend on themselves through others, sorted.
+/// The modules that depend on themselves, directly or through others, sorted.
 fn in_circles(rooms: &Rooms) -> Vec<String> {
     rooms.keys().filter(|room| reachable(rooms, room).contains(*room)).cloned().collect()
 }

@@ -1,6 +1,7 @@
-//! Guards shared memory against failures of its ranks. One rank is killed or stopped in any phase, strangers connect
-//! where ranks meet, a signal handler accesses shared memory in the middle of a call, or a limit is too low to start.
-//! Every rank ends with a line and the documented exit code, or the job continues; none waits for ever.
+//! Guards shared memory against failures of its ranks. The failures: one rank is killed or stopped in any phase;
+//! strangers connect where ranks meet; a signal handler accesses shared memory in the middle of a call; a limit is too
+//! low to start. Every rank ends with a line and the documented exit code, or the job continues. No rank waits for
+//! ever.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -236,7 +237,8 @@ fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     {
         let mut command = place.command(built().workload("late"));
         command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
-        // Without this the dynamic linker refuses libhanare.so, whose thread-locals have fixed places.
+        // Without this the dynamic linker refuses libhanare.so: its thread-locals need space that is reserved at the
+        // start.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
         if !mode.is_empty() {
             command.env("HANARE_MODE", mode);

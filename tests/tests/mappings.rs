@@ -32,7 +32,7 @@ fn nor_do_they_where_the_kernel_has_no_guards() {
     pages_at_random(&["--local", "256M"], "guards");
 }
 
-/// Over a link clean and dirty pages are told apart while there are enough mappings for it.
+/// Over a link, clean pages are protected, to know which pages are dirty, as long as there are enough mappings.
 #[test]
 fn nor_do_they_over_a_link() {
     let place = Place::new();

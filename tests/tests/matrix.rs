@@ -18,7 +18,8 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Calls per thread. Every page must come and go often, and the slowest cell must take only seconds.
+    /// Calls per thread. Enough for every page to come and go often, and few enough for the slowest cell to take only
+    /// seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,
@@ -115,7 +116,8 @@ fn over_links() {
     let both = [one[0], one[1], "--server", unix.address.as_str()];
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for page_size in PAGE_SIZES {
-            // Over a link, pages of 16K come in runs of several. Where frames cannot be moved, pages of all sizes do.
+            // Over a link, pages of 16K come in runs of several pages. If frames cannot be moved, pages of every size
+            // do.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }

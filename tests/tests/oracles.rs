@@ -1,5 +1,5 @@
-//! Guards the policies by comparison with independent implementations: `oracles/compare.py` runs the PyPI package
-//! libcachesim on the same reference strings and compares hits.
+//! Compares the policies with independent implementations: `oracles/compare.py` runs the PyPI package libcachesim on
+//! the same reference strings and compares hits.
 
 use std::ffi::OsString;
 use std::path::Path;

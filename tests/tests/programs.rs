@@ -153,7 +153,7 @@ fn sqlite_in_memory() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // Its page cache as one large block, since small allocations stay near.
+    // SQLite gets its page cache as one large block, because small allocations stay near.
     let sql = "\
 create table t as with recursive c(i) as (select 1 union all select i + 1 from c where i < 200000)
   select i, i * 7919 % 200003 as k, hex(i * 31) || '-----------------------------------' as s from c;
@@ -207,7 +207,7 @@ fn memtester_finds_no_fault() {
     let size = if is_full() { "64M" } else { "2M" };
     let place = Place::new();
     let json = place.path("json");
-    // It traverses both halves of its memory word by word, many times. With base pages that would take minutes.
+    // memtester traverses both halves of its memory word by word, many times. With base pages that would take minutes.
     let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
     let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");

@@ -37,8 +37,8 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // Most of the room, and never more than there is. Whole pages of small blocks waste some, and so do extents
-            // that scattered pages leave partly empty. A block of 1 MiB has pages of its own.
+            // The program must get most of the room, and never more. Some is wasted by pages that small blocks do not
+            // fill and by extents with scattered pages. A block of 1 MiB has pages of its own.
             let least = match (page_size, args) {
                 ("2M", _) => 10 * M,
                 (_, ["200K"]) => 16 * M,
@@ -91,7 +91,7 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
-    // A program that insists meets the quota in the middle of its work.
+    // A program with `always` meets the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
     outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
 

@@ -43,7 +43,7 @@ fn assert_within(ranks: &[Value], local: u64, case: &str) {
     }
 }
 
-/// Each rank has several times as many home pages as it keeps, and reads and writes them all between two barriers.
+/// Each rank has several times more home pages than it keeps, and reads and writes all of them between two barriers.
 #[test]
 fn workloads_that_do_not_fit_give_their_serial_results() {
     let place = Place::new();
@@ -69,7 +69,7 @@ fn workloads_that_do_not_fit_give_their_serial_results() {
     place.assert_nothing_left();
 }
 
-/// So small that twins go early all the time, and smaller than the command would allow.
+/// The limit is so small that diffs go home early all the time. It is smaller than the command would allow.
 #[test]
 fn no_outcome_is_seen_that_release_consistency_forbids() {
     let place = Place::new();

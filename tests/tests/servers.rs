@@ -1,6 +1,7 @@
 //! Guards that a program never hangs on its memory and never continues with wrong bytes. A memory server that is
 //! killed, lies or falls silent ends the run with one line that names it and a documented exit code. Several servers
-//! share the pages by their sizes. When one is full the next takes over, and when all are full a line says so.
+//! share the pages in proportion to their sizes. When one is full the next takes over, and when all are full a line
+//! says so.
 
 use std::time::{Duration, Instant};
 
@@ -211,8 +212,8 @@ fn a_host_file_spreads_pages_by_the_sizes() {
 
 #[test]
 fn a_full_server_hands_over_to_the_next() {
-    // By its stated size the first server would take half. It is full long before, because it lends less than the host
-    // file claims.
+    // By the size in the host file, the first server would get half of the pages. It is full long before, because it
+    // lends less.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
     let other = Served::tcp(&place, "8M");
@@ -286,7 +287,7 @@ fn status_names_who_uses_a_server_and_a_killed_client_is_gone_within_two_seconds
             (&session["slots"], Some(128 << 20)),
             "{sheet}"
         );
-        // The program itself, not its starter.
+        // The process of the program itself, not of the command.
         let program = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
         rustix::process::kill_process(program, rustix::process::Signal::KILL).expect("a program of this test's");
         let killed = Instant::now();

@@ -94,7 +94,7 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
     ] {
         let outcome = launch(&place, 3, &[], &["misuse", what]);
         assert!(outcome.stdout.is_empty());
-        // With alloc, chance decides which two of the ranks come first.
+        // If ranks allocate different sizes, chance decides which two ranks are named.
         let any = |said: String, rank: u32| said.replace(&format!("rank {rank} called"), "rank _ called");
         let said = (0..3).fold(outcome.stderr.clone(), any);
         assert!(outcome.code == Some(code), "{what}: {:?} {}", outcome.code, outcome.stderr);

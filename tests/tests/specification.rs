@@ -1,4 +1,4 @@
-//! The tables of SPECIFICATION.md have the figures of benches/results.tsv: what a benchmark measured, and nothing else.
+//! The tables of SPECIFICATION.md have the figures of benches/results.tsv: every measured figure is the benchmark's.
 
 use std::process::Command;
 

@@ -17,7 +17,7 @@ const ROOMS: [&str; 10] = [
     "crates/dsm/src/live",
 ];
 
-/// Whether a line drops a result: by a binding to nothing, as a statement, or with the value it is.
+/// Whether a line drops a result: by `_ =`, by `.ok();`, or by `drop(unsafe {`.
 fn drops_a_result(line: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let binds_nothing = line.match_indices("_ = ").any(|(at, _)| !line[..at].ends_with(is_name));

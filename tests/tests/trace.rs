@@ -1,6 +1,5 @@
-//! Guards recorded runs. The events and actions of a live run's pager, replayed, give the same victims in the same
-//! order, for every policy, in every trap mode, with threads that fault at once. A bound on the trace only cuts its
-//! end.
+//! Guards recorded runs. A replay of a live run gives the same victims in the same order, for every policy, in every
+//! trap mode, with threads that fault at the same time. A bound on the trace only cuts its end.
 
 use std::path::Path;
 
@@ -124,7 +123,7 @@ fn a_run_that_records_nothing_leaves_the_file_as_it_was_and_says_so() {
         assert_eq!(std::fs::read(&trace).expect("the trace"), b"of another run", "{program:?}");
         place.assert_nothing_left();
     }
-    // The recorded events count, however the program ended.
+    // A recording is kept whatever the program's exit code is.
     let mut command = place.hanare(["trace", "record", "--local", "4M", "-o"]);
     let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &killed]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");

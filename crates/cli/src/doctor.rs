@@ -52,7 +52,7 @@ pub(crate) enum DoctorError {
 struct ModeFinding {
     mode: String,
     works: bool,
-    /// What it lacks, if it does not work.
+    /// The reason why the mode does not work here; `None` if it works.
     obstacle: Option<&'static str>,
     system_calls_on_far_pages: bool,
 }
@@ -103,7 +103,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, DoctorError> {
         findings.text()
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A reader that closed the pipe early has seen what it wanted.
+        // A reader that closes the pipe early is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
     }
@@ -112,7 +112,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, DoctorError> {
 
 fn examine() -> Result<Findings, DoctorError> {
     let settings = Settings::from_lookup(|variable| match variable {
-        // Of the settings, only the machine's part matters here.
+        // A budget is required, but its size does not matter here.
         "HANARE_LOCAL" => Some("64M".into()),
         "HANARE_MODE" | "HANARE_DISABLE" | "HANARE_RESERVE" => std::env::var_os(variable),
         _ => None,

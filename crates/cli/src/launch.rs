@@ -197,7 +197,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     };
     match &args.report {
         Some(path) if path.as_os_str() == "-" => {
-            // If standard error is closed, nobody wants the table.
+            // Ignored: if standard error is closed, nobody can read the table.
             let _ = io::stderr().write_all(table::table(&counts, args.ranks).as_bytes());
         }
         Some(path) => write(path, &table::table(&counts, args.ranks))?,
@@ -245,8 +245,8 @@ struct Ranks {
 impl Ranks {
     fn send(&self, signal: Signal) {
         for pid in self.pids.iter().flatten() {
-            // A rank that is not known to have ended has not been reaped, so its number is still its own. A pidfd of a
-            // rank that was just reaped is refused.
+            // A rank that is not recorded as ended has not been reaped, so its process number is still valid. A pidfd
+            // of a rank that was just reaped is refused.
             if let Ok(fd) = pidfd_open(*pid, PidfdFlags::empty()) {
                 let _ = pidfd_send_signal(&fd, signal);
             }
@@ -309,12 +309,12 @@ impl Place {
         for attempt in 0..PLACES_MAX {
             let path = std::env::temp_dir().join(if attempt == 0 { name.clone() } else { format!("{name}-{attempt}") });
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // The lock matters only to other users. Without it, the process number shows that the folder is in use.
+                // If the lock cannot be taken, the process number in the name still shows that the folder is in use.
                 Ok(()) => {
                     let lock = locked(&path).ok();
                     return Ok(Self(path, lock));
                 }
-                // An earlier process with this number left it, or somebody else put it there.
+                // The name is taken: an earlier process with this number left the folder, or another user made it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(LaunchError::Place(error)),
             }
@@ -324,7 +324,7 @@ impl Place {
 
     /// Notes that a rank has ended, for ranks that still wait for it to connect.
     fn note_end(&self, rank: u16) {
-        // Without the note, they wait until the launcher ends them.
+        // Ignored: without the note, the ranks wait until the launcher ends them.
         let _ = std::fs::write(self.0.join("ended"), format!("{rank}\n"));
     }
 

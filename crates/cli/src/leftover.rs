@@ -22,7 +22,7 @@ pub(crate) fn remove_launchers(tmp: &Path) {
         let number = rest.split('-').next().unwrap_or_default();
         let Some(pid) = number.parse().ok().and_then(Pid::from_raw) else { return };
         let is_gone = rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
-        // The lock is released with the file, after the folder is gone.
+        // The lock is released when the file is closed, after the folder was removed.
         if is_gone && let Ok(_lock) = locked(folder) {
             let _ = std::fs::remove_dir_all(folder);
         }

@@ -24,7 +24,7 @@ pub(crate) enum LibraryError {
         /// The file.
         path: PathBuf,
     },
-    /// LD_PRELOAD cannot express the library's path.
+    /// The library's path contains a character that separates entries of LD_PRELOAD.
     #[error("{path} cannot be preloaded: LD_PRELOAD takes no path with a blank or a colon; install hanare elsewhere",
         path = path.display())]
     Unusable {

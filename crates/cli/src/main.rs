@@ -60,8 +60,8 @@ enum Command {
     Place(place::PlaceArgs),
 }
 
-/// The smallest stack, in bytes, on which the command runs directly. A smaller `ulimit -s` may be meant for the
-/// program.
+/// The smallest stack, in bytes, on which the command runs directly. With a smaller `ulimit -s`, which may be meant for
+/// the program, it runs in a thread.
 const STACK_MIN: u64 = 1 << 20;
 const STACK: usize = 8 << 20;
 

@@ -26,7 +26,7 @@ pub(crate) struct Figures {
     /// `None` when chosen automatically.
     page_size_bytes: Option<u64>,
     elapsed_s: f64,
-    /// The elapsed time without the waits; 0 when the threads' waits add up to more.
+    /// The elapsed time minus the threads' waits; 0 if the waits add up to more.
     calc_s: f64,
     swap_s: f64,
     set_bit_s: f64,
@@ -66,7 +66,8 @@ pub(crate) struct Figures {
     far_bytes_peak: u64,
     /// Local bytes of Hanare's own data at the end: the pager's and the heap's.
     near_bytes: u64,
-    /// The same for each 4 KiB of the peak of far memory; `None` when there was too little far memory to say.
+    /// The same for each 4 KiB of the peak of far memory; `None` if there was too little far memory for a meaningful
+    /// figure.
     near_bytes_per_far_page: Option<f64>,
     /// Allocations that got ENOMEM for lack of room on the servers.
     allocations_refused: u64,

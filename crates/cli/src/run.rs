@@ -35,7 +35,7 @@ use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
 use servers::ServersError;
 
-/// Smallest number for the counters' descriptor, because programs use low numbers without asking.
+/// Smallest number for the counters' descriptor, because programs often assume that low numbers are free.
 const STATS_FD_MIN: i32 = 100;
 const SIGSEGV: u8 = 11;
 const SIGBUS: u8 = 7;
@@ -239,7 +239,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     }
     let (stats_fd, stats) = Stats::create()?;
     let stats = Arc::new(stats);
-    // Without the pollers, only speed is lost.
+    // If the pollers cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
@@ -257,7 +257,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     forwarder.stop();
     let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
     if let Err(error) = outputs.write(&figures) {
-        // The program has run, so its exit code counts. The lost figures are only reported.
+        // The program has run, so its exit code counts. A failure to write the figures is only reported.
         say(&error.to_string());
     }
     Ok(end.exit_code())
@@ -351,7 +351,7 @@ fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
 
 /// Refuses each size that is beyond all memory. Warns when all of them together are more than is available.
 pub(crate) fn warn_of_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
-    // Where the machine's memory size is unknown, nothing can be checked.
+    // If the machine's memory size is unknown, nothing can be checked.
     let Ok(memory) = Memory::now() else { return Ok(()) };
     for (what, bytes) in asked {
         fits::check(what, *bytes, &memory)?;
@@ -365,7 +365,8 @@ pub(crate) fn warn_of_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// Half of what remains beside the program's own local memory, which may be all that a container has.
+/// The default limit of the private server: half of the memory that the program's local memory leaves available. In a
+/// container that may be little.
 pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     const LEAST: u64 = 16 << 20;
     let local = if let Local::Bytes(bytes) = local { bytes } else { 0 };

@@ -229,7 +229,7 @@ fn outlast(server: &StopHandle, tree: Option<&File>) {
     server.stop();
 }
 
-/// The end of the pipe that the starter left open under this number.
+/// Opens the pipe that the starter left open under this number.
 fn own_copy(fd: i32) -> Option<File> {
     File::options()
         .read(true)
@@ -269,10 +269,10 @@ fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
     }
 }
 
-/// Removes what killed servers of other runs left, while this one already serves.
+/// Removes the folders that killed servers of other runs left. Runs in a thread, so that this server need not wait.
 fn sweep(socket: Option<&Path>) {
     let Some(tmp) = run_directory(socket).and_then(Path::parent).map(Path::to_owned) else { return };
-    // The next server does it if this one cannot.
+    // Ignored: if this server cannot do it, the next one does.
     let _ = std::thread::Builder::new().name("sweep".to_owned()).spawn(move || remove_private(&tmp, AGE));
 }
 
@@ -286,6 +286,6 @@ fn remove_directory(socket: Option<&Path>) {
 
 fn tell_starter(line: &str) {
     let one_line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // A starter that no longer listens has ended. Then standard input ends too.
+    // Ignored: a starter that no longer reads has ended, and then standard input ends too.
     let _ = writeln!(io::stdout(), "{one_line}");
 }

@@ -58,7 +58,7 @@ impl Forwarder {
         })
     }
 
-    /// The first signal that came before there was a program to receive it.
+    /// The first signal that arrived before the program was started.
     pub(crate) fn pending(&self) -> Option<i32> {
         match &*lock(&self.target) {
             Target::Awaited { pending } => pending.first().copied(),
@@ -71,7 +71,7 @@ impl Forwarder {
         self.ignored
     }
 
-    /// Names the program, and sends it the signals that came before.
+    /// Records the started program, and sends it the signals that arrived before.
     pub(crate) fn started(&self, program: &Child) -> io::Result<()> {
         let pid = Pid::from_child(program);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;

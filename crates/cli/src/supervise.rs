@@ -92,7 +92,7 @@ pub(crate) fn run(
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {
-        // Without a way to pass signals on, they could not end the program. Then it is better not to run it.
+        // If signals cannot be passed on, the user could not end the program, so it is not run.
         let _ = child.kill();
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));

@@ -126,7 +126,7 @@ pub(crate) enum FileError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in its contents.
         source: TraceError,
     },
 }
@@ -186,7 +186,7 @@ fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
     }
 }
 
-/// The exit code when the trace is missing. A failure of the program itself goes first.
+/// The exit code when the trace is missing. If the program itself failed, its own code is returned.
 fn own_failure(code: u8) -> u8 {
     if code == 0 { crate::EXIT_OWN } else { code }
 }

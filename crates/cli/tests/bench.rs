@@ -43,7 +43,7 @@ fn floors_of_links_and_copies_are_everywhere() {
     }
     assert_positive(&figures, &["memcpy_4k_us", "memcpy_2m_us", "dontneed_4k_us"]);
     for floor in ["trap_us", "trap_thread_us", "copy_4k_us", "move_in_4k_us", "move_out_4k_us", "move_in_64k_us"] {
-        // Zero is never valid. The figure is absent where this machine has no userfaultfd or cannot move pages.
+        // A figure is never 0. It is absent where this machine has no userfaultfd or cannot move pages.
         assert!(figures[floor].is_null() || figures[floor].as_f64() > Some(0.0), "{floor} in {figures:#}");
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -187,7 +187,7 @@ fn an_interrupted_run_leaves_no_file_and_the_old_one_as_it_was() {
         command.arg("--json").arg(out.join("old.json")).arg("--html").arg(out.join("new.html"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        // When it catches signals, it is about to run.
+        // The command is about to simulate when it catches signals.
         until("signals are caught", || catches(pid, signal));
         send(pid, signal);
         let stderr = child.stderr.take().unwrap();
@@ -226,7 +226,7 @@ fn serve(place: &Place) -> Served {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
-        // Its later output is not needed and must not block it.
+        // The server's later output is read and dropped, so that it does not block the server.
         if stderr.read_line(&mut line).is_ok() && sender.send(line).is_ok() {
             let _ = std::io::copy(&mut stderr, &mut std::io::sink());
         }
@@ -254,7 +254,7 @@ fn a_job_is_sent_to_the_nodes_that_hold_pages() {
         command.args(["place", "--servers", &named]).args(args);
         place.run(&mut command)
     };
-    // None holds anything, so the first is chosen.
+    // No server holds anything, so the first is chosen.
     let outcome = propose(&["--ranks", "1"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
     assert!(outcome.stdout.starts_with(&servers[0].1) && outcome.stdout.contains("0 held"), "{outcome:?}");

@@ -68,7 +68,7 @@ fn a_program_larger_than_its_budget_keeps_its_words_and_the_budget() {
         assert_eq!((number("processes"), number("local_bytes_budget")), (1, 8 << 20), "{figures}");
         assert!((1..=8 << 20).contains(&number("local_bytes_peak")), "{figures}");
         assert!(number("far_bytes_peak") >= 48 << 20, "{figures}");
-        // 40 MiB of 48 cannot be local. At least that amount was written back and fetched in each round.
+        // Of 48 MiB, 40 cannot be local. Each round writes back and fetches at least these.
         assert!(number("bytes_out") >= 40 << 20 && number("bytes_in") >= 40 << 20, "{figures}");
         assert!(number("faults") > 0 && figures["fault_us_p50"].as_f64().unwrap() > 0.0, "{figures}");
         place.assert_nothing_left();
@@ -90,7 +90,7 @@ fn full_memory_without_a_spill_file_is_121() {
     let program = checker(&place);
     let mut command = hanare(&place);
     command.args(["run", "--local", "4M", "--memory", "8M", "--spill", "none", "--"]);
-    // In one piece, a request that cannot fit is refused. The program reports this by exit code 3.
+    // A single request that cannot fit is refused. The program reports this by exit code 3.
     assert_eq!(place.run(command.arg(&program).args(["64", "1"])).code, Some(3));
     let mut command = hanare(&place);
     command

@@ -198,7 +198,8 @@ fn a_temporary_folder_that_takes_nothing_is_named() {
 #[test]
 fn a_command_line_that_fits_the_command_and_not_the_program_is_told() {
     let place = Place::with_library();
-    // The most arguments that the command itself can receive. Beside them, the variables that it adds do not fit.
+    // The most arguments that the command itself can receive. With the variables that it adds, they are too many for
+    // the program.
     let with = |count: usize| {
         let mut command = place.hanare();
         command.args(["run", "true"]).args(vec!["x".repeat(91); count]);

@@ -175,7 +175,7 @@ fn signals_sent_to_the_command_reach_the_program_once() {
     {
         let place = Place::with_library();
         let count = place.path("count");
-        // Each arrival adds a line. A second one within the grace time would be seen.
+        // Each arriving signal adds a line. A second arrival within the grace time would be seen.
         let prepare = format!("trap 'echo x >> {}; sleep 0.2; exit 40' {number}", count.display());
         let mut run = begun(&place, &prepare, |_| {});
         send(run.0.id(), signal);

@@ -33,7 +33,7 @@ pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::Private, true),
 ];
 
-/// Which ranks first, the kind or the owner.
+/// The first criterion of the order of victims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
     /// By [`ORDER`]. Among other owners' pages of one kind, those of the least urgent owner leave first.
@@ -49,7 +49,7 @@ pub struct Urgency<'a> {
     pub running: Option<u32>,
     /// The urgency of each owner. The pages of the less urgent owner leave first. No two owners have the same urgency.
     pub of: &'a dyn Fn(u32) -> u32,
-    /// Which ranks first, the kind or the owner.
+    /// The first criterion of the order: the kind or the owner.
     pub first: First,
 }
 

@@ -31,7 +31,7 @@ pub struct Figures {
     pub protects: u64,
 }
 
-/// The policy broke its contract: this number of pages was in view, and it named no victim.
+/// The policy broke its contract: it named no victim although this number of pages was in view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoVictim(pub u32);
 
@@ -185,7 +185,7 @@ fn reference(
     Ok(())
 }
 
-/// With every reference visible, no page need be unmapped. The policy's requests are still taken.
+/// If every reference is visible, no page need be unmapped. The policy's requests are taken and ignored.
 fn unmap_requested(memory: &mut Memory, policy: &mut dyn Policy, visible: Visible) {
     for _ in 0..limits::HIDES_MAX {
         match policy.next_to_hide() {

@@ -17,8 +17,8 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
     let capacity = capacity.max(1);
     let mut memory = Memory::new(string.pages(), capacity);
     let mut next_of = vec![0; string.pages() as usize];
-    // An outdated entry of a page that was referenced again lies in the past, so it sorts below every valid one. An
-    // entry of a page that left is skipped.
+    // The heap may hold outdated entries. That of a page that was referenced again is in the past, so it sorts below
+    // every valid one. That of a page that left is skipped.
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     for (index, step) in string.steps().enumerate() {
         let (page, write) = match step {
@@ -58,7 +58,7 @@ fn next_touches(string: &RefString) -> Vec<u32> {
         match string.step(index) {
             Step::Read(page) | Step::Write(page) => {
                 later[index] = next_of[page as usize];
-                // Indices beyond 32 bits would need 16 GiB of string. They count as far away.
+                // An index beyond 32 bits counts as far away. A string of that length would take 16 GiB.
                 next_of[page as usize] = u32::try_from(index).unwrap_or(NEVER);
             }
             Step::Discard(page) => next_of[page as usize] = NEVER,

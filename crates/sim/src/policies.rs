@@ -164,8 +164,8 @@ pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
     Ok(())
 }
 
-/// Runs every policy in every size. Now and then calls `progress` with the steps done and the total. Rows come in the
-/// order of the job, all policies of a size together.
+/// Runs every policy in every size. Now and then calls `progress` with the steps done and the total. Rows are in the
+/// order of the job, with all policies of one size together.
 ///
 /// # Errors
 /// See [`SimError`].

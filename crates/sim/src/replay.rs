@@ -12,11 +12,11 @@ use hanare_paging::trace::{Reader, Record, TraceError};
 pub struct Replayed {
     /// Victims named as recorded.
     pub victims: u64,
-    /// Times that no victim was named, as recorded.
+    /// Number of times that the policy named no victim, as recorded.
     pub none: u64,
     /// Pages to unmap named as recorded.
     pub hidden: u64,
-    /// Whether recording stopped before the run ended. All that was recorded was the same.
+    /// Whether recording stopped before the run ended.
     pub cut: bool,
 }
 

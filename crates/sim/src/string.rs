@@ -182,7 +182,7 @@ impl RefString {
         self.pages
     }
 
-    /// How many distinct pages are referenced.
+    /// Number of distinct pages referenced.
     #[must_use]
     pub fn distinct(&self) -> u32 {
         self.distinct

@@ -74,7 +74,7 @@ fn algo2_and_algo3_are_the_same_on_a_flat_network_bit_for_bit() {
             assert!(outcome("algo2") != outcome("algo1"));
         }
     }
-    // On a tree they are not.
+    // On a tree the two differ.
     let tree = Model { network: "4x4".parse().unwrap(), quanta_max: 200, ..model };
     let outcome = |name, seed| go(&tree, name, "kind", seed, Stepping::Events);
     assert!((1..6).any(|seed| outcome("algo2", seed) != outcome("algo3", seed)));
@@ -111,7 +111,7 @@ fn settle_beats_algo4_where_remote_access_is_dear() {
         [("cells.schedulers", "['algo4', 'settle']"), ("cells.replacements", "kind"), ("cells.remote_costs", "300")];
     let rows = rates(10, &set);
     assert!(rows[1].rate() >= rows[0].rate() + 1.0, "{} and {}", rows[0].rate(), rows[1].rate());
-    // Nor does it reach its rate by giving some processes more time than others.
+    // Settle does not reach its rate by giving some processes more time than others.
     let fairness = |row: &Row| row.mean(|outcome| outcome.fairness);
     assert!(fairness(&rows[1]) >= fairness(&rows[0]) - 0.01);
 }

@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn the_string_of_a_trace_is_what_was_seen(steps in steps(true)) {
-        // With no replacement, the policy sees every reference that costs anything.
+        // Without replacement, the policy sees every reference that costs something.
         let string = RefString::new(steps);
         let (trace, figures) = record("fifo", &string, PAGES);
         let (header, seen) = RefString::from_trace(&trace).unwrap();

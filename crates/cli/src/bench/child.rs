@@ -17,7 +17,7 @@ use super::words::{Mismatch, Words};
 /// Most passes of reading and rewriting before the timed part, even if the steady state is not reached.
 const PASSES_MAX: u32 = 4;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Access {
     /// Reads and checks a word.
@@ -88,9 +88,9 @@ pub(crate) enum ChildError {
 pub(super) struct Run {
     pub(super) seconds: f64,
     pub(super) touches: u64,
-    /// Percentiles of the accesses that faulted, as the program sees them. Only for the random pattern.
+    /// Percentiles of the times of accesses that faulted, as the program sees them. Only for the random pattern.
     pub(super) fault_us: Option<[f64; 3]>,
-    /// Percentiles of faults as the pager sees them, from the trap to its end.
+    /// Percentiles of the times of faults as the pager sees them, from the trap to its end.
     pub(super) handler_us: Option<[f64; 3]>,
     pub(super) faults: u64,
     pub(super) faults_first_write: u64,
@@ -133,7 +133,7 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
 }
 
 /// For reading: one pass, after which all evicted pages are clean and the server holds them. For rewriting: passes
-/// until as much is written back as comes in, so that every page is dirty when it is evicted.
+/// until the bytes written back equal the bytes fetched, because then every page is dirty when it is evicted.
 fn reach_steady_state(words: &mut Words, rewrite: bool) -> Result<(), Mismatch> {
     for pass in 1..=PASSES_MAX {
         let before = snapshot();

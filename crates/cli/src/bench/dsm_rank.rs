@@ -166,7 +166,8 @@ impl Bench {
                     2 => &mut |page| misses.extend(time_store(base + page * PAGE, round as u32 + 1)),
                     _ => &mut |page| reads.extend(time_load(base + page * PAGE)),
                 };
-                // Downwards: a fault also brings the pages behind the faulting one, if they are absent.
+                // In descending order, because a fault also brings the pages after the faulting one, if they are
+                // absent.
                 (0..PAGES).rev().for_each(access);
                 let after = self.live.counts();
                 shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);

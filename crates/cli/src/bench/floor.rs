@@ -63,7 +63,7 @@ pub(crate) enum FloorError {
     /// A socket failed.
     #[error("cannot measure sockets of loopback: {0}; see that 127.0.0.1 is up")]
     Link(#[from] std::io::Error),
-    /// A trap or move failed although the machine reported that it has them.
+    /// A trap or move failed although the machine reports the feature.
     #[error(transparent)]
     Trap(#[from] TrapError),
 }

@@ -67,7 +67,7 @@ fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (near, far) = UnixStream::pair()?;
     for end in [&near, &far] {
         end.set_nonblocking(true)?;
-        // If these sizes are refused, the system's own stay, as for Hanare's links.
+        // If these sizes are refused, the system's defaults stay, as for Hanare's links.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(end, SOCKET_BUFFER_BYTES);
     }
@@ -152,7 +152,7 @@ fn receive(stream: &mut impl Read, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits a spin: it yields to other threads now and then, and gives up in the end.
+/// A bounded spin: yields to other threads now and then, and gives up after [`SILENCE_MAX`].
 #[derive(Default)]
 struct Patience {
     spins: u32,
@@ -190,7 +190,7 @@ fn copies(floors: &mut Floors) {
         std::hint::black_box(&mut page);
         Ok::<(), Infallible>(())
     });
-    // The bytes are not zeroes, because the kernel would provide zero pages only on the first access.
+    // The bytes are not 0, because the kernel would allocate zeroed memory only at the first access.
     let mut frames = vec![2_u8; COLD_BYTES / 2];
     let count = frames.len() / LARGE;
     let large = median_us(count, |round| {

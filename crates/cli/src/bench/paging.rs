@@ -1,8 +1,8 @@
 //! `hanare bench paging`: the pager on a pattern of accesses, compared with the floors of this machine.
 //!
 //! Each run has a memory server and a process of its own, because a process can start far memory only once. The server
-//! ends with this process in any case: a private server notices the end of a pipe, any other is a thread of this
-//! process.
+//! ends with this process in any case: a private server notices the end of a pipe, and the other kinds are threads of
+//! this process.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -186,7 +186,7 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
     settings.mode = args.mode;
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
-    // HANARE_DISABLE can force weaker kernels here too.
+    // As in a run, HANARE_DISABLE can simulate a weaker kernel.
     settings.disable = std::env::var(hanare_sys::features::DISABLE_VARIABLE).unwrap_or_default();
     settings.validate_values()?;
     Ok(settings)
@@ -196,13 +196,13 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
 pub(super) enum Lender {
     /// A process of its own.
     Private(Private),
-    /// A thread of this process, ended in `drop`.
+    /// A thread of this process, which `drop` ends.
     Thread { endpoint: Endpoint, stop: StopHandle, life: Option<JoinHandle<()>> },
 }
 
 impl Lender {
     pub(super) fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
-        // Whole slots, and some more because pages are freed a little later than new ones are taken.
+        // Room for whole slots, and some more, because pages are freed a little later than new ones are taken.
         let memory = bytes + bytes / 8 + (64 << 20);
         if link != LinkKind::Tcp {
             let command = std::env::current_exe().map_err(PagingError::Spawn)?;

@@ -121,7 +121,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already ended.
+        // Ignored: both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

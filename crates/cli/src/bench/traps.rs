@@ -96,7 +96,7 @@ impl Trapped {
         let source = Mapping::anonymous(PAGE)?;
         write(source.addr());
         let trapped = Self { uffd, far, source };
-        // A pager that has run for a while has page tables and free pages. They are prepared here for the same reason.
+        // A pager that has run for a while has page tables and free pages, so they are prepared here, too.
         (0..PAGES).try_for_each(|page| done("COPY", trapped.copy_to(trapped.page(page))))?;
         trapped.drop_pages()?;
         Ok(trapped)
@@ -133,7 +133,7 @@ fn copies(features: &Features) -> Result<f64, TrapError> {
     median_us(PAGES, |page| done("COPY", trapped.copy_to(trapped.page(page))))
 }
 
-/// Lives as long as the process, because the handler may read it at any time.
+/// Never freed, because the handler may read it at any time.
 static SIGBUS: OnceLock<Trapped> = OnceLock::new();
 
 fn resolve(fault: FaultInfo) -> Verdict {
@@ -214,7 +214,7 @@ fn moves(
         // SAFETY: the advice changes no contents. If it is refused, moves are slower.
         let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
     }
-    // This happens before the pool is registered. After that, a missing page would trap.
+    // This must precede the registration of the pool: after that, a missing page would trap.
     (0..pool.len()).step_by(PAGE).for_each(|at| write(pool.addr() + at));
     uffd.register(region.addr(), region.len(), MISSING)?;
     uffd.register(pool.addr(), pool.len(), MISSING)?;

@@ -6,7 +6,7 @@ use hanare_sys::uffd::UffdAccess;
 
 /// Limit of mappings below which a run in sigsegv mode is likely to exceed it.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// The error of a container's filter that forbids userfaultfd even for user mode only.
+/// Error of userfaultfd for user mode only, if a container's filter forbids it.
 const EPERM: i32 = 1;
 
 /// One line for each measure, the most useful first, given the mode that a run chooses by itself.

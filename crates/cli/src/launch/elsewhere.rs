@@ -18,7 +18,8 @@ use crate::run::{choices, private_memory, spill_of, warn_of_memory};
 
 /// Default policy of ranks. In a loop over more pages than fit, the pages it keeps are used again.
 const DEFAULT_POLICY: &str = "lirs";
-/// The variables that say to ranks where pages go. Inherited ones would name servers of another run.
+/// The variables that name the store to the ranks. They are cleared first, because inherited ones would name servers of
+/// another run.
 const VARIABLES: [&str; 4] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
 
 #[derive(Debug, Args)]
@@ -45,7 +46,7 @@ pub(super) struct ElsewhereArgs {
 }
 
 impl ElsewhereArgs {
-    /// Prints the policies or prefetchers, if that is what the user asked for. Returns whether it was.
+    /// If the user asked for a list of the policies or prefetchers, prints it. Returns whether the user did.
     pub(super) fn help(&self) -> bool {
         let asks = |flag: &Option<String>| flag.as_deref() == Some(choices::HELP);
         if asks(&self.policy) {

@@ -25,8 +25,8 @@ const COLUMNS: [(&str, &str, f64); 17] = [
     ("back", "pages_back", 1.0),
 ];
 
-/// The table of the counters. `counts` is a JSON array with an object for each rank that reached its end. Update time
-/// is a part of barrier time, and share time is a part of fault time.
+/// The table of the counters. `counts` is a JSON array with an object for each rank that reached its end. Barrier time
+/// includes update time, and fault time includes share time.
 pub(super) fn table(counts: &str, ranks: u16) -> String {
     let rows: Vec<Value> = serde_json::from_str(counts).unwrap_or_default();
     let mut out = format!("{:>5}", "rank");

@@ -45,7 +45,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
         fetch_status(endpoint, key.as_ref(), timeout).map(drop).map_err(failed)
     };
     std::thread::scope(|scope| {
-        // Where the system has no thread left, this thread asks the server itself.
+        // If no thread can be started, this thread asks the server itself.
         let asked: Vec<_> = settings
             .servers
             .iter()

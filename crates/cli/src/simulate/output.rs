@@ -32,7 +32,7 @@ impl Output {
     /// Writes the text to another name and then renames it, so that an interruption leaves no partial file. Anything
     /// but a regular file, such as a pipe, is written directly.
     pub(super) fn write(&self, text: &str) -> Result<(), SimulateError> {
-        // If it is a symbolic link, its target is replaced, not the link.
+        // If the path is a symbolic link, its target is replaced and the link stays.
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let written = if path.metadata().is_ok_and(|found| !found.is_file()) {
             File::options().write(true).open(&path).and_then(|mut file| file.write_all(text.as_bytes()))

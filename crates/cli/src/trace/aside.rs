@@ -42,8 +42,8 @@ impl Aside {
         let (target, permissions) = match std::fs::metadata(target) {
             Ok(meta) if !meta.is_file() => return Err(io::Error::other("it is no regular file")),
             Ok(meta) => {
-                // Replacing a file needs rights only on its folder. A file that may not be written is not replaced all
-                // the same.
+                // Replacing a file needs rights on its folder only. Still, a file that this user may not write is not
+                // replaced.
                 File::options().write(true).open(target)?;
                 (target.canonicalize()?, Some(meta.permissions()))
             }
@@ -67,7 +67,7 @@ impl Aside {
     /// After the run: moves a complete trace to the named file.
     pub(super) fn settle(self) -> io::Result<Outcome> {
         let mut file = self.file.as_file();
-        // The recording process holds the lock as long as it records.
+        // The recording process holds this lock until it has recorded everything.
         let outcome = match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 let mut bytes = Vec::new();
@@ -104,9 +104,9 @@ fn fresh(target: &Path) -> io::Result<PathBuf> {
 /// Where a trace ends.
 enum End {
     There,
-    /// It has no record.
+    /// The trace has no record.
     Nowhere,
-    /// After the last complete chunk, where these bytes must be added.
+    /// After the last complete chunk. These bytes must be appended there.
     Missing(u64, Vec<u8>),
 }
 
@@ -130,7 +130,7 @@ fn missing_end(bytes: &[u8]) -> End {
         // The same header after the chunk shows that the chunk is complete.
         let (again, taken) = framer.chunk(payload);
         if len == 0 || taken != len || again != head {
-            // The framer has counted this chunk. The ones before are counted again without it.
+            // The framer has counted this incomplete chunk, so the complete ones are counted again without it.
             return missing_end(&bytes[..at]);
         }
         at += HEAD_LEN + len;

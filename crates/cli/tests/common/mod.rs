@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        // The path is short because socket paths must be.
+        // The path is short, because paths of sockets must be short.
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").unwrap();
         std::fs::create_dir(dir.path().join("tmp")).unwrap();
         Place { dir }

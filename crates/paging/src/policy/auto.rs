@@ -506,7 +506,7 @@ impl Policy for Auto {
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While all candidates are barred, nothing is compared until shortly before the bar ends.
+        // While only the baseline may be followed, nothing is compared until shortly before that bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

@@ -72,7 +72,7 @@ pub fn cells(config: &Config) -> Vec<Cell> {
     cells
 }
 
-/// Receives the part done, from 0 to 1, now and then. Returning false stops all runs.
+/// Called now and then with the part done, from 0 to 1. If it returns false, all runs stop.
 pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 
 /// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted it.

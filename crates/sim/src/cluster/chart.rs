@@ -63,7 +63,7 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     let step = (WIDTH - LEFT - LEGEND) / schedulers.len().max(1) as f64;
     let x = |name: &str| LEFT + step * (schedulers.iter().position(|s| *s == name).unwrap_or(0) as f64 + 0.5);
     let lines = distinct(&owned, series);
-    // Side by side, so that the bars of one network do not cover those of another.
+    // Networks are drawn side by side, so that their bars do not cover each other.
     let apart = APART.min(step / (networks.len() + 1) as f64);
     let aside = |network: usize| apart * (network as f64 - (networks.len() as f64 - 1.0) / 2.0);
     let height = HEIGHT.max(TOP + LINE * (lines.len() + 2) as f64);
@@ -83,7 +83,7 @@ fn panel(html: &mut String, cost: u32, rows: &[&Row]) {
     }
     if rows.iter().any(|row| paper::rate(&row.cell).is_some()) {
         let network = networks.iter().position(|name| name == paper::NETWORK).unwrap_or(0);
-        // Beside the mark, so that nothing covers it.
+        // The paper's figures are drawn beside the marks, so that nothing covers them.
         papers(html, rows, lines.len(), &|name| x(name) + aside(network) - apart * 0.6);
     }
     html.push_str("</svg>\n");

@@ -33,7 +33,7 @@ impl Verdict {
 /// One comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Where: network, remote cost and what else distinguishes this case.
+    /// Network, remote cost, and what else distinguishes this case.
     pub place: String,
     /// Points by which the claim is met, mean over the seeds. Below 0 it is not met.
     pub margin_points: f64,
@@ -55,7 +55,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The verdict on the claim. One case against it is enough.
+    /// The verdict on the claim. It fails if one case fails.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let any = |verdict| self.count(verdict) > 0;
@@ -107,7 +107,7 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
     claims.filter(|claim| !claim.cases.is_empty()).collect()
 }
 
-/// What distinguishes a row's cell from others: network, remote cost, replacement, scheduler.
+/// Names a row's cell: network, remote cost and, if asked for, replacement and scheduler.
 fn place(row: &Row, replacement: bool, scheduler: bool) -> String {
     let mut place = format!("{}, {} clk", row.cell.network, row.cell.remote_cost_clk);
     if replacement {
@@ -184,7 +184,7 @@ fn best(rows: &[Row]) -> Vec<Case> {
     pairs.map(|(row, rival)| case(place(row, true, false), &above(row, rival))).collect()
 }
 
-/// The difference between the highest and the lowest of the paper's schedulers under method 3, for each seed.
+/// For each seed, the difference between the best and the worst of the paper's schedulers under method 3.
 fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
     let mut mine: Vec<&Row> = rivals(rows, like).chain([like]).collect();
     mine.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
@@ -192,7 +192,7 @@ fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
 }
 
 fn gaps(rows: &[Row]) -> Vec<Case> {
-    // One row represents all schedulers of its network and cost.
+    // The row of algo4 stands for all schedulers of its network and cost.
     let of_algo4 = || rows.iter().filter(|row| of(row, "kind", "algo4") && rivals(rows, row).next().is_some());
     let mut cases = Vec::new();
     for cheap in of_algo4() {

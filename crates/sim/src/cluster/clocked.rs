@@ -12,7 +12,7 @@ use super::world::{Fault, History, World};
 pub(super) struct Log {
     /// The last effective clock of each reference, by thread and page.
     references: HashMap<(u32, u32), u64>,
-    /// The last clock of each write.
+    /// The last clock of each write, by thread and page.
     writes: HashMap<(u32, u32), u64>,
 }
 

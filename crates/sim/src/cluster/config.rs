@@ -171,7 +171,7 @@ impl Config {
         (setting.set)(self, given, load).map_err(|more| match more {
             Some(more) => format!("{key}: {more}"),
             None => {
-                // If the value is a list: the item that would be refused by itself, if there is one.
+                // If the value is a list, finds the item that is refused by itself, to name it.
                 let refused = |item: &&Given<'_>| (setting.set)(&mut self.clone(), item, load) == Err(None);
                 let blamed = given.items().iter().find(refused).unwrap_or(given);
                 format!("{key} cannot be {blamed}; it takes {}", setting.takes)
@@ -406,7 +406,7 @@ mod tests {
             ("[[process]]\nprocessors = 4\nthreads = 3", &["line 3", "'threads'", "processors, count"]),
             ("[[process]]\nprocessors = 4\n\n[[process]]\ncount = 2", &["line 4", "no processors"]),
             ("[[process]]\nprocessors = 5000", &["line 2", "cannot be 5000", "1 to 4096"]),
-            // Errors that show only once all settings are known.
+            // Errors that are found only when all settings are known.
             ("[[process]]\nshared_pages = 1\nprocessors = 32", &["a.toml, line 3", "asks for 32", "network 16 has 16"]),
             ("[[process]]\nprocessors = 2", &["a.toml, line 2", "no pages"]),
             ("[references]\nprivate = 'file:three'", &["three has 3 weights for 30 pages"]),

@@ -1,4 +1,5 @@
-//! Random numbers from a seed, by place rather than in sequence, so that the order of requests changes nothing.
+//! Random numbers from a seed. A number depends on its place and not on a sequence, so the order of requests changes
+//! nothing.
 
 /// Mixes a word (the finisher of SplitMix64).
 pub(crate) const fn mix(mut x: u64) -> u64 {
@@ -7,7 +8,7 @@ pub(crate) const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number at this place of a seed's numbers.
+/// The number of a seed at place (`a`, `b`).
 pub(crate) const fn at(seed: u64, a: u64, b: u64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     mix(mix(mix(seed.wrapping_add(STEP)) ^ a.wrapping_mul(STEP)).wrapping_add(b.wrapping_mul(STEP)))

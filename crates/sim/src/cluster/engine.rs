@@ -1,7 +1,7 @@
 //! The event-skipping engine: it goes from one fault or synchronisation to the next.
 //!
 //! A thread's pages in its cluster's memory change only by its own faults, so its next fault follows from its reference
-//! string alone. The references in between are worked out when a policy needs them.
+//! string alone. The references in between are computed when a policy needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,7 +32,7 @@ impl History for FromStrings {
             Some(after) => Some(thread.since + after),
             None => thread.recent.iter().rev().find_map(|interval| clock_of(interval, last)),
         };
-        // A reference outside all intervals is older than the oldest one kept.
+        // A reference outside all intervals is older than the oldest interval kept.
         clock.is_some_and(|clock| clock + clocks > now.clock)
     }
 }
@@ -140,7 +140,7 @@ impl Engine {
         self.plan(world, now.cluster, end);
     }
 
-    /// Lets the thread go on at a later clock.
+    /// Makes the thread wait until a later clock.
     fn hold(&self, world: &mut World<'_>, now: Moment, clock: u64) {
         if let Some(runner) = &world.runners[now.cluster as usize] {
             world.state.threads[runner.thread as usize].since = clock;
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Marks the pages of the thread's own table that its fault replaced as absent.
+    /// Marks pages of the thread's own table as absent that its fault replaced.
     fn take_lost(&mut self, world: &mut World<'_>, cluster: u32, at: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];
@@ -235,7 +235,7 @@ mod tests {
             let thread = &world.state.threads[0];
             let misses = world.counts.first_touches + world.counts.disk_reads;
             assert!(world.counts.disk_reads > 300, "{:?}", world.counts);
-            // At the end, one more page may have been missed whose wait is not over.
+            // At the end, the thread may still wait for one more missed page.
             let expected = textbook(&tables[0], thread.effective, frames as usize);
             assert!(misses == expected || misses == expected + 1, "{misses} misses, the textbook has {expected}");
         }

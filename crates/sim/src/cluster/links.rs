@@ -18,8 +18,8 @@ impl Links {
         Self { busy_clk, free: (0..levels).map(|level| vec![0; network.nodes(level) as usize]).collect() }
     }
 
-    /// Moves a page from one cluster to another at `clock`. It needs all links of its way at once. Returns how long it
-    /// waits until all are free.
+    /// Moves a page from one cluster to another at `clock`. The transfer needs all links of its path at the same time.
+    /// Returns how long it waits until all are free.
     pub(super) fn transfer(&mut self, network: &Network, from: u32, to: u32, clock: u64) -> u64 {
         let levels = network.levels(from, to).min(self.free.len() as u32);
         let way: Vec<(usize, usize)> = (0..levels)

@@ -1,7 +1,7 @@
 //! The memory of one cluster: which pages it holds, and which page leaves next.
 //!
-//! A page has a number of this memory's own while the memory holds it and while its policy may remember it. The state
-//! of a policy thus has the size of one memory, not of the whole machine.
+//! While the memory holds a page, or its policy may remember it, the page has a number in this memory. The state of a
+//! policy thus has the size of one memory, not of the whole machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -76,7 +76,7 @@ impl Plain {
 pub(super) struct Memory {
     frames: u32,
     used: u32,
-    /// The page of each number in use.
+    /// For each number in use, its page.
     pages: Vec<u32>,
     free: Vec<u32>,
     order: Order,
@@ -93,7 +93,7 @@ impl Memory {
     /// # Errors
     /// The policy cannot be built.
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
-        // One more than can be in use, because a page gets its number before there is room for it.
+        // One more than the pages held and remembered, because a page gets its number before there is room for it.
         let units = frames + history + 1;
         let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {

@@ -9,7 +9,7 @@ use super::references::Table;
 /// The cost of the first reference to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstTouch {
-    /// None: the page reads as zeroes.
+    /// No cost: the page reads as zeroes.
     Free,
     /// A disk access: its bytes are in a file.
     Disk,
@@ -58,17 +58,17 @@ pub struct Rules {
 pub struct Priority {
     /// Weight of a clock in which a thread was on a processor and waited. A clock in which it executed has weight 1.
     pub waiting: f64,
-    /// Subtracted for each quantum used.
+    /// Priority subtracted for each quantum used.
     pub per_quantum: f64,
-    /// Processors for which one quantum counts once.
+    /// A quantum is weighted by the process's processors divided by this number.
     pub processors_unit: f64,
-    /// Subtracted for each `pages_unit` pages in memory.
+    /// Priority subtracted for each `pages_unit` pages in memory.
     pub per_pages: f64,
-    /// Pages in memory that count once.
+    /// Pages in memory that count as one unit.
     pub pages_unit: f64,
-    /// Added when the process ran in the last quantum.
+    /// Priority added if the process ran in the last quantum.
     pub ran_last: f64,
-    /// Added by our page-weighing schedulers when all pages that the process needs are where it ran last.
+    /// Priority that our page-weighing schedulers add if all pages that the process needs are where it ran last.
     pub near: f64,
 }
 
@@ -89,11 +89,11 @@ pub struct Model {
     pub communication_clk: u32,
     /// Clocks from the last arrival at a synchronisation until all threads go on.
     pub sync_clk: u32,
-    /// Clocks for which a transferred page keeps each link of its way busy; 0 for no busy links.
+    /// Clocks for which a transferred page keeps each link of its path busy; 0 for links without limit.
     pub link_clk: u32,
     /// Clocks of a quantum.
     pub quantum_clk: u32,
-    /// Effective quanta after which a process ends. The first end also ends the measurement.
+    /// Effective quanta after which a process ends. The measurement ends when the first process does.
     pub finish_quanta: u32,
     /// Quanta after which the measurement ends in any case.
     pub quanta_max: u32,
@@ -113,7 +113,7 @@ pub struct Model {
     pub first_touch: FirstTouch,
     /// Whether a write to a shared page waits until all copies have it.
     pub writers_wait: bool,
-    /// Which ranks first in method 3: the kind or the process.
+    /// The first criterion of method 3: the kind or the process.
     pub first: First,
     /// Pages that have left and that a policy may still remember.
     pub history_pages: u32,

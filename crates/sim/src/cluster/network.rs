@@ -90,7 +90,7 @@ impl Network {
         self.sizes.iter().position(|size| *size >= processors).unwrap_or(self.sizes.len() - 1) as u32
     }
 
-    /// The clusters below `cluster`'s node of this level.
+    /// The clusters below the node of this level that contains `cluster`.
     #[must_use]
     pub fn below(&self, level: u32, cluster: u32) -> std::ops::Range<u32> {
         let size = self.sizes[level as usize];
@@ -98,7 +98,7 @@ impl Network {
         first..first + size
     }
 
-    /// The number of `cluster`'s node of this level, counted from the left.
+    /// The number of the node of this level that contains `cluster`, counted from the left.
     #[must_use]
     pub(crate) fn node(&self, level: u32, cluster: u32) -> u32 {
         cluster / self.sizes[level as usize]

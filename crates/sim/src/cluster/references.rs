@@ -16,7 +16,7 @@ use super::draw;
 const ROUNDS: usize = 3;
 /// Smallest and largest block length, in bits.
 const BITS: std::ops::RangeInclusive<u32> = 12..=20;
-/// Least mean number of slots for each page, up to the longest block.
+/// Blocks are chosen long enough for this mean number of slots a page, if the longest block allows it.
 const SLOTS_MEAN: u32 = 16;
 /// Most pages of one table. Every page must have a slot.
 pub(super) const PAGES_MAX: u32 = 1 << 18;
@@ -36,7 +36,7 @@ pub(super) struct Table {
     bits: u32,
     /// The first slot of each page, and at the end the number of slots.
     starts: Vec<u32>,
-    /// For each page, the end of its slots that are writes. They are its first ones.
+    /// For each page, the end of its slots for writes, which are its first ones.
     write_ends: Vec<u32>,
     /// The page that each slot references. The highest bit marks a write.
     slots: Vec<u32>,
@@ -54,8 +54,8 @@ impl Table {
         let mut table = Self { bits, starts: Vec::new(), write_ends: Vec::new(), slots: Vec::new() };
         for (page, count) in counts.into_iter().enumerate() {
             table.starts.push(table.slots.len() as u32);
-            // Whether a page's share of writes is rounded up differs from page to page, so that rounding does not
-            // favour reads.
+            // Shares of writes are rounded up for some pages and down for others, so that rounding does not favour
+            // reads.
             let phase = (page as u64 * 62) % 100;
             let writes = ((u64::from(count) * u64::from(write_percent) + phase) / 100) as u32;
             table.write_ends.push(table.slots.len() as u32 + writes);
@@ -93,7 +93,7 @@ fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
         counts[page] += 1;
         given += 1;
     }
-    // The slots that rounding added to the smallest shares are taken from the largest.
+    // Rounding up gave slots to the smallest shares. These are taken from the largest shares.
     order.sort_by_key(|&page| std::cmp::Reverse(counts[page]));
     for &page in order.iter().cycle().take(2 * total as usize) {
         if given <= u64::from(total) {
@@ -151,8 +151,8 @@ impl Bijection {
     }
 }
 
-/// The inverse of an odd number modulo 2^32, by Newton's method. At first 3 bits are right, and each round doubles
-/// their number.
+/// The inverse of an odd number modulo 2^32, by Newton's method. The start value has 3 right bits, and each round
+/// doubles their number.
 fn inverse(odd: u32) -> u32 {
     let mut x = odd;
     for _ in 0..4 {
@@ -300,7 +300,7 @@ mod tests {
             let sum: f64 = weights.iter().sum();
             for (&count, &weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(count > 0, weight > 0.0);
-                // Rounding the smallest up to one slot takes at most this number from the largest.
+                // Rounding the smallest shares up to one slot takes at most this number of slots from the largest.
                 prop_assert!((f64::from(count) - weight / sum * 8192.0).abs() <= 301.0);
             }
         }

@@ -24,7 +24,7 @@ pub struct Outcome {
     pub effective_percent: f64,
     /// Quanta until the first process had its effective quanta, or the largest number allowed.
     pub quanta: u32,
-    /// Whether a process came to its end.
+    /// Whether any process completed its effective quanta.
     pub finished: bool,
     /// Clocks for which processors had a thread, in percent of all.
     pub placed_percent: f64,
@@ -57,8 +57,8 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. The answer false stops the
-/// run.
+/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. If it returns false, the run
+/// stops.
 ///
 /// # Errors
 /// See [`RunError`].

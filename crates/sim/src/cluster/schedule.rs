@@ -77,7 +77,7 @@ pub struct Info {
     /// A one-line description.
     pub summary: &'static str,
     place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
-    /// Whether the pages that a process would find raise its priority.
+    /// Whether pages that a process has where it ran last raise its priority.
     weighs: bool,
 }
 
@@ -139,8 +139,8 @@ fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
 
 /// A process always runs where it ran first. It first goes to the block whose clusters have the fewest pages to hold
 /// for the processes settled there. Blocks are divided as in a buddy system, so disjoint processes fill the machine
-/// together. A process whose block is taken does not run. None starves, because the most urgent one finds all clusters
-/// free.
+/// together. A process whose block is taken does not run. No process starves, because the most urgent one finds all
+/// clusters free.
 fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     if !land.last.is_empty() {
         return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
@@ -159,8 +159,8 @@ fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     choices.min().map(|(_, free)| free.into_iter().map(|(_, cluster)| cluster).collect())
 }
 
-/// The nodes that a job should take, chosen as [algo4](SCHEDULERS) chooses clusters for a process. Of the nodes that
-/// hold pages, takes those with most; if fewer than `want` hold some, takes any. Returns `None` if there are fewer than
+/// The nodes that a job should take, chosen as [algo4](SCHEDULERS) chooses clusters for a process. Takes the nodes with
+/// most pages; if fewer than `want` nodes hold pages, takes any others as well. Returns `None` if there are fewer than
 /// `want` nodes.
 #[must_use]
 pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
@@ -174,7 +174,7 @@ pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
         free: &free,
         pages: &|node| pages[node as usize],
         load: &|_| 0,
-        // The job counts as having run before, unless there are no pages to decide by.
+        // The job counts as one that has run before, unless no node holds pages.
         last: &[0],
         want,
         rules: Rules { prefer_most: true, lost_waits: false },
@@ -202,9 +202,10 @@ impl Info {
 
 /// Sorts the processes by urgency, the most urgent first, and sets the rank of each.
 ///
-/// A scheduler that [weighs](Info::weighs) pages adds up to `priority.near` quanta to a process: all of them if every
-/// page it needs is where it ran last, fewer in proportion otherwise. So processes alternate less often, the process
-/// with fewest pages to fetch goes on or returns first, and none is delayed by more than those quanta.
+/// A scheduler that [weighs](Info::weighs) pages raises a process's priority by up to `priority.near` quanta: by all of
+/// them if every page that it needs is where it ran last, and in proportion otherwise. So processes alternate less
+/// often, the process with fewest pages to fetch goes on or returns first, and none is delayed by more than those
+/// quanta.
 pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
     let near = |process: u32| {
         let found = &state.processes[process as usize];
@@ -235,8 +236,8 @@ pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler:
     order
 }
 
-/// The cluster of each thread. A chosen cluster that a thread ran on last gets that thread again. The other threads get
-/// the other clusters, in order (paper 5, end of 3.2).
+/// The cluster of each thread. If a thread last ran on one of the chosen clusters, it gets that cluster again. The
+/// other threads get the remaining clusters in order (paper 5, end of 3.2).
 pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) -> Vec<u32> {
     let mut placed = vec![NONE; threads as usize];
     let mut others: Vec<u32> = chosen.to_vec();

@@ -6,7 +6,7 @@ use super::draw::Draw;
 use super::model::{FirstTouch, Model};
 use super::references::{References, Table};
 
-/// Stands for no cluster, no thread or no number.
+/// The value for "no cluster", "no thread" or "no number".
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A parallel process. It has one thread for each processor that it asks for.
@@ -27,7 +27,7 @@ pub(super) struct Process {
     pub(super) effective_quanta: f64,
     /// Whether it runs in this quantum. Between two quanta: whether it ran in the last.
     pub(super) running: bool,
-    /// Its pages in memory, including copies.
+    /// Number of its pages in memory, including copies.
     pub(super) resident: u32,
     /// Its place in the order of arrival.
     pub(super) arrival: u32,
@@ -71,7 +71,7 @@ pub(super) struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// Effective clocks executed by this moment. Clusters take turns within a clock, from the left.
+    /// The thread's effective clocks up to this moment. Within a clock, clusters take turns from the left.
     pub(super) fn done(&self, now: Moment) -> u64 {
         if self.at_barrier || self.cluster == NONE {
             return self.effective;

@@ -40,7 +40,7 @@ pub(super) struct Runner {
     pub(super) thread: u32,
     /// For each page of its table, the page's number in this memory, or [`NONE`].
     pub(super) ids: Vec<u32>,
-    /// The policy knows the references up to this effective clock.
+    /// Effective clock up to which the policy knows the references.
     reported: u64,
 }
 
@@ -166,7 +166,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reports a page's new kind to the memory that has its only copy, or that had it until `but` got another one.
+    /// Reports a page's new kind to the memory that has its only copy. If `but` has just got a copy, that is the other
+    /// memory.
     fn report_kind(&mut self, page: u32, but: u32) {
         let found = &self.state.pages[page as usize];
         if found.is_shared() && found.copies.len() <= 2 {
@@ -200,8 +201,8 @@ impl<'a> World<'a> {
         true
     }
 
-    /// The page that leaves next. A page under update may not leave. With `unseen`, neither may a page referenced since
-    /// the policy last learned of references, because the policy's order is older than that reference.
+    /// The page that leaves next. A page under update may not leave. With `unseen`, a page may not leave either if it
+    /// was referenced after the policy's last report: the policy's order does not contain that reference.
     fn victim(&mut self, history: &impl History, now: Moment, unseen: bool) -> Option<u32> {
         let (state, runner) = (&self.state, self.runners[now.cluster as usize].as_ref()?);
         let (model, update_clk) = (self.model, self.update_clk);
@@ -244,7 +245,7 @@ impl<'a> World<'a> {
         update_time(self.model, &self.state, page, cluster)
     }
 
-    /// Clocks for which intervals are kept: the longest time an update takes.
+    /// Clocks for which past intervals are kept: the longest time that an update takes.
     pub(super) fn keep_clk(&self) -> u64 {
         self.update_clk
     }

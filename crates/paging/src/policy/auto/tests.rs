@@ -46,7 +46,8 @@ fn it_falls_back_soon_where_the_followed_policy_thrashes() {
 
 #[test]
 fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
-    // The sampled pages are referenced in a loop. The other pages return at the same rate or at a higher one.
+    // The sampled pages are referenced in a loop. Half of the other pages return, at about the same rate or at four
+    // times that rate.
     for (often, falls_back) in [(1, false), (4, true)] {
         let mut auto = Auto::new(space(4096, true));
         let (sampled, others): (Vec<_>, Vec<_>) = (0..4096).map(PageId).partition(|&page| auto.name_of(page).is_some());

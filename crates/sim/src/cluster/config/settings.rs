@@ -13,8 +13,7 @@ use crate::cluster::network::NetworkError;
 use crate::cluster::references::PAGES_MAX;
 use crate::cluster::schedule::Info;
 
-/// One setting: its name, its valid values, and how to set it. `Err` gives a reason beyond the value not being among
-/// the valid ones.
+/// One setting: its name, its valid values, and how to set it. The text of an `Err`, if any, is added to the message.
 pub(super) struct Setting {
     pub(super) key: &'static str,
     pub(super) takes: &'static str,
@@ -70,7 +69,7 @@ impl<'a> Given<'a> {
         if let Self::Text(text) = self { Ok(text) } else { Err(None) }
     }
 
-    /// Which of two words was given.
+    /// Returns true for the text `yes`, and false for the text `no`. Any other value is refused.
     fn either(&self, no: &str, yes: &str) -> Result<bool, Option<String>> {
         match self.text()? {
             text if text == no => Ok(false),
@@ -139,7 +138,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         takes: "branches of each level from the root, such as \"16\", \"4x4\", \"2x2x2x2\"",
         set: |config, given, _| {
             config.networks = given.list(|item| {
-                // The number of processors of a flat network may be written without quotes.
+                // A flat network is a number of processors, which may be written without quotes.
                 let parsed = match item {
                     Given::Integer(number) => number.to_string().parse(),
                     item => item.text()?.parse(),
