@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What pseudo reference bits cost, as figures 1, 3 and 4 of paper 1: `make bench-bits`.
+# The cost of pseudo reference bits, as in figures 1, 3 and 4 of paper 1: `make bench-bits`.
 #
-#   benches/bits.sh [POLICY...]      else U-NRU at the paper's intervals, against simple, which keeps no bits
+#   benches/bits.sh [POLICY...]      default: U-NRU at the paper's intervals, compared with simple, which keeps no bits
 #
-# Medians of RUNS (3), at most LIMIT (60) seconds each, WORKLOAD=fft another program than the stencil, SIZE_MB (64) its size, PERCENTS="25 50 75".
-# Let nothing else run.
+# Prints medians of RUNS (3) runs. A run takes at most LIMIT (60) seconds. WORKLOAD=fft selects another program than the
+# stencil. SIZE_MB (64) is its size. PERCENTS="25 50 75" are the shares of local memory. Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS="${RUNS:-3}"

@@ -1,4 +1,4 @@
-# What the benchmark scripts share: running `hanare bench paging`, reading its JSON, comparing with a bound.
+# Functions that the benchmark scripts share: running `hanare bench paging`, reading its JSON, comparing with a bound.
 
 hanare="${HANARE:-${CARGO_TARGET_DIR:-target}/release/hanare}"
 runs="${RUNS:-5}"
@@ -42,8 +42,9 @@ record() {
     printf '%s\t%.3g %s\n' "$1" "$2" "${3:-}" | sed 's/ $//' >>"$RESULTS"
 }
 
-# A `hanare run` with its figures in FILE, what it says in FILE.said, ended after LIMIT (60) seconds: a policy may do so badly
-# that a workload never ends, and then its figures are what they were by then, which is told: limited FILE FLAGS...
+# Runs `hanare run`, with its figures in FILE and its output in FILE.said: limited FILE FLAGS...
+# A bad policy may keep a workload from ending. So a run is ended after LIMIT (60) seconds, and a line says that its
+# figures are those up to then.
 limited() {
     local file="$1" code=0
     shift

@@ -1,5 +1,5 @@
 /* LU on threads, to compare workloads/lu.c with: the same blocks to each worker, the same arithmetic, in plain
- * memory. Each worker keeps to a CPU of its own where there are as many, as ranks do.
+ * memory. Each worker is bound to a CPU of its own if there are enough, like the ranks.
  *
  *     lu_threads WORKERS [N [BLOCK]]
  *

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Replacement policies on the small workloads with 25, 50 and 75 % of their memory local: `make bench-policies`.
 #
-#   benches/policies.sh [POLICY...]      else those below, as far as this build knows them
+#   benches/policies.sh [POLICY...]      default: those below that this build knows
 #
-# Medians of RUNS (3; 1 does for the misses), WORKLOADS="stencil is" picks some, SIZE_MB (64) and PERCENTS="25 50 75"
-# change the sizes, LIMIT (60) is most seconds of a run, OUT=FILE takes everything as JSON. Every run's result is checked by the workload itself. Let nothing
-# else run where times count.
+# Prints medians of RUNS (3) runs; for misses, one run is enough. WORKLOADS="stencil is" selects workloads. SIZE_MB (64)
+# and PERCENTS="25 50 75" set the sizes. A run takes at most LIMIT (60) seconds. OUT=FILE receives everything as JSON.
+# The workloads check their own results. Let nothing else run where times count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS="${RUNS:-3}"

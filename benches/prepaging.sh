@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Loading several pages at a time, as paper 4 (prepaging and clustering in Mach) measured it: `make bench-prefetch`.
 #
-#   benches/prepaging.sh [PREFETCHER...]      else cluster and prepaging, as far as this build knows them
+#   benches/prepaging.sh [PREFETCHER...]      default: cluster and prepaging, if this build knows them
 #
-# Table 1: time to load a page and to touch it, sequentially, for 1 to 64 pages a request. Table 2: pages loaded
-# of those asked for. Table 3: two programs at once with too little memory, which may never be slower than without.
-# Medians of RUNS (5), SIZE=256M makes tables 1 and 2 smaller, SIZE_MB (64) is the size of each program of table 3,
-# LINKS="tcp direct" picks the links of table 1. Let nothing else run.
+# Table 1: time to load and access a page, sequentially, for 1 to 64 pages a request. Table 2: the share of the requested
+# pages that were loaded. Table 3: two programs at once with too little memory, which must not be slower than without
+# prefetching. Prints medians of RUNS (5) runs. SIZE=256M makes tables 1 and 2 smaller. SIZE_MB (64) is the size of each
+# program of table 3. LINKS="tcp direct" selects the links of table 1. Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . benches/common.sh
@@ -86,7 +86,7 @@ for name in "${prefetchers[@]}"; do
     done
 done
 
-# Seconds until both of two programs have ended that run at once, each with so much of its memory local: both PERCENT PREFETCH
+# Seconds until two programs that run at once have ended, each with PERCENT of its memory local: both PERCENT PREFETCH
 both() {
     local local_megabytes=$((megabytes * $1 / 100)) began ended first code=0
     began="$(date +%s%N)"

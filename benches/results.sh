@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs benchmarks, keeps their figures in benches/results.tsv and writes them into SPECIFICATION.md: `make results`.
 #
-#   benches/results.sh [BENCH...]      else all of: run swap servers heap shared policies prepaging cluster
+#   benches/results.sh [BENCH...]      default: all of run swap servers heap shared policies prepaging cluster
 #
-# A figure of a benchmark that is left out stays as it is. Let nothing else run; all of them take about an hour.
+# Figures of other benchmarks stay as they are. Let nothing else run. All benchmarks together take about an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=benches/results.tsv
@@ -35,7 +35,7 @@ done
     echo "nothing was measured" >&2
     exit 1
 }
-# What was measured now takes the place of what was measured before.
+# The new figures replace the old ones of the same name.
 awk -F '\t' -v OFS='\t' -v date="$(date -u +%F)" -v machine="$(machine)" '
     NR == FNR { now[$1] = $2; next }
     FNR == 1 || !($1 in now)

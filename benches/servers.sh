@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a greedy client costs the 15 others of a memory server: `make bench-servers`.
+# The cost of a greedy client for the 15 other clients of a memory server: `make bench-servers`.
 #
-# The others' median fault beside it, against the same clients without it, and against one alone. RUNS (5) and CLIENTS (15)
-# change that. Let nothing else run.
+# Compares the median fault of the others with the greedy client, without it, and of one client alone. RUNS (5) is the
+# number of runs and CLIENTS (15) that of the other clients. Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . benches/common.sh

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Shared memory: `make bench-shared`.
 #
-# What faults, flushes, page transfers and memory barriers cost (`hanare bench dsm`); LAPLACE on 2 ranks against the same
-# over MPI, and LU against the same on 2 threads; LAPLACE's CPU time on 8 ranks against 1. Two that are compared run in turn,
-# and of each the least of RUNS (5) counts, for a slow minute is to hurt both. Let nothing else run.
+# Measures faults, flushes, page transfers and memory barriers (`hanare bench dsm`). Compares LAPLACE on 2 ranks with the
+# same over MPI, LU with the same on 2 threads, and LAPLACE's CPU time on 8 ranks with that on 1. Two programs that are
+# compared run alternately, so that a slow minute affects both, and the least of RUNS (5) counts. Let nothing else run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . benches/common.sh

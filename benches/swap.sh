@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The kernel's swap to zram side by side with the pager, both with half of the memory: `make bench-swap`.
 #
-# benches/swap_touch runs in a memory cgroup of its own that may hold half of SIZE (1G), and what does not fit goes to
-# zram0. Then `hanare bench paging` makes the same touches over the same-host link. RUNS=3 shortens it. Needs root, a
-# zram device that nobody uses and a memory cgroup; says what is missing and ends with 0 where it may not. Everything
-# is undone at the end, also after a failure.
+# benches/swap_touch runs in a memory cgroup of its own that may hold half of SIZE (1G); the rest goes to zram0. Then
+# `hanare bench paging` makes the same accesses over the same-host link. RUNS=3 shortens it. Needs root, an unused zram
+# device and a memory cgroup. If one is missing, says so and ends with 0. Everything is undone at the end, also after a
+# failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,11 @@
-/* The touches of `hanare bench paging` on plain memory, for a kernel that swaps: what benches/swap.sh compares with.
+/* The accesses of `hanare bench paging` on plain memory, for a kernel that swaps. benches/swap.sh compares the two.
  *
  *   swap_touch BYTES seq|rand r|rw TOUCHES [MM_STAT]
  *
- * Fills the region (word = a mix of its place), reaches the steady state, practises, times the pattern, checks every
- * word, and prints seconds, touches, and the first two numbers of MM_STAT (zram's original and compressed bytes) as
- * they were right after the timed touches. Orders and values are those of crates/cli/src/bench/pattern.rs and words.rs.
+ * Fills the region, where each word is a hash of its index. Reaches the steady state, warms up, times the pattern and
+ * checks every word. Prints the seconds, the number of accesses, and the first two numbers of MM_STAT right after the
+ * timed accesses (zram's original and compressed bytes). Orders and values are those of crates/cli/src/bench/pattern.rs
+ * and words.rs.
  */
 #include <inttypes.h>
 #include <stdint.h>

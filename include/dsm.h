@@ -14,23 +14,27 @@
  *     cc example.c -lhanare_dsm -o example
  *     hanare launch -n 4 -- ./example
  *
- * Every rank runs the same program and makes the same calls with the same arguments in the same order (dsm_lock and
- * dsm_unlock apart). Memory from dsm_alloc has one address in every rank and is used through ordinary pointers. The
- * consistency is release consistency: what a rank writes is seen by the others after the next dsm_barrier of all, and by
- * whoever gets a lock after the writer gave that lock back. Several ranks may write one page between two barriers, as
- * long as they write different 4-byte words.
+ * Every rank runs the same program and makes the same calls in the same order with the same arguments, except for
+ * dsm_lock and dsm_unlock. Memory from dsm_alloc has the same address in every rank and is used through ordinary
+ * pointers. It is release consistent: other ranks see a rank's writes after the next dsm_barrier, or after they get a
+ * lock that the writer has released. Several ranks may write one page between two barriers if they write different
+ * 4-byte words.
  *
- * A call that cannot be made, and a rank that is lost, end all ranks: each says why in one line on standard error, the
- * exit code is 125 or 122; 120 when a memory server is lost, 121 when all are full. Calls are made by one thread of a rank at a time; every thread may touch. A forked child has
- * no shared memory.
+ * Only one thread of a rank may make calls at a time. Every thread may access the memory. A forked child has no shared
+ * memory.
  *
- * A signal handler may touch shared memory, also one that interrupts a call; it must make no calls. In a call signals are held
- * back for some milliseconds at most. A rank that is stopped (SIGSTOP) delays the others until it goes on.
+ * A call that is not allowed ends all ranks, and so does a lost rank. Each rank says why in one line on standard error.
+ * The exit code is 125 or 122; it is 120 if a memory server was lost, and 121 if all servers are full.
  *
- * A program must not close descriptors that it did not open (closefrom, for example): userfaultfd is one of them, and without
- * it pages read as whatever was there last. Memory that runs out is one line and exit code 122 where the kernel says so, which it
- * does for pages a rank uses first. It does not within a memory cgroup, which kills the rank (SIGKILL), nor for copies of
- * others' pages under vm.overcommit_memory=2 (SIGBUS): the other ranks then end with 122.
+ * A signal handler may access shared memory, even if it interrupts a call. It must make no calls. During a call, signals
+ * are delayed by some milliseconds at most. A rank that is stopped (SIGSTOP) delays the others until it goes on.
+ *
+ * A program must not close descriptors that it did not open (by closefrom, for example). One of them is userfaultfd:
+ * without it, absent pages would read as stale bytes.
+ *
+ * If memory runs out when a rank first uses a page, the rank ends with one line and exit code 122. In two cases the
+ * kernel does not report it: a memory cgroup's limit kills the rank (SIGKILL), and under vm.overcommit_memory=2 a copy
+ * of another rank's page may raise SIGBUS. The other ranks then end with 122.
  */
 #ifndef HANARE_DSM_H
 #define HANARE_DSM_H
@@ -42,86 +46,91 @@
 extern "C" {
 #endif
 
-/* Meets the other ranks; to be called once, before the other calls. Which rank this is comes from `hanare launch`, srun or
- * mpirun; started by nobody, it is rank 0 of 1. Settings: flags of `hanare launch`, or HANARE_PROTOCOL,
- * HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND, HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES (what a rank keeps in
- * memory; the rest goes to HANARE_SERVERS, or to a private server). Ranks on several hosts
- * meet at HANARE_RANK0=HOST:PORT, which for srun need not be given where hosts know each other's names; their links are
- * not guarded, so an address that is not of loopback wants HANARE_TRUSTED_NETWORK=yes. Whatever else connects there is dropped.
- * Ranks of one host meet in a directory that belongs to their user and has mode 0700 (another is refused), and let in that
- * user only: not even root, whose ranks could not reach theirs. Returns 0; when ranks cannot meet it says why and ends
- * the process with 125, or with 122 when one of them ended meanwhile. */
+/* Connects to the other ranks. Call it once, before the other calls. Returns 0. If the ranks cannot meet, says why and
+ * ends the process with 125, or with 122 if one of them ended meanwhile.
+ *
+ * `hanare launch`, srun or mpirun give the rank its number. A program that none of them started is rank 0 of 1. Settings
+ * are flags of `hanare launch`, or the variables HANARE_PROTOCOL, HANARE_HOME_POLICY, HANARE_TRANSFER, HANARE_BIND,
+ * HANARE_SHARED_BYTES and HANARE_SHARED_LOCAL_BYTES. The last one bounds the shared pages that a rank keeps in memory;
+ * the others go to HANARE_SERVERS, or to a private server.
+ *
+ * Ranks on several hosts meet at HANARE_RANK0=HOST:PORT. Under srun it need not be given if hosts know each other's
+ * names. The links between hosts are not protected, so an address beyond loopback needs HANARE_TRUSTED_NETWORK=yes.
+ * Other callers at that address are dropped.
+ *
+ * Ranks of one host meet in a directory that belongs to their user and has mode 0700; another directory is refused.
+ * Processes of other users are not let in, not even of root. */
 int dsm_startup(int *argc, char ***argv);
 
 /* Waits for all ranks, then ends sharing: the memory is gone. */
 void dsm_shutdown(void);
 
-/* This rank, from 0, and how many there are. */
+/* This rank, from 0, and the number of ranks. */
 int dsm_rank(void);
 int dsm_size(void);
 
-/* Where pages have their homes. Writing at home costs nothing until somebody else reads the page, so a page's home
- * should be the rank that writes it most. */
+/* The homes of an allocation's pages. A page's home is the rank that keeps the page. Writing there costs nothing until
+ * another rank reads the page, so the home should be the rank that writes the page most. */
 struct dsm_placement {
     int kind;
     int rank;
     size_t block;      /* bytes, a multiple of 4096 */
-    const int *owners; /* the home of each block; the last stands for all that follow */
+    const int *owners; /* the home of each block; the last one also applies to all further blocks */
     size_t count;
 };
 
-/* As many neighbouring pages to each rank as divide evenly. */
+/* Neighbouring pages, divided evenly over the ranks. */
 static inline struct dsm_placement dsm_block(void) {
     struct dsm_placement placement = {0, 0, 0, NULL, 0};
     return placement;
 }
 
-/* Blocks of so many bytes to each rank in turn; 4096 is cyclic by page. */
+/* Blocks of `block` bytes to each rank in turn; 4096 is cyclic by page. */
 static inline struct dsm_placement dsm_cyclic(size_t block) {
     struct dsm_placement placement = {1, 0, block, NULL, 0};
     return placement;
 }
 
-/* All to one rank. */
+/* All pages to one rank. */
 static inline struct dsm_placement dsm_one(int rank) {
     struct dsm_placement placement = {2, rank, 0, NULL, 0};
     return placement;
 }
 
-/* Each page to the rank that touches it first. */
+/* Each page to the rank that first accesses it. */
 static inline struct dsm_placement dsm_first_touch(void) {
     struct dsm_placement placement = {3, 0, 0, NULL, 0};
     return placement;
 }
 
-/* A given rank for each block of so many bytes. */
+/* A given rank for each block of `block` bytes. */
 static inline struct dsm_placement dsm_owners(size_t block, const int *owners, size_t count) {
     struct dsm_placement placement = {4, 0, block, owners, count};
     return placement;
 }
 
-/* The same for blocks that are read whole: a touch of one brings the pages behind too, up to 32 KiB at once. */
+/* The same for blocks that are read whole: one access also brings the following pages of the block, up to 32 KiB. */
 static inline struct dsm_placement dsm_whole_blocks(size_t block, const int *owners, size_t count) {
     struct dsm_placement placement = {5, 0, block, owners, count};
     return placement;
 }
 
-/* All ranks together: so many bytes, zero, at one address everywhere, in whole pages. NULL with errno ENOMEM in every rank
- * when the shared region (HANARE_SHARED_BYTES) is used up. */
+/* All ranks together: allocates `size` zeroed bytes, in whole pages, at the same address in every rank. Returns NULL with
+ * errno ENOMEM in every rank when the shared region (HANARE_SHARED_BYTES) is used up. */
 void *dsm_alloc(size_t size, struct dsm_placement placement);
 
-/* All ranks together: gives a block back. */
+/* All ranks together: frees a block. */
 void dsm_free(void *block);
 
-/* The memory barrier: waits for all ranks, and everyone sees what anyone wrote before. */
+/* The memory barrier: waits for all ranks. After it, each rank sees what any rank wrote before it. */
 void dsm_barrier(void);
 
 /* Locks, numbered from 0 to 65535. */
 void dsm_lock(int lock);
 void dsm_unlock(int lock);
 
-/* All ranks together: replaces each of the values (at most 64, of 8 bytes) by what comes of those of all ranks, combined
- * in the order of the ranks. It is no memory barrier. */
+/* All ranks together: replaces each of `count` values (at most 64, of 8 bytes each) by the sum, minimum or maximum of all
+ * ranks' values, combined in the order of the ranks. It is not a memory barrier. */
 #define DSM_SUM_INT64 1
 #define DSM_MIN_INT64 2
 #define DSM_MAX_INT64 3
@@ -130,32 +139,32 @@ void dsm_unlock(int lock);
 #define DSM_MAX_DOUBLE 6
 void dsm_reduce(int operation, void *values, size_t count);
 
-/* What this rank counted. Times are nanoseconds. */
+/* The counters of this rank. Times are in nanoseconds. */
 struct dsm_stats {
     uint64_t barriers;      /* memory barriers */
-    uint64_t barrier_ns;    /* their time */
-    uint64_t update_ns;     /* its part for page updates */
-    uint64_t read_faults;   /* touches that trapped, by reads */
-    uint64_t write_faults;  /* and by writes */
-    uint64_t fault_ns;      /* their time */
-    uint64_t share_ns;      /* its part for page shares */
+    uint64_t barrier_ns;    /* time of all barriers */
+    uint64_t update_ns;     /* the part of barrier_ns spent on page updates */
+    uint64_t read_faults;   /* read accesses that trapped */
+    uint64_t write_faults;  /* write accesses that trapped */
+    uint64_t fault_ns;      /* time of both */
+    uint64_t share_ns;      /* the part of fault_ns spent on page shares */
     uint64_t page_shares;   /* pages fetched from their homes */
     uint64_t page_updates;  /* pages sent to sharers at memory barriers */
-    uint64_t invalidations; /* copies taken away from this rank */
+    uint64_t invalidations; /* copies of this rank that were invalidated */
     uint64_t twins;         /* twins made */
     uint64_t diffs;         /* pages compared with their twins */
-    uint64_t flushes;       /* messages with diffs: one a home and barrier or release */
+    uint64_t flushes;       /* messages with diffs: one for each home and barrier or release */
     uint64_t homes_moved;   /* pages whose home this rank gave away */
     uint64_t locks;         /* locks got */
     uint64_t frames_sent;   /* to other ranks */
-    uint64_t bytes_sent;    /* of those frames */
-    uint64_t pages_dropped; /* copies given up for want of room: hanare launch --local */
-    uint64_t pages_out;         /* pages at home taken out of memory for want of room */
-    uint64_t pages_out_written; /* those of them that were written to memory servers: the others had not changed */
-    uint64_t pages_back;        /* pages that came back from there */
+    uint64_t bytes_sent;    /* bytes of these frames */
+    uint64_t pages_dropped; /* copies dropped for lack of room (hanare launch --local) */
+    uint64_t pages_out;         /* home pages evicted for lack of room */
+    uint64_t pages_out_written; /* those written to memory servers; the others had not changed */
+    uint64_t pages_back;        /* evicted pages that came back */
     uint64_t bytes_out;         /* bytes written to memory servers */
-    uint64_t bytes_back;        /* and fetched from them */
-    uint64_t local_bytes_peak;  /* most that shared pages and twins took at once; 0 without --local */
+    uint64_t bytes_back;        /* bytes fetched from memory servers */
+    uint64_t local_bytes_peak;  /* most bytes that shared pages and twins took; 0 without --local */
 };
 void dsm_stats(struct dsm_stats *stats);
 

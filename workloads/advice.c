@@ -69,7 +69,7 @@ static void check_part(uint64_t *part, const char *when) {
 
 enum found { ENDED, ZEROES, SAME };
 
-/* What a child finds in a part: its end by a signal, zeroes or the parent's words. */
+/* Forks a child that reads a part. Returns whether it was ended by a signal, or found zeroes or the parent's words. */
 static enum found in_child(uint64_t *part, const char *what) {
     fflush(stdout);
     pid_t child = fork();

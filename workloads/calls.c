@@ -43,7 +43,7 @@ static volatile size_t some = 700000;
 
 extern char **environ;
 
-/* Room for `len` bytes across a border of pages that were never touched. */
+/* Room for `len` bytes across a border between two pages that were never accessed. */
 static void *fresh(size_t len) {
     size_t half = len / 2;
     char *border = fresh_pages + (fresh_next + 1 + half / PAGE) * PAGE;
@@ -52,7 +52,7 @@ static void *fresh(size_t len) {
     return border - (half / 8 * 8);
 }
 
-/* A copy of `len` bytes across a border of pages. */
+/* A copy of `len` bytes across a border between two pages. */
 static void *kept(const void *bytes, size_t len) {
     size_t half = len / 2;
     char *border = used_pages + (used_next + 1 + half / PAGE) * PAGE;
@@ -65,7 +65,7 @@ static char *kept_text(const char *text) {
     return kept(text, strlen(text) + 1);
 }
 
-/* Uses so much other memory that what was kept goes away. */
+/* Accesses other memory until the copies have been evicted. */
 static void away(void) {
     for (size_t i = 0; i < SWEEP; i += PAGE)
         sweep[i]++;

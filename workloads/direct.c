@@ -31,7 +31,7 @@
 
 enum { DEPTH_MAX = 8, THREADS_MAX = 16, THRASHERS = 2, FILE_BLOCKS = 64, FIXED_SLOTS = 8, SKIPPED = 77 };
 
-/* Bytes before a block that share its first page with it; as many words are the program's. */
+/* Bytes of a block's first page before the block. They belong to the program. */
 static size_t lead = 512;
 
 struct kind {
@@ -347,16 +347,16 @@ static int is_refusal(long result) {
     return result == -EFAULT || result == -ENOMEM || result == -EAGAIN || result == -EBUSY;
 }
 
-/* What a write left, read by way of memory that is not far. What was not written counts for nothing. */
+/* Reads a written block back into near memory and checks its first `bytes` bytes, those that the call wrote. */
 static int written_holds(struct worker *w, const struct transfer *t, size_t bytes) {
     if (is("vmwrite"))
-        return 1; /* the child has looked */
+        return 1; /* the child has checked them */
     if (!is("vmsplice"))
         CALL(pread(file, w->near, block_bytes, file_offset(t)) == (ssize_t)block_bytes);
     return holds(w->near, bytes, t, "written");
 }
 
-/* Puts a block of the file right by way of near memory, whatever was written to it. */
+/* Restores a block of the file from near memory, whatever was written to it. */
 static void write_near(struct worker *w, const struct transfer *t) {
     fill_block(w->near, t->thread, t->block, t->version);
     if (!is("vmwrite") && !is("vmsplice"))

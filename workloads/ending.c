@@ -1,12 +1,12 @@
 /* Processes that end when their last thread does, natively and under `hanare run`.
  *
  *     ending main      the first thread ends by pthread_exit while no other is there
- *     ending worker    it does so while another still works, in far memory
+ *     ending worker    the same while another thread still works, in far memory
  *     ending child     a forked child does both
- *     ending raw       the last thread ends by a system call of its own, with 7; nothing runs at the end then
- *     ending behind    the first thread ends so, with 7, and another one later, too
+ *     ending raw       the last thread ends by a direct system call with code 7; no exit handlers run then
+ *     ending behind    the first thread ends in this way, and another one later
  *
- * At the end handlers still find every word of far memory, most of which is evicted, and streams are written out. */
+ * The exit handlers still find every word of far memory, although most of it is evicted. Streams are flushed. */
 #include "check.h"
 
 #include <pthread.h>

@@ -58,7 +58,7 @@ static void transform_line(number *line, size_t length) {
             }
 }
 
-/* Transforms lines of `length` elements `stride` apart, `width` of which lie side by side at `base`. */
+/* Transforms `width` lines that start side by side at `base`. Each has `length` elements, `stride` apart. */
 static void transform_block(number *base, size_t length, size_t stride, size_t width) {
     static number lines[BLOCK][LINE_MAX];
     for (size_t k = 0; k < length; k++)

@@ -45,7 +45,7 @@ static pid_t forked(void) {
     return child;
 }
 
-/* Which version of a word a process has that wrote every word with `index % every == which`. */
+/* The expected word of a process that rewrote the words with `index % every == which`. */
 static uint64_t mixed(uint64_t old, uint64_t new, size_t index, size_t every, size_t which) {
     return word(index % every == which ? new : old, 0, index);
 }
@@ -212,7 +212,7 @@ static void executing(void) {
     CALL(system("exit 0") == 0);
 }
 
-/* A system call in the child is the first to touch its parent's memory. */
+/* The child's first access to its parent's memory is made by a system call. */
 static void writing_at_once(void) {
     fill_words(array, count, 50, 0);
     int ends[2];
@@ -243,7 +243,7 @@ static void writing_at_once(void) {
     REQUIRE(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77), "writing at once: %#x", status);
 }
 
-/* A child of which no library knows. */
+/* A child that is created by a direct system call, so that no library notices it. */
 static void behind_the_back(void) {
     fill_words(array, count, 80, 0);
     for (size_t n = 0; n < 6; n++) {

@@ -95,7 +95,7 @@ int main(int argc, char *argv[]) {
         dsm_lock(lock);
         fresh += add(key, sum, fresh);
         dsm_unlock(lock);
-        /* What this rank or another added before must still be there. */
+        /* An entry that this rank or another added before must still be there. */
         uint64_t earlier = key_of(rank, turn / 2, additions);
         lock = (int)(mix(earlier) % CHAINS % LOCKS);
         dsm_lock(lock);

@@ -1,6 +1,6 @@
 /* holes gaps SIZE      writes every second page of an array, checks it, frees it, and does it all once more
- * holes pairs SIZE     writes two pages of every 2 MiB, and gives the first one back just when the second one may be on
- *                      its way to a server; checks the second ones at the end
+ * holes pairs SIZE     writes two pages of every 2 MiB, and discards the first while the second may be in transit to a
+ *                      server; checks the second ones at the end
  *
  * Both leave holes in the server's memory: discards that cannot be merged, and partly freed slots. */
 #define _DEFAULT_SOURCE
@@ -10,7 +10,7 @@
 
 #define BLOCK (512 * PAGE)
 #define PAGE_WORDS (PAGE / sizeof(uint64_t))
-/* Pages between the one that is written and those that are given back: about as many as are in local memory. */
+/* Distance in pages between the written page and those that are discarded: about the size of local memory. */
 #define BEHIND_MIN 200
 #define BEHIND_MAX 1100
 

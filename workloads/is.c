@@ -15,7 +15,7 @@ static uint32_t *keys, *dealt, *below; /* below[v]: how many keys are smaller th
 static size_t count, buckets;
 static uint32_t values;
 
-/* What identifies a set of keys in any order. */
+/* Two sums that identify a set of keys in any order. */
 struct sums {
     uint64_t plain, scrambled;
 };
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
     count = arguments.bytes / (8 * KEYS_PER_VALUE + 4) * KEYS_PER_VALUE;
     REQUIRE(count < UINT32_MAX, "%zu keys are too many", count);
     values = (uint32_t)(count / KEYS_PER_VALUE);
-    /* An eighth as many buckets as pages of 64K: all buckets' ends fit where a quarter of the pages does. */
+    /* One bucket for eight pages of 64K. Then the ends of all buckets fit into a quarter of the pages. */
     for (buckets = 4; buckets < BUCKETS_MAX && buckets * 2 <= arguments.bytes / (512 * 1024);)
         buckets *= 2;
     keys = array(count, sizeof *keys);

@@ -167,7 +167,7 @@ static void executed(void) {
     CALL((errno = posix_spawn(&child, self, NULL, NULL, argv, environ)) == 0);
     wait_for(child, "posix_spawn");
     REQUIRE(system(shell[2]) == 0, "system");
-    /* What a child that shares this memory sets for itself is not set here. */
+    /* A limit that a vfork child sets for itself must not apply here. */
     child = vfork();
     CALL(child >= 0);
     if (child == 0) {

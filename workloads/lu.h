@@ -18,7 +18,7 @@ static inline int lu_owner(const struct lu *lu, long i, long j) {
     return (int)(i % lu->rows) * lu->columns + (int)(j % lu->columns);
 }
 
-/* The squarest grid of so many workers. */
+/* The grid of `workers` workers that is closest to a square. */
 static inline void lu_grid(struct lu *lu, int workers) {
     lu->rows = 1;
     for (int rows = 1; rows * rows <= workers; rows++)

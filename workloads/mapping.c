@@ -20,7 +20,7 @@ static void on_fault(int signal) {
     siglongjmp(escape, signal);
 }
 
-/* The signal that a touch of `byte` raises, 0 when it goes through. */
+/* The signal that an access to `byte` raises; 0 if it succeeds. */
 static int touch(volatile char *byte, int write) {
     int signal = sigsetjmp(escape, 1);
     if (signal == 0) {
@@ -54,7 +54,7 @@ static void unmapping(void) {
     CALL(munmap(bytes, PAGE) == 0 && munmap(bytes + size - MIB, MIB) == 0);
     check_words(words + PAGE / 8, (from - PAGE) / 8, 1, PAGE / 8, "after the first page went");
     REQUIRE(munmap(bytes + 2 * PAGE + 1, PAGE) == -1 && errno == EINVAL, "munmap of an odd address succeeded");
-    /* What is mapped next must be zero wherever it lands. */
+    /* The next mapping must read as zeroes, whatever its address is. */
     char *next = mmap(NULL, to - from, PLAIN, PRIVATE, -1, 0);
     CALL(next != MAP_FAILED);
     check_zero(next, to - from, "mapped after an unmap");

@@ -128,7 +128,7 @@ static void make_grids(size_t bytes) {
     size_t cells = bytes / (3 * sizeof(double)) / 8 * 7, smallest[3] = {4, 4, 4};
     while (64 * ((size_t)8 << 3 * coarsest) <= cells && coarsest < LEVELS_MAX - 1)
         coarsest++;
-    /* What is left after the last full doubling lengthens the first side. */
+    /* Cells left after the last full doubling go to the first side. */
     while (16 * (smallest[0] + 1) << 3 * coarsest <= cells)
         smallest[0]++;
     for (int level = 0; level <= coarsest; level++) {

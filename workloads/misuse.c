@@ -36,7 +36,7 @@ int main(int argc, char *argv[]) {
         dsm_alloc(4096, dsm_one(0));
     dsm_barrier();
     dsm_shutdown();
-    /* Who waited for the late one must have slept meanwhile. */
+    /* A rank that waited for the late one must have used little CPU time. */
     struct timespec used;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return !strcmp(what, "late") && used.tv_sec * 1000 + used.tv_nsec / 1000000 > 1000;

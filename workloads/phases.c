@@ -25,7 +25,7 @@ static void sleep_ms(long ms) {
         ;
 }
 
-/* A child that does to this process what is asked, 300 ms after it is told. */
+/* Starts a child that waits for a byte from this process, and 300 ms later stops or kills this process. */
 static void start_agent(int stops, int seconds) {
     int pipes[2];
     if (pipe(pipes))

@@ -19,7 +19,7 @@ static void on_fault(int signal) {
     siglongjmp(escape, signal);
 }
 
-/* The signal that a touch of `byte` raises, 0 when it goes through. */
+/* The signal that an access to `byte` raises; 0 if it succeeds. */
 static int touch(volatile char *byte, int write) {
     int signal = sigsetjmp(escape, 1);
     if (signal == 0) {
@@ -132,7 +132,7 @@ static void overlaying(void) {
     free(block);
 }
 
-/* What becomes executable keeps its bytes. */
+/* Memory that is made executable keeps its bytes. */
 static void executing(void) {
     char *start = reserve(size);
     char *code = start + 2 * MIB + PAGE;

@@ -21,7 +21,7 @@ static pthread_mutex_t *mutex(int number) {
     return (pthread_mutex_t *)(void *)(place + number * APART);
 }
 
-/* Pages that are touched send others away. */
+/* Accesses all pages of the array, which evicts others. */
 static void sweep(const char *when) {
     check_words(words, count, 9, 0, when);
 }

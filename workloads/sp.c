@@ -27,7 +27,7 @@ static double conduct(const struct direction *direction, size_t at, size_t posit
     return position == 0 || position == side ? 0 : direction->conduction[at];
 }
 
-/* What the operator of one direction makes of `values` at a cell. */
+/* The operator of one direction, applied to `values` at one cell. */
 static double apply(const struct direction *direction, const double *values, size_t at, size_t position) {
     double result = REACTION * values[at];
     if (position > 0)

@@ -23,7 +23,7 @@
 
 static char *area, *sweep, *near_bytes;
 
-/* Uses so much other memory, with other bytes, that the area's pages leave and their frames are used again. */
+/* Fills other memory with other bytes, until the area's pages are evicted and their frames reused. */
 static void away(void) {
     static int round;
     memset(sweep, 0x40 + round++ % 64, SWEEP);

@@ -105,7 +105,7 @@ static void files(uint64_t *source) {
     CALL(pread(copy, target, offset, 0) == (ssize_t)offset);
     check_words(target, offset / 8, 1, 0, "writev");
 
-    /* The kernel reads memory that was never touched: zeroes. */
+    /* The kernel reads memory that was never accessed, and gets zeroes. */
     uint64_t *untouched = array();
     CALL(pwrite(copy, untouched, MIB, 0) == (ssize_t)MIB);
     CALL(pread(copy, target, MIB, 0) == (ssize_t)MIB);

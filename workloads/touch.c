@@ -1,7 +1,7 @@
 /* touch SIZE [--passes N] [--random] [--seed S]
  *
- * Writes every word of one array, then reads and checks every word, N times (1), front to back or its pages in random
- * order. Every pass writes other values, so that a stale page is noticed. */
+ * Writes every word of an array, then reads and checks every word. Does so N times (1), in ascending order or with the
+ * pages in random order. Every pass writes other values, so that a stale page is noticed. */
 #include "check.h"
 
 /* Visits 0..count-1 once each in a scrambled order: a full-period generator over the next power of two. */

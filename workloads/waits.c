@@ -30,7 +30,7 @@ static uint64_t *words;
 static char *sweep_area, *arena;
 #define SWEEP (32 * MIB)
 
-/* Uses so much other memory that all else goes away. */
+/* Accesses other memory until everything else has been evicted. */
 static void away(void) {
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < SWEEP; i += PAGE)
