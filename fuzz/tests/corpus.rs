@@ -12,8 +12,9 @@ use hanare_fuzz::{TARGETS, Target, find};
 
 /// Far longer than any input takes, even on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
-/// Most kept inputs, and most bytes of them: they are read by people who clone the project.
+/// Most kept inputs. They are bounded, because every clone of the project contains them.
 const KEPT_MAX: usize = 200;
+/// Most bytes of all kept inputs.
 const KEPT_BYTES_MAX: usize = 300 << 10;
 
 fn corpus(target: &Target) -> Vec<Vec<u8>> {

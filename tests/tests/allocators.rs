@@ -21,7 +21,7 @@ fn workload(flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     workload_saying(program, flags, program, args, paged_bytes);
 }
 
-/// The same for a workload that prints `name` as its own name.
+/// The same for a workload that calls itself `name` in its output.
 fn workload_saying(name: &str, flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     let place = Place::new();
     let (outcome, seen) = run(&place, flags, built().workload(program).as_os_str(), args);

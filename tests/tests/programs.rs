@@ -258,7 +258,7 @@ fn gcc_compiles_to_the_same_object() {
     place.assert_nothing_left();
 }
 
-/// Runs one of our Python scripts natively and with a quarter of its far memory local, with any allocation far.
+/// Runs one of our Python scripts natively and with a quarter of its far memory local, with `--far large` and `all`.
 fn python_says_the_same(module: &str, script: &str, size: &str, paged_bytes: u64) {
     let Some(python) = python_with(module) else { return };
     if !system_calls_work_on_far_pages() {

@@ -41,7 +41,7 @@ fn write(place: &Place, socket: &Path, keys: &str, tests: &str) {
     assert_eq!(outcome.text().lines().count(), 1 + tests.split(',').count(), "a line for each test: {outcome:?}");
 }
 
-/// With `--far all` its values are far; with the default, its tables are.
+/// With `--far all` the values of redis are far; with the default, its tables are.
 fn saves_while_it_is_written_to(far: &str, paged_bytes: u64) {
     let place = Place::new();
     let (socket, json) = (place.path("s"), place.path("json"));

@@ -305,7 +305,7 @@ fn a_server_serves_the_next_run_after_one_that_was_killed() {
     let place = Place::new();
     let server = Served::tcp(&place, "64M");
     for _ in 0..3 {
-        // Each run takes nearly all of the memory, so the memory of a killed one must be free again.
+        // Each run needs nearly all of the server's memory, so the memory of a killed run must be free again.
         let run = paging_for_long(&place, &["--server", &server.address]);
         until_pages_came_back(&server.address);
         drop(run);

@@ -7,7 +7,7 @@ use hanare_tests::{Place, built, figures, installed, mode_works};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Goroutines that grow their stacks, fill maps and free memory, beside far blocks of C that Go also reads and writes.
+/// Goroutines that grow their stacks, fill maps and free memory, while Go also reads and writes far blocks of C.
 const GO: &str = r##"
 package main
 

@@ -61,7 +61,7 @@ fn a_recorded_run_is_told_and_simulated() {
     let mut simulate = place.hanare(["simulate", "policies", "--policies", "fifo,opt", "--local", "25%", "--trace"]);
     place.run(simulate.arg(&trace).arg("--json").arg(&json)).assert_well("simulate");
     let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
-    // 16 MB of 64 KiB pages, and the workload's allocations beside them.
+    // The array's 16 MB in pages of 64 KiB, and the workload's other allocations.
     let pages = results["distinct_pages"].as_u64().expect("pages");
     assert!((256..300).contains(&pages), "{results}");
     let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");

@@ -120,7 +120,7 @@ pub(crate) enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
-    /// No directory for the ranks to meet in.
+    /// The directory in which ranks meet could not be made.
     #[error("cannot make a directory for the ranks to meet in: {0}; check TMPDIR")]
     Place(io::Error),
     /// Signals could not be set up.

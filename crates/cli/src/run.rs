@@ -349,7 +349,7 @@ fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
     warn_of_memory(&asked)
 }
 
-/// Refuses each size that is beyond all memory. Warns when all of them together are more than is available.
+/// Refuses each size that is larger than all memory. Warns if the sizes together exceed the available memory.
 pub(crate) fn warn_of_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
     // If the machine's memory size is unknown, nothing can be checked.
     let Ok(memory) = Memory::now() else { return Ok(()) };

@@ -79,7 +79,7 @@ fn a_table_json_and_a_page_come_of_one_run() {
         assert!(line.contains(&cases) && std::fs::read_to_string(&html).unwrap().contains(&cases), "{line}");
     }
 
-    // The output is the same again, bit for bit, with other work running beside it.
+    // A second run gives the same output bit for bit, although other work runs at the same time.
     let mut command = simulate(&place, "cluster", &["--network", "4,2x2", "--scheduler", "algo0,algo4,settle"]);
     let again = place.run(command.arg(&config).args(["--jobs", "1", "--json", "-"]));
     assert_eq!(again.stdout, std::fs::read_to_string(&json).unwrap());

@@ -3,8 +3,8 @@
 use hanare_dsm::diff::{self, Differ};
 use proptest::prelude::*;
 
-/// The words of `page` that differ from the twin, and otherwise those of `other`: the merge that a home makes, byte by
-/// byte.
+/// A home's merge, computed word by word: the words of `page` that differ from the twin, and the words of `other`
+/// elsewhere.
 fn merged(twin: &[u8], page: &[u8], other: &[u8]) -> Vec<u8> {
     let word = |index: usize| index / 4 * 4..index / 4 * 4 + 4;
     (0..page.len()).map(|i| if twin[word(i)] != page[word(i)] { page[i] } else { other[i] }).collect()
@@ -52,7 +52,7 @@ proptest! {
         prop_assert_eq!(bytes.is_empty(), changed == 0);
         prop_assert!(bytes.len() <= diff::bytes_max(page.len()));
         if changed > 0 {
-            // On a page that others wrote meanwhile, their words stay.
+            // If others have written the page meanwhile, their words stay.
             let mut home = vec![fill; page.len()];
             let expected = merged(&twin, &page, &home);
             diff::apply(&bytes, &mut home).expect("our own diff");

@@ -17,7 +17,8 @@ fn laid_out(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// All ranks make a call while the link `held` delivers nothing. A link from a rank to itself means none.
+/// All ranks make a call while the link `held` delivers nothing. If `held` leads from a rank to itself, all links
+/// deliver.
 fn together<'a>(cluster: &mut Cluster, call: impl Fn() -> Event<'a>, held: (usize, usize)) {
     let mut heard = Vec::new();
     for rank in 0..3 {
@@ -188,7 +189,8 @@ fn read_and_written(cluster: &mut Cluster) {
     cluster.nodes[2].word(WORDS - 1)[0] = 2;
 }
 
-/// Otherwise the home would assume that no rank shares its page, and would not report the write.
+/// A home must handle the messages of readers before it gives a lock back. Otherwise it would assume that no rank
+/// shares its page, and would not report its write.
 #[test]
 fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     for protocol in [Protocol::Invalidate, Protocol::Adaptive] {
@@ -201,7 +203,8 @@ fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     }
 }
 
-/// Otherwise the home would settle rank 0's writes only with the sharers that it knows.
+/// A home must handle the messages of readers before it settles at a barrier. Otherwise it would settle rank 0's writes
+/// only with the sharers that it already knows.
 #[test]
 fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
     for protocol in [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive] {

@@ -199,8 +199,8 @@ impl World {
                 other => assert_eq!(*other, Outcome::NoRoom),
             },
             Calling::Collective(Collective::FreeOldest) => {
-                // No rank accesses these any more, and none has allocated them again: all ranks free before any
-                // allocates.
+                // No rank accesses these pages any more, and none has allocated them again: all ranks free before any
+                // rank allocates.
                 let (first, count) = program.freeing.take().expect("an area was freed");
                 (first * WORDS..(first + count) * WORDS).for_each(|word| _ = self.writes.remove(&word));
             }

@@ -8,7 +8,7 @@ use crate::units::Geometry;
 pub enum State {
     /// Never accessed, or discarded. The page reads as zeroes and costs nothing.
     Untouched = 0,
-    /// Only on the memory server.
+    /// Its bytes are only on the memory server.
     Remote,
     /// Its bytes are on their way into a frame or into view.
     Fetching,

@@ -141,7 +141,8 @@ pub enum Bytes {
     /// The page was opened for writing on a guess, so it may be unchanged. Compare the bytes with the server's and
     /// write them only if they differ.
     Unknown,
-    /// The same for a page that came as zeroes and that the server does not hold. Compare the bytes with zeroes.
+    /// As `Unknown`, for a page that came in as zeroes and that the server does not hold: compare the bytes with
+    /// zeroes.
     MaybeZero,
 }
 

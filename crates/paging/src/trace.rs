@@ -307,7 +307,7 @@ pub fn names_page(record: &[u8]) -> bool {
 #[derive(Debug)]
 pub struct Framer {
     counts: Counts,
-    /// Bytes that may still be written, without those of the end.
+    /// Bytes that may still be written. Room for the last chunk is already subtracted.
     left: u64,
     cut: bool,
 }

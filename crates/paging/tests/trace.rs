@@ -97,7 +97,8 @@ fn a_changed_byte_anywhere_is_found() {
             TraceError::Truncated(offset) | TraceError::Damaged(offset, _) => offset,
             TraceError::Empty => unreachable!("not empty"),
         };
-        // The report comes within a chunk of the damage, unless the changed length leads beyond the end.
+        // The reported offset is within a chunk of the damage. If the damage changed a length, the report may name the
+        // end instead.
         assert!(told.abs_diff(at) <= (16 << 10) + 8 || told == bytes.len(), "byte {at}: {error}");
     }
     assert_eq!(read(b"ELF and so on"), Err(TraceError::Foreign));

@@ -22,7 +22,7 @@ static IS_THERE: AtomicBool = AtomicBool::new(false);
 /// The C library's `_dl_find_object`, which takes no lock. Null before glibc 2.35.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Its answer: flags, the start and end of an object in memory, and more that is not needed here.
+/// The answer of `_dl_find_object`: flags, the start and end of an object in memory, and more that is not needed here.
 #[repr(C)]
 struct Object {
     flags: u64,

@@ -33,7 +33,7 @@ impl Linker {
         if !found.is_null() {
             return found;
         }
-        // In older C libraries, they are in a library of their own.
+        // In older C libraries, these functions are in `libdl`.
         let found = [c"libc.so.6", c"libdl.so.2"]
             .into_iter()
             .find_map(|library| Library::loaded(library)?.function(self.name))

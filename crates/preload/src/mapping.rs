@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
     })
 }
 
-/// Without a key this is `mprotect`.
+/// A call without a key (-1) is `mprotect`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
     if key == -1 {

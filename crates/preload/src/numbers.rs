@@ -25,7 +25,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
         match number {
             // Memory mapped by number stays near, except over far memory.
             libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
-                // Not `mmap` itself, because that name means another function within this library (runtime's
+                // `mapping::map` and not `mmap`, because within this library `mmap` is another function (runtime's
                 // `jemalloc.c`).
                 mapping::map(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t, 0) as c_long
             }
@@ -36,7 +36,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_madvise => advice::madvise(a as *mut _, b, int(c)).into(),
             libc::SYS_process_madvise => advice::process_madvise(int(a), b as *const _, c, int(d), e as u32) as c_long,
             advice::SYS_MSEAL => advice::mseal(a as *mut _, b, c as u64).into(),
-            // Only shared memory can be rearranged.
+            // The kernel rearranges pages of shared mappings only.
             libc::SYS_remap_file_pages if with_far(a, b).is_some() => status(Err(libc::EINVAL)).into(),
             libc::SYS_mbind => advice::mbind(args).into(),
             libc::SYS_mlock => locking::mlock(a as *const _, b).into(),

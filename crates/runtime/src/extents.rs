@@ -199,7 +199,7 @@ impl Extents {
         if let Some(found) = close.take(CLOSE_FITS_TRIED).find_map(fit) {
             return Some(found);
         }
-        // A gap with this much slack cannot miss the alignment. Only if there is none are the other gaps searched.
+        // A gap with this slack cannot miss the alignment. The shorter gaps are searched only if there is none.
         let slack = len.checked_add(align - PAGE)?;
         let roomy = self.gaps_by_len.range((slack, 0)..).next().and_then(fit);
         roomy.or_else(|| self.gaps_by_len.range((len, 0)..(slack, 0)).find_map(fit))

@@ -90,7 +90,7 @@ static DORMANT: AtomicPtr<Dormant> = AtomicPtr::new(std::ptr::null_mut());
 static REASON: LockCell<String> = LockCell::new(String::new());
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
-/// Descriptors that a child opens besides one for each of its parent's.
+/// Descriptors that a child opens in addition to one for each of its parent's.
 const CHILD_DESCRIPTORS: usize = 4;
 
 /// Whether a forked child could have the descriptors that it needs to page. Without them it would lose its parent's far

@@ -16,7 +16,7 @@ use hanare_sys::{limits, syscall};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Bytes from which on a block is a mapping of its own instead of a part of glibc's heap.
+/// Blocks of at least this size, in bytes, are mappings of their own. Smaller ones are in glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
 /// Bytes of the kernel's page, the unit of every mapping made here.
@@ -100,7 +100,7 @@ mod heap {
         fn usable_size(block: *mut c_void) -> usize, by "malloc_usable_size", USABLE_SIZE, first_usable_size;
     }
 
-    /// Looks all of them up in the C library.
+    /// Looks up all of these functions in the C library.
     fn of_the_library() -> Option<[NonNull<c_void>; NAMES.len()]> {
         let library = Library::loaded(c"libc.so.6")?;
         let mut found = [NonNull::dangling(); NAMES.len()];

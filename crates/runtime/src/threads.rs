@@ -16,7 +16,8 @@ use crate::view::Still;
 /// Longest wait for a new thread to run.
 const START_MAX: Duration = Duration::from_secs(10);
 const STACK_BYTES: usize = 256 << 10;
-/// Bytes of address space that a thread costs beside its stack: the C library reserves them for its allocations.
+/// Bytes of address space that a thread costs in addition to its stack: the C library reserves them for its
+/// allocations.
 const ARENA_BYTES: usize = 64 << 20;
 
 /// Most threads that existed at once. Their cost stays reserved.

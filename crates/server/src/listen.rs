@@ -348,7 +348,7 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // Its thread notices the cut at its next call and ends by itself.
+            // The connection's thread notices this at its next call and ends by itself.
             running.remove(at).socket.sever();
             return true;
         }

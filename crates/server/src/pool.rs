@@ -35,7 +35,7 @@ pub(crate) type Group = [Place; GROUP as usize];
 
 /// Bytes of far space that lie together in one place.
 pub(crate) enum Run {
-    /// No slot was ever written for these bytes.
+    /// No slot holds these bytes.
     Absent { bytes: usize },
     /// In a block.
     Memory { block: Arc<Block>, at: usize, bytes: usize },

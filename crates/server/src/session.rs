@@ -115,7 +115,7 @@ impl Session {
     /// been so for `idle`. Returns the number of blocks.
     pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
         let mut trimmed = 0;
-        // One block at a time, so that nobody waits longer than one block's copying.
+        // The table is unlocked after each block, so that nobody waits longer than the copying of one block.
         while trimmed < blocks_max && self.table().trim_one(idle) {
             trimmed += 1;
         }

@@ -58,7 +58,7 @@ impl Store {
         account.capacity_bytes(self.memory.room_bytes().saturating_add(self.spill_free_bytes()))
     }
 
-    /// The same from what is already known, at no cost.
+    /// The same from the last known values. Asks neither the system nor the disk.
     pub(crate) fn capacity_hint(&self, account: &Account) -> u64 {
         let spill = self.spill.as_ref().map_or(0, |dir| dir.free_bytes_last());
         account.capacity_bytes(self.memory.room_bytes().saturating_add(spill))

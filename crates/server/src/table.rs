@@ -179,7 +179,7 @@ fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, pl
     if is_common(group) {
         group.iter().for_each(|place| pool.share(*place));
     }
-    // With the pool locked, this copies the group exactly when a clone has it too.
+    // With the pool locked, `make_mut` copies the group exactly when a clone shares it.
     let old = std::mem::replace(&mut Arc::make_mut(group)[(slot % GROUP) as usize], place);
     pool.free(old);
     old

@@ -43,7 +43,7 @@ pub(crate) enum RangeError {
     Link(LinkError),
     /// Part of it was never written.
     NotHeld,
-    /// No slot is left, for anyone or for this session.
+    /// No slot is left, on the server or within the session's quota.
     NoSlot(NoSlot),
     /// The spill file failed.
     Spill(io::Error),
@@ -295,7 +295,7 @@ impl<'a> Channel<'a> {
             match session.with_memory(offset + done as u64, piece.len(), |bytes| piece.copy_from_slice(bytes)) {
                 Found::Memory(()) => {}
                 Found::Spill { file, at, .. } => file.read_exact_at(piece, at)?,
-                // Another connection of the session has discarded it.
+                // Another connection of the session has discarded the slot meanwhile.
                 Found::Absent { .. } => piece.fill(0),
             }
             match &to.run {

@@ -191,7 +191,8 @@ fn wrong_returns_are_refused_and_the_link_goes_on() {
     assert_eq!(slots(&attachment.grant(10).expect("granted"), Place::Memory), 10);
 }
 
-/// With many small free runs, a grant that would need more runs than a frame can carry is cut short, not lost.
+/// If the free runs are many and small, a grant may need more runs than a frame can carry. It is cut short then, and no
+/// slot is lost.
 #[test]
 fn a_grant_of_many_small_runs_is_cut_short() {
     let server = TestServer::start(4 * MIB);

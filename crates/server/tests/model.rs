@@ -184,7 +184,7 @@ fn families(server: &TestServer, endpoint: &Endpoint) {
                 family.push(other);
             }
             if n % 101 == 0 {
-                // Any of them may be closed first, even the first parent.
+                // Any session may be closed first, even the original one.
                 let first = family.remove(0);
                 drop(first);
             }

@@ -14,7 +14,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
 const QUOTA_SLOTS: u64 = 40;
-/// Not a whole number of slots: only the whole ones count.
+/// The quota is not a whole number of slots: only whole slots count.
 const QUOTA: u64 = QUOTA_SLOTS * PAGE + 100;
 
 /// Random writes and discards of one client against a set of slots. The client is refused exactly when its quota is

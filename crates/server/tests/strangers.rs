@@ -257,7 +257,7 @@ fn those_who_say_half_of_it_or_nothing_keep_nobody_waiting() {
         serves_others(&server, what);
         let start = Instant::now();
         for mut stream in strangers {
-            // Each connection ends in time, by a reason or a cut.
+            // Each connection ends in time: it is refused with a reason, or cut.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
         assert!(start.elapsed() < 2 * SERVED_WITHIN, "{what}: {:?}", start.elapsed());

@@ -37,7 +37,7 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A colour that differs clearly from those of neighbours in the list.
+/// A colour that differs clearly from its neighbours in the list.
 fn colour(index: usize) -> String {
     format!("hsl({:.0},70%,{}%)", (index as f64 * 137.5) % 360.0, 35 + index % 3 * 10)
 }

@@ -75,7 +75,7 @@ pub struct Read {
     pub page: PageId,
     /// Number of pages.
     pub count: u32,
-    /// Bytes of all of them.
+    /// Bytes of all pages.
     pub bytes: u32,
     /// The frame that receives it; `None` if it goes into view.
     pub frame: Option<FrameId>,
@@ -148,7 +148,7 @@ pub enum Saved {
 pub enum Ask {
     /// From what is known already.
     Known,
-    /// From the servers' answers. This may wait, so it is not for fault paths.
+    /// From new answers of the servers. This may wait, so it is not for fault paths.
     Servers,
 }
 
@@ -179,7 +179,7 @@ pub enum Turn {
 pub enum Polled {
     /// Nothing is being read, and no upkeep is due.
     Idle,
-    /// Another thread receives, or something is under way.
+    /// Another thread is receiving, or a read or write is in progress.
     Busy,
     /// This thread received.
     Received,

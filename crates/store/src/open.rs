@@ -34,7 +34,7 @@ pub enum Target {
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no private server.
+    /// The private server could not be started.
     #[error("{0}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
     Start(#[from] PrivateError),
     /// The private server's slots cannot be used.

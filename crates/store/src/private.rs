@@ -114,7 +114,7 @@ impl Private {
         let (stream, output) = UnixStream::pair().map_err(failed)?;
         serve.stdin(Stdio::piped()).stdout(OwnedFd::from(output)).process_group(0);
         let child = serve.spawn().map_err(failed)?;
-        // Only the server holds this end, so that this process notices when it closes.
+        // From here on only the server holds this end, so that this process notices when the server ends.
         drop(serve);
         let mut server = Private { child, lines: Lines { stream, said: Vec::new() }, dir };
         match server.lines.next(READY_TIMEOUT) {
@@ -220,7 +220,7 @@ impl Lines {
                 return Said::Nothing;
             }
             let mut bytes = [0; 256];
-            // Only a time of zero is refused.
+            // Cannot fail: only a time of zero is refused.
             let received = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut bytes));
             match received {
                 Ok(0) => return Said::End,

@@ -71,7 +71,7 @@ pub struct Slots {
     wait_word: &'static AtomicU32,
     /// Number of threads that read slots at this moment.
     readers: AtomicU32,
-    /// Held by the thread that gives an extent a slot of its own.
+    /// Held by a thread while it gives an extent a slot of its own.
     unsharing: LockCell<()>,
 }
 
@@ -171,7 +171,7 @@ impl Slots {
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
-    /// While `read` runs, no slot that it finds in the table goes back to the server.
+    /// Runs `read`. Meanwhile, no slot that it finds in the table goes back to the server.
     fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         self.readers.fetch_add(1, SeqCst);
         let result = read();
@@ -246,7 +246,8 @@ impl Slots {
                 let found = table.slot_for_write(unit, self.slot_bytes);
                 self.note_free(&table);
                 let extent = unit / table.held.extent_units;
-                // Marked already here, so that a discard of the rest of the extent does not take the slot away.
+                // The units are marked before the write, so that a release of the rest of the extent does not free the
+                // slot.
                 table.held.mark(unit, (len / self.unit_bytes) as u32);
                 (found, table.shared.has(extent))
             };

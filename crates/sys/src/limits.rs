@@ -220,7 +220,8 @@ fn kinds(data: bool) -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().take(if data { 2 } else { 1 })
 }
 
-/// Sets the number of far bytes in Hanare's mappings: all of them, and those that the kernel counts as data.
+/// Sets the number of far bytes in Hanare's mappings: `space` is all of them, `data` those in mappings that the kernel
+/// counts as data.
 pub fn lend(space: u64, data: u64) {
     for (kind, bytes) in [(Kind::Space, space), (Kind::Data, data)] {
         if account(kind).lent.load(Relaxed) != bytes {

@@ -123,7 +123,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file tree like that of a machine with 1000 MiB, 600 of them available.
+    /// A file tree like that of a machine with 1000 MiB of memory, of which 600 MiB are available.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo = "MemTotal:        1024000 kB\nMemFree: 1 kB\nMemAvailable:     614400 kB\n";

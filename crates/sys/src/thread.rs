@@ -61,8 +61,9 @@ pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
-/// With `first`, lets the calling thread run before every ordinary one whenever it is ready (SCHED_FIFO); without it,
-/// ends that. Returns `false` if the kernel refuses, as it does without CAP_SYS_NICE and RLIMIT_RTPRIO.
+/// If `first` is true, lets the calling thread run before every ordinary thread whenever it is ready (SCHED_FIFO). If
+/// false, makes it ordinary again. Returns `false` if the kernel refuses, as it does without CAP_SYS_NICE and
+/// RLIMIT_RTPRIO.
 #[must_use]
 pub fn set_first(first: bool) -> bool {
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
@@ -130,8 +131,8 @@ pub fn set_last() -> bool {
 
 /// Another thread of this process that is restricted to one CPU until this is dropped.
 ///
-/// Dropping this restores the thread's previous CPUs. The thread must not run meanwhile: it, its children and its new
-/// threads would see wrong CPUs.
+/// Dropping this restores the thread's previous CPUs. The thread must not run until then: it and the threads and
+/// children that it starts would have wrong CPUs.
 #[derive(Debug)]
 pub struct Confined {
     tid: rustix::process::Pid,

@@ -33,7 +33,7 @@ fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
         torn += usize::from(pair.1 != pair.0 * 3);
         pair.0 += 1;
         if round % 100 == 0 {
-            // Long enough that the other threads stop spinning and sleep.
+            // Long enough for the other threads to stop spinning and sleep.
             std::thread::sleep(Duration::from_micros(100));
         } else if round % 10 == 0 {
             std::thread::yield_now();

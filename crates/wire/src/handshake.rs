@@ -24,9 +24,9 @@ use crate::limits::CONTROL_MAX;
 use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
-/// Role that goes into the client's proof, beside the HELLO and the server's nonce.
+/// Text that marks the client's proof. The proof also covers the HELLO and the server's nonce.
 pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// Role that goes into the server's proof: see [`CLIENT_PROOF`].
+/// Text that marks the server's proof: see [`CLIENT_PROOF`].
 pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.

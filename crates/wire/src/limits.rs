@@ -40,8 +40,8 @@ pub const INBOX_RECEIVE_BYTES: usize = 8192;
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
-/// The same for a server on this host. The kernel closes the connection of a server that has died, so a silent one is
-/// alive and lacks the processor or memory to answer. Waiting for it is better than losing the program's pages.
+/// The same for a server on this host. The kernel closes the connection of a server that has died, so a silent server
+/// is alive, and lacks processor time or memory to answer. Waiting for it is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
 /// Time within which a connection must be welcomed; on the same-host link [`SILENT_SAME_HOST`].
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);

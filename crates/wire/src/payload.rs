@@ -154,7 +154,7 @@ impl Welcome {
 /// What a server holds. Every value is in bytes or a count, unless its name has another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Sessions open now, those of the same-host link included.
+    /// Sessions open now, including those of the same-host link.
     pub sessions: u64,
     /// Slots that hold something, in memory and in spill files.
     pub slots: u64,

@@ -86,7 +86,7 @@ fn both<S: Stream, T>(
         drop(near);
         let Err(ended) = answerer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let closed = [ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
-        // If both failed, the asker failed first: the other only saw its peer close.
+        // If both failed, the asker's error is the cause: the other thread only saw its peer close.
         if asked.is_err() || closed.contains(&ended.kind()) { asked } else { Err(ended) }
     })
 }

@@ -11,7 +11,7 @@ use crate::limits::{ADOPTS_MAX, MOVES_MAX, RUNS_MAX};
 pub(super) enum Barrier {
     /// Waits until all ranks have stopped computing.
     Stopping,
-    /// Its own diffs are sent; waits for those of `expect` ranks.
+    /// Has sent its own diffs, and waits for the diffs of `expect` ranks.
     Flushing { expect: u16 },
     /// Waits until all ranks have all diffs.
     Flushed,

@@ -68,7 +68,7 @@ pub enum Event<'a> {
         /// The page.
         page: u32,
     },
-    /// The rank no longer needs the twins of these pages: their diffs go home now, and the copies become clean. Ignored
+    /// The rank wants to drop the twins of these pages: their diffs go home now, and the copies become clean. Ignored
     /// for pages without a twin, and while the rank waits in a call.
     Shed {
         /// The pages.

@@ -1,6 +1,7 @@
-//! One rank's part in keeping shared pages coherent, as a pure state machine: no I/O, no clock, no threads, no bytes.
+//! The coherence machine of one rank: a pure state machine without I/O, clock, threads or the bytes of pages.
 //!
-//! Eager release consistency with multiple writers, after SCASH (section 2). A page at a rank:
+//! It implements eager release consistency with multiple writers, after SCASH (section 2). The states of a page at a
+//! rank:
 //!
 //! ```text
 //!  at its home                                     elsewhere
@@ -77,7 +78,7 @@ pub enum Protocol {
     Invalidate,
     /// Their homes send the pages (section 2.3.1).
     Update,
-    /// Either way for each copy, by its rank's past use.
+    /// One of the two, chosen for each copy by its rank's past use.
     Adaptive,
 }
 
@@ -132,7 +133,7 @@ pub enum State {
     Clean,
     /// A copy that is written, with a twin.
     Dirty,
-    /// No copy, and the home has been asked for.
+    /// No copy. The rank has asked which rank is home.
     Asking,
     /// Requested from its home.
     Fetching,
@@ -144,11 +145,11 @@ const WANTS_WRITE: u8 = 1;
 const LEFT: u8 = 2;
 /// The page being fetched may lack words of which a lock's grant gave notice: fetch it again.
 const FETCH_AGAIN: u8 = 4;
-/// In the list of pages to settle.
+/// The page is in the list of pages to settle.
 const CHANGED: u8 = 8;
 /// Fetched with the page before it: part of a block that is read whole.
 const JOINED: u8 = 16;
-/// At home, and written without traps.
+/// This rank is the page's home, and writes it without traps.
 const WATCHED: u8 = 32;
 
 /// The home of a page whose home is unknown.
@@ -161,7 +162,7 @@ struct Local {
     flags: u8,
     /// Index in the directory, at the home of a shared page.
     entry: u32,
-    /// At the home of a shared page: number of the flush that last published a write of this rank. 0 if there was none.
+    /// At the home of a shared page: the number of the last flush that published a write of this rank; 0 for none.
     told: u32,
 }
 

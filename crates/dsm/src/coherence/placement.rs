@@ -66,7 +66,7 @@ impl Placement {
         }
     }
 
-    /// Calls `take` with all values in which two placements can differ, to compare those of two ranks.
+    /// Calls `take` with all values of the placement, so that two ranks can compare their placements.
     pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
         match self {
             Placement::Block => take(1),

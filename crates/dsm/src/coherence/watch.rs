@@ -57,7 +57,7 @@ impl Machine {
         }
     }
 
-    /// Makes a watched page that was protected again writable as the others are.
+    /// Makes a watched page writable that was protected again, like the other watched pages.
     fn open_watched(&mut self, page: u32, actions: &mut Vec<Action>) {
         if self.entry(page).is_leaving {
             self.entry(page).is_leaving = false;

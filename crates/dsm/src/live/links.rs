@@ -103,7 +103,7 @@ impl Link {
                 Err(Errno::INTR) => continue,
                 // The socket is full of such bytes already.
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                // Without memory for a byte the peer is not woken, and checks again after its timeout.
+                // If there is no memory for a byte, the peer is not woken now; it checks again after its timeout.
                 Err(Errno::NOBUFS | Errno::NOMEM) => Ok(()),
                 Err(_) => Err(LinkError::Closed),
             };

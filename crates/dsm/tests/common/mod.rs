@@ -281,7 +281,7 @@ impl Cluster {
         let mut later = VecDeque::new();
         while let Some((rank, news)) = self.deliver() {
             heard.extend(news.into_iter().map(|one| (rank, one)));
-            // Frames sent on that link meanwhile wait behind the held ones.
+            // Frames that were sent on that link in the meantime wait behind the held ones.
             later.append(&mut self.links[from * self.nodes.len() + to]);
         }
         let link = &mut self.links[from * self.nodes.len() + to];

@@ -153,11 +153,11 @@ pub(super) struct Auto {
     /// The current age. It grows by one each time an eighth of local memory has come in.
     age: u8,
     age_left: u32,
-    /// For each unit: whether it was in view and not discarded since.
+    /// One bit for each unit: whether it was ever in view and has not been discarded since.
     known: Vec<u64>,
     /// How many known pages there are.
     known_all: u32,
-    /// How many of them are sampled.
+    /// How many of the known pages are sampled.
     known_sample: u32,
     arrivals: u32,
     /// Arrivals that have not been used to unmap a page.

@@ -187,8 +187,8 @@ fn no_more_than_a_bounded_number_of_pages_is_looked_at() {
 /// Pages in view when the cost is measured.
 const COST_PAGES: u32 = 1 << 20;
 
-/// One fault: an absent page comes, a victim is found and leaves, and a few pages are unmapped. Every fourth of those
-/// is referenced. Returns nanoseconds and unmapped pages for each fault.
+/// Measures faults: in each, an absent page comes, a victim leaves, and a few pages are unmapped. Every fourth unmapped
+/// page is referenced. Returns the nanoseconds and the number of unmapped pages for each fault.
 fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     let units = 2 * COST_PAGES;
     let mut present = vec![false; units as usize];

@@ -18,7 +18,7 @@ pub(super) const INFO: Info = Info {
 /// Memory use: three links and a byte a unit.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// One circle, cut at the hand.
+    /// The pages in the clock's circle. The list begins at the hand.
     order: Lists,
     referenced: Vec<bool>,
     to_hide: HideQueue,

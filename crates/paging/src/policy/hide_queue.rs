@@ -14,8 +14,8 @@ const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 /// Memory use: a link a unit.
 #[derive(Debug)]
 pub(super) struct HideQueue {
-    /// For each page: the number plus one of the next in the chain, and whether the page is in the chain and its
-    /// request valid.
+    /// For each page: the number plus one of the next page in the chain, and two flags: whether the page is in the
+    /// chain, and whether its request is valid.
     chain: Vec<u32>,
     first: u32,
     last: u32,

@@ -77,7 +77,7 @@ impl Mglru {
         &mut self.tiers[usize::from(note & RETURNED != 0)]
     }
 
-    /// Opens a new generation. The remaining pages of the oldest go before those of the next.
+    /// Opens a new generation. The remaining pages of the oldest generation are put in front of the next one.
     fn open_generation(&mut self) {
         let (oldest, next) = (self.list(0), self.list(1));
         self.lists.append(oldest, next);

@@ -16,7 +16,7 @@ struct Sampling {
     run: u32,
     /// Number of sampled units in a run.
     units: u32,
-    /// Distance between two of them.
+    /// Distance between two sampled units.
     step: u32,
     /// The first sampled unit of a run is at a multiple of this.
     grain: u32,

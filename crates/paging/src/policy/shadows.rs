@@ -16,7 +16,7 @@ struct Shadow {
     held: u32,
     /// Returns: references to known pages that it would not hold.
     returns: u32,
-    /// Number of references that hit for one of this policy and the policy in charge, and miss for the other.
+    /// Number of references that are a hit for this policy and a miss for the policy in charge, or the reverse.
     differences: u32,
 }
 

@@ -26,7 +26,7 @@ const OPENS: u32 = ONE / 100 * 60;
 const CLOSES: u32 = ONE / 100 * 40;
 /// A share of 100 %.
 const ONE: u32 = 1 << 16;
-/// One proposal in this many is kept as a probe.
+/// Out of this number of proposals, one is kept as a probe.
 const PROBE_EVERY: u32 = 32;
 /// Weight of a verdict: it moves the estimate by 1 / 2^`VERDICT_SHIFT` of the difference.
 const VERDICT_SHIFT: u32 = 5;
@@ -78,11 +78,11 @@ impl Prefetcher for Filtered {
 enum Mode {
     /// Nothing is fetched.
     Shadow,
-    /// All are fetched, and all become ghosts.
+    /// All proposals are fetched, and all become ghosts.
     Told,
-    /// All are fetched except the probes.
+    /// All proposals are fetched except the probes.
     Probing,
-    /// All are fetched, and the prefetcher reports its own results.
+    /// All proposals are fetched, and the prefetcher reports its own results.
     Accounted,
 }
 

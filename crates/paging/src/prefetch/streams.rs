@@ -17,7 +17,8 @@ const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
 /// Steps beyond the requested pages that a stream may skip without an access: those pages were in memory anyway.
 const SLACK: i64 = 4;
-/// The same for a stream of adjacent pages, whatever its window: other streams may be that far ahead of it.
+/// Most such steps for a stream of adjacent pages, where the slack grows with the window: other streams may have
+/// fetched its pages.
 const OVERTAKEN_MAX: i64 = 64;
 /// Fewest steps of a round that is remembered.
 const ROUND_MIN: i64 = 8;

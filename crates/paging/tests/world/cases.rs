@@ -32,7 +32,7 @@ fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     }
 }
 
-/// At a fork every byte is where a child finds it, and the parent goes on as if nothing had been.
+/// At a fork every byte is where a child finds it, and the parent goes on unchanged.
 #[test]
 fn a_fork_finds_every_byte_at_rest() {
     for_seeds(600, "a_fork_finds", |seed| {

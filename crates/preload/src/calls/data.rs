@@ -44,11 +44,11 @@ fn refused(error: c_int) -> ssize_t {
 /// How to continue after a full piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pieces {
-    /// There is only one piece.
+    /// All bytes are one piece.
     Whole,
     /// Continue until nothing is left or a piece is cut short.
     On,
-    /// Stop, because waiting for the rest might be in vain.
+    /// Stop, because the rest may never come.
     Stop,
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn kernel_is_blind() -> bool {
     far::trap_signal().is_some()
 }
 
-/// Whether any of a range is far and the kernel cannot access it.
+/// Whether any byte of a range is far, in a mode in which the kernel cannot access absent far pages.
 pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()

@@ -22,7 +22,7 @@ impl Real {
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
-    /// Its address if it was looked up before. For the first calls in a forked child, where a lookup may wait for a
+    /// Its address, if it was looked up before. This never looks it up: in a forked child, a lookup could wait for a
     /// lock that no thread of the child will release.
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
@@ -49,7 +49,7 @@ macro_rules! reals {
             };
         )*
 
-        /// Looks all of them up. This happens before the engine starts: resolving a fault must not need a symbol
+        /// Looks up all functions. Call it before the engine starts, because resolving a fault must not need a symbol
         /// lookup.
         pub(crate) fn resolve() {
             $( $name.look_up(); )*

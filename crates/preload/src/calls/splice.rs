@@ -81,7 +81,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The first `most` bytes of a row, up to the first that the program itself may not read (with `writes`: write).
+    /// A row of at most `most` bytes of these buffers. It ends before the first byte that the program may not read, or
+    /// with `writes`, may not write.
     pub(super) fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
         let mut row = Row { buffers: Vec::new(), stands: Vec::new() };
         let mut left = most;
@@ -189,7 +190,7 @@ fn gives(fd: c_int) -> Option<bool> {
     (flags & libc::O_PATH == 0).then_some(flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// The capacity of a pipe, which is the most that one call moves. Moves no byte.
+/// Returns the capacity of a pipe, without moving any byte. One call moves at most that many.
 fn pipe_bytes(fd: c_int) -> usize {
     // SAFETY: asks for a pipe's size.
     unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0, 0, 0]) }.unwrap_or(1)

@@ -190,7 +190,7 @@ impl Kept {
         self.works.len() >= 8
     }
 
-    /// The same work spaces with another pager.
+    /// The same parts with another pager.
     pub(super) fn with_pager(self, pager: Pager, small_moves: bool, geometry: hanare_paging::Geometry) -> Self {
         let hanare_paging::Geometry { units, block_units, .. } = geometry;
         Self { pager, small_moves, block_units, units_max: units, ..self }

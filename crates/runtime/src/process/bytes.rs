@@ -28,7 +28,8 @@ impl State {
         self.engine.promises(more as u64, allocated, overcommit, refusal)
     }
 
-    /// The same for the heap, which uses little at a time. Most calls are answered from bytes reserved ahead.
+    /// Whether the heap can use `more` bytes. It uses little at a time, so most calls are answered from bytes reserved
+    /// ahead.
     pub(crate) fn promises_heap(&self, more: usize) -> bool {
         let take = |promised: u64| promised.checked_sub(more as u64);
         if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {

@@ -434,7 +434,7 @@ mod tests {
         assert!(fill(&view, 0, 1, false) && fill(&view, 1, 1, true));
         view.restrict(span(0, 600), libc::PROT_READ).expect("granted");
         assert!(!write(&view, 0, 2) && !write(&view, 1, 2) && seen(&view, 1) == Some(1));
-        // In the next extent, which was closed so far.
+        // A page in the next extent, which was closed so far.
         assert!(fill(&view, 599, 1, true) && seen(&view, 599) == Some(1) && !write(&view, 599, 2));
         view.restrict(span(0, 600), libc::PROT_NONE).expect("granted");
         assert_eq!((seen(&view, 1), seen(&view, 599)), (None, None));

@@ -316,7 +316,7 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 piece_max = OS_PAGE;
                 false
             }
-            // No thread waits for a page whose mapping is gone, or in a process that is ending.
+            // The mapping is gone, or the process is ending. In both cases no thread waits for the page.
             Some(libc::ENOENT) if patience.tries() > GONE_TRIES => true,
             Some(libc::ESRCH) => true,
             Some(errno) => {

@@ -48,7 +48,7 @@ fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     found
 }
 
-/// One line of a panel: a network and a replacement method over the schedulers.
+/// One line of a panel, over the schedulers: a network and a replacement method.
 type Series = (String, String);
 
 fn series(row: &Row) -> Series {

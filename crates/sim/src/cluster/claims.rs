@@ -133,7 +133,7 @@ fn case(place: String, points: &[f64]) -> Case {
     Case { place, margin_points: mean, error_points: error, verdict }
 }
 
-/// The points by which one row is above another, for each seed.
+/// For each seed, the points by which one row is above another.
 fn above(a: &Row, b: &Row) -> Vec<f64> {
     let rate = |outcome: &Outcome| outcome.effective_percent;
     a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| rate(a) - rate(b)).collect()

@@ -22,7 +22,7 @@ pub enum Frequencies {
     Uniform,
     /// Page k in proportion to 1 / k to this power.
     Zipf(f64),
-    /// By these weights. A table takes the first ones.
+    /// In proportion to these weights. A table with fewer pages uses the first ones.
     Weights {
         /// The file they came from.
         file: String,

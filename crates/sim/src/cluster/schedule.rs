@@ -41,7 +41,8 @@ impl Landscape<'_> {
         0..self.network.clusters()
     }
 
-    /// Takes `want` of these free clusters: first those with the process's pages (or most of them), then from the left.
+    /// Takes `want` of these free clusters: first those that hold pages of the process (or most of its pages), then the
+    /// others from the left.
     fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
         let free = clusters.filter(|&cluster| self.is_free(cluster));
         let most = if self.rules.prefer_most { u64::MAX } else { 1 };
@@ -343,8 +344,8 @@ mod tests {
             ran_last: 0.75,
             near: 0.0,
         };
-        // All have four processors. Process 2 has used least. Process 3 has used as much as 0 and waited besides.
-        // Process 1 has run just now.
+        // All have four processors. Process 2 has used least. Process 3 has used the same as 0, and has waited in
+        // addition. Process 1 has run just now.
         for (process, quanta, effective, running) in
             [(0, 2, 2.0, false), (1, 3, 3.0, true), (2, 1, 1.0, false), (3, 4, 2.0, false)]
         {

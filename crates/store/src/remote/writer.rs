@@ -31,7 +31,7 @@ const DISCARDS_AT_ONCE: usize = 256;
 enum Sent {
     WriteBacks(Vec<WriteBack>),
     Discard,
-    /// A ping, whose answer reports the server's room: the request for room with this number.
+    /// A ping whose answer reports the server's room. It answers the request for room with this number.
     RoomRequest(u32),
 }
 

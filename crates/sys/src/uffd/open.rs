@@ -13,7 +13,7 @@ const UFFDIO_API: u32 = 0xC018_AA3F;
 /// A failure while a userfaultfd was set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UffdError {
-    /// No way to open one was allowed or left enabled.
+    /// Every way to open one is forbidden or disabled.
     #[error("userfaultfd is not available to this process; run `hanare doctor` to see why")]
     NoAccess,
     /// The kernel refused to create the descriptor.

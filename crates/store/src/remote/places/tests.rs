@@ -207,8 +207,8 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u32)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// With slots of one, two and four units; with servers that have room for all, and with servers that have less than
-    /// they said.
+    /// Tests slots of one, two and four units, with servers that have room for all pages and with servers that have
+    /// less than they reported.
     #[test]
     fn what_is_held_is_where_it_is_asked_for_and_what_is_released_is_given_back(
         steps in steps(), slot_shift in 0u32..3, tight in any::<bool>(),
