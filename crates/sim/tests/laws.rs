@@ -159,7 +159,8 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let string = RefString::new((0..40).map(Step::Write).chain([Step::Read(39), Step::Read(3), Step::Write(50)]));
     let (trace, _) = record("fifo", &string, 20);
     assert!(replay(&trace).is_ok_and(|replayed| replayed.victims == 22));
-    // The same stream under another policy's name. FIFO and Simple differ once pages come back below the hand.
+    // A trace of FIFO with the name of Simple in its header. The two differ once pages come back at addresses that
+    // Simple's walk has passed.
     let tape = Tape::default();
     let mut recorder = Recorder::new(build("fifo", SPACE).unwrap(), Box::new(tape.clone()));
     let back_and_forth = RefString::new([9, 8, 7, 6, 5, 4].map(Step::Read));

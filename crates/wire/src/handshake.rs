@@ -115,8 +115,8 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     Err(error)
 }
 
-/// Connects within `timeout`. A server that has stopped accepting leaves clients waiting in its queue and, once that is
-/// full, outside it.
+/// Connects within `timeout`. A server that does not accept leaves clients waiting: first in its queue and, once the
+/// queue is full, in connect(2).
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let long = |e| match e {
         Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),

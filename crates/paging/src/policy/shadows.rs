@@ -27,7 +27,7 @@ pub(super) struct Shadows {
     held: Vec<u8>,
     /// For each sampled page: the number of arrivals at its last visible reference.
     referenced_at: Vec<u32>,
-    /// Pages in view whose next reference would not be seen, the longest first.
+    /// Pages in view whose next reference would not be seen. The page for which this holds longest is first.
     unseen: Lists<1>,
     /// The policy with which the others are compared.
     charge: usize,
