@@ -232,7 +232,7 @@ fn a_full_server_hands_over_to_the_next() {
 
 #[test]
 fn a_server_that_fills_up_for_another_run_hands_over_too() {
-    // Two runs share the first server. At its start, each counted on all of its memory.
+    // Two runs share the first server. When they started, each counted on all of the server's memory.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
     let start = || {

@@ -161,8 +161,8 @@ impl Stream {
         let most = i64::from(touch.window_max) / span;
         let most = if self.dense { most } else { most.min(limits::PROPOSALS_MAX as i64) };
         self.window = self.window.min(most.max(1));
-        // A stream with longer strides must not be seen at `far` as well. So `far` is an odd number of steps away, and
-        // every second time a different odd number.
+        // If the program's strides are really a multiple of the assumed ones, it must not happen to access `far`. So
+        // `far` is an odd number of steps away, and the number alternates between two values.
         let window = if self.window >= 16 { (self.window & !1) - 2 * i64::from(self.turn % 2) } else { self.window };
         let mut target = (window + 1) * step;
         if let Some(round) = self.round {

@@ -29,7 +29,7 @@ pub(crate) struct Shape {
     pub(crate) aside_units: usize,
     /// Whether memory is mapped twice, as in sigsegv mode. Then the program cannot read write-protected pages.
     pub(crate) doubled: bool,
-    /// Whether pages can be moved, so that transfers may hold them.
+    /// Whether the simulated kernel has MOVE. Only then may transfers hold pages.
     pub(crate) moves: bool,
     /// Probability of a refusal, in thousandths.
     pub(crate) refusals: u64,
