@@ -14,8 +14,6 @@
 //! Copies are dropped between events of the machine only, because a drop is one. So the memory is brought below the limit
 //! before pages come in. Only pages under coherence may exceed the limit.
 
-use std::collections::VecDeque;
-
 use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::prefetch::Prefetcher;
 use hanare_paging::{
@@ -99,8 +97,8 @@ pub(super) struct Limit {
     pub(super) dropping: Vec<u32>,
     /// Pages that an action needs together.
     needed: Vec<u32>,
-    recent: VecDeque<u32>,
-    fresh: VecDeque<u32>,
+    recent: Last,
+    fresh: Last,
     /// Whether no page may be evicted now: those that leave are forgotten, or there may be room without.
     keeps_all: bool,
     /// Pages that came for the last access.
@@ -144,8 +142,8 @@ impl Limit {
             copies: PageSet::default(),
             dropping: Vec::new(),
             needed: Vec::new(),
-            recent: VecDeque::from([u32::MAX; RECENT]),
-            fresh: VecDeque::from(vec![u32::MAX; (pages_max / 4).clamp(FRESH[0], FRESH[1])]),
+            recent: Last::new(RECENT),
+            fresh: Last::new((pages_max / 4).clamp(FRESH[0], FRESH[1])),
             keeps_all: false,
             came: Vec::new(),
             leaving: Vec::new(),
@@ -197,7 +195,7 @@ impl Limit {
     fn tell(&mut self, region: &Region, event: Event) -> Progress {
         let Self { pager, actions, gates, needed, recent, fresh, keeps_all, .. } = self;
         let stays = |PageId(page): PageId| {
-            let is_needed = needed.contains(&page) || recent.contains(&page) || fresh.contains(&page);
+            let is_needed = needed.contains(&page) || recent.contains(page) || fresh.contains(page);
             *keeps_all || is_needed || region.has_twin(page) || gates.is_pinned(page)
         };
         actions.clear();
@@ -351,7 +349,7 @@ impl Limit {
 
     /// Has a place for a copy, in which its bytes may be there already.
     pub(super) fn copy_comes(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
-        note(&mut self.fresh, page);
+        self.fresh.note(page);
         self.bring_in_as(region, &[page], true)
     }
 
@@ -396,33 +394,33 @@ impl Limit {
 
     /// A page was accessed. If it was unmapped to see that, the policy sees it.
     pub(super) fn seen(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
-        note(&mut self.recent, page);
+        self.recent.note(page);
         if self.pager.state_of(page) == State::Staged {
             self.step(region, Event::Fault { unit: page, write: false })?;
         }
         Ok(())
     }
 
-    /// Brings an accessed page of this rank's in. Says which pages are to be shown with it: for a page that was never used,
-    /// those behind it that are `alike` and never used either; for one that was away, those that came with it.
+    /// Brings an accessed page of this rank's in. Says which pages are to be shown, itself among them: for a page that was
+    /// never used, those behind it that are `alike` and never used either; for one that was away, those that came with it.
     pub(super) fn bring_in_with(
         &mut self,
         region: &mut Region,
         page: u32,
         alike: impl Fn(&Region, u32) -> bool,
-    ) -> Result<Run, Trouble> {
-        let with = |count: usize| Run { first: page, count: 1 + count as u32 };
+    ) -> Result<Vec<Run>, Trouble> {
         if self.pager.state_of(page) == State::Untouched {
             let most = (self.spare / 2).min(AROUND_MAX) as u32;
             let end = page - page % most + most;
             let is_new = |&next: &u32| alike(region, next) && self.pager.state_of(next) == State::Untouched;
-            let run = with((page + 1..end).take_while(is_new).count());
+            let run = Run { first: page, count: 1 + (page + 1..end).take_while(is_new).count() as u32 };
             self.bring_in(region, &run.pages().collect::<Vec<_>>())?;
-            return Ok(run);
+            return Ok(vec![run]);
         }
         self.bring_in(region, &[page])?;
-        let came = |&next: &u32| self.came.contains(&next) && self.is_in(next) && alike(region, next);
-        Ok(with((page + 1..).take_while(came).count()))
+        let mut shown = vec![page];
+        shown.extend(self.came.iter().copied().filter(|&next| next != page && self.is_in(next) && alike(region, next)));
+        Ok(runs_of(&mut shown))
     }
 
     /// Has room for a twin.
@@ -498,10 +496,25 @@ impl Limit {
     }
 }
 
-/// Puts a page into a list of the last ones in place of the oldest.
-fn note(last: &mut VecDeque<u32>, page: u32) {
-    last.pop_front();
-    last.push_back(page);
+/// The pages that were noted last.
+struct Last {
+    pages: Box<[u32]>,
+    oldest: usize,
+}
+
+impl Last {
+    fn new(count: usize) -> Self {
+        Self { pages: vec![u32::MAX; count].into(), oldest: 0 }
+    }
+
+    fn note(&mut self, page: u32) {
+        self.pages[self.oldest] = page;
+        self.oldest = (self.oldest + 1) % self.pages.len();
+    }
+
+    fn contains(&self, page: u32) -> bool {
+        self.pages.contains(&page)
+    }
 }
 
 #[cfg(test)]

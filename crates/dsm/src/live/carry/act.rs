@@ -338,7 +338,7 @@ impl Engine {
         let machine = &self.machine;
         let state = machine.state(page);
         let alike = |region: &Region, next| machine.state(next) == state && !region.is_shown(next);
-        let run = limit.bring_in_with(&mut self.region, page, alike)?;
+        let runs = limit.bring_in_with(&mut self.region, page, alike)?;
         let writable = match state {
             State::Open => write,
             State::HomeDirty => true,
@@ -346,11 +346,13 @@ impl Engine {
         };
         if let (true, Some(limit)) = (writable, &self.limit) {
             // Marked before any thread can write.
-            run.pages().for_each(|page| limit.gates.mark_written(page));
+            runs.iter().flat_map(|run| run.pages()).for_each(|page| limit.gates.mark_written(page));
         }
-        match run.count {
-            1 => self.region.show(page, writable)?,
-            _ => self.region.show_all(run, writable)?,
+        for run in runs {
+            match run {
+                Run { first, count: 1 } if first == page => self.region.show(page, writable)?,
+                _ => self.region.show_all(run, writable)?,
+            }
         }
         Ok(())
     }
