@@ -17,8 +17,8 @@ const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
 /// Steps beyond the requested pages that a stream may skip without an access: those pages were in memory anyway.
 const SLACK: i64 = 4;
-/// Most such steps for a stream of adjacent pages, where the slack grows with the window: other streams may have
-/// fetched its pages.
+/// Most steps that a stream of adjacent pages may skip. This slack grows with the window, because other streams may
+/// have fetched its pages.
 const OVERTAKEN_MAX: i64 = 64;
 /// Fewest steps of a round that is remembered.
 const ROUND_MIN: i64 = 8;
@@ -43,7 +43,7 @@ struct Stream {
     far: i64,
     /// Steps to have ahead; 0 until the stream is confirmed.
     window: i64,
-    /// Length of its last round in steps, if it is in a later round.
+    /// Length of the stream's last round, in units; `None` in its first round.
     round: Option<i64>,
     /// Whether its pages are adjacent.
     dense: bool,
@@ -240,7 +240,7 @@ impl Streams {
         self.noted += 1;
     }
 
-    /// How long ago a unit was recorded, if it still is.
+    /// Number of accesses recorded after the last one to a unit; `None` if the history does not hold the unit.
     fn age(&self, unit: i64) -> Option<usize> {
         let unit = u32::try_from(unit).ok()?;
         if self.buckets[Self::bucket(unit)] == 0 {
@@ -269,7 +269,8 @@ impl Streams {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
 
-    /// A stream of three accesses at equal distances, this one the last. Returns the nearest.
+    /// Finds a stream of three accesses at equal distances, of which the access to `unit` is the last. Prefers the
+    /// shortest distance.
     fn detect(&self, unit: i64, span: i64) -> Option<Stream> {
         let mut nearest: Option<i64> = None;
         for age in 0..self.noted.min(HISTORY) {

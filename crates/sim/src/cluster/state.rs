@@ -126,7 +126,7 @@ impl Page {
     }
 }
 
-/// The whole state.
+/// The whole state of the simulated machine.
 #[derive(Debug)]
 pub(super) struct State<'a> {
     pub(super) processes: Vec<Process>,
