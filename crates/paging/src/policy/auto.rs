@@ -48,8 +48,8 @@ const HIDES_SAVED: u32 = 64;
 const GROUP: u8 = 0xf;
 /// Shift of a page's age in its byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages while local memory is replaced once. A reference in the same age as the page's arrival says nothing
-/// about the page's future.
+/// Number of ages that pass while as many pages come in as local memory holds. A reference in the same age as the
+/// page's arrival says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidates. The first is the baseline.
@@ -75,8 +75,8 @@ const RETURNS_MIN: f64 = 192.0;
 const CLEAR: f64 = 2.0;
 /// Returns, as a multiple of the known pages, after which the record of returns is halved.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar is twice as
-/// long.
+/// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
+/// candidate is twice as long.
 const BAR_ONE: u64 = 32;
 /// Length of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
 /// further bar is twice as long.

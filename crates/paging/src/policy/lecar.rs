@@ -18,7 +18,7 @@ pub(super) const INFO: Info = Info {
 const LEARNING_RATE: f64 = 0.45;
 /// Natural logarithm of 0.005. A regret decays to this part of its size after one reference for each page of memory.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
-/// The least weight. It ensures that the other policy is still tried now and then.
+/// The least weight of either policy. It keeps the probability of each policy above 0.
 const WEIGHT_MIN: f64 = 1e-10;
 
 /// List of the pages in view, by recency.

@@ -45,13 +45,13 @@ struct Stream {
     window: i64,
     /// Length of the stream's last round, in units; `None` in its first round.
     round: Option<i64>,
-    /// Whether its pages are adjacent.
+    /// Whether the stream's pages are adjacent.
     dense: bool,
-    /// Whether it was seen inside or right behind the pages it requested.
+    /// Whether an access inside or right behind the requested pages continued the stream.
     proven: bool,
-    /// Number of times that it was seen at `far`.
+    /// Number of times that an access at `far` continued the stream.
     turn: u8,
-    /// Whether it was last seen beyond `far`.
+    /// Whether the last access of the stream was beyond `far`.
     strayed: bool,
     used: u32,
 }
@@ -188,8 +188,8 @@ impl Stream {
         self.far = target;
     }
 
-    /// Number of requested units that are wasted if the stream ends here. If it was never right, all are wasted; else
-    /// half, because it ends at a random place of its last window.
+    /// Estimated number of requested units that are wasted if the stream ends now. If the stream was never right, all
+    /// are wasted. If it was, half are, because it ends at a random place of its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
@@ -269,8 +269,8 @@ impl Streams {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
 
-    /// Finds a stream of three accesses at equal distances, of which the access to `unit` is the last. Prefers the
-    /// shortest distance.
+    /// Finds a stream of three accesses at equal distances that ends with the access to `unit`. Prefers the shortest
+    /// distance.
     fn detect(&self, unit: i64, span: i64) -> Option<Stream> {
         let mut nearest: Option<i64> = None;
         for age in 0..self.noted.min(HISTORY) {

@@ -71,7 +71,7 @@ pub(super) fn for_seeds(count: u64, test: &str, run: impl Fn(u64)) {
     for_seeds_from(None, count, test, run);
 }
 
-/// The same from a given seed on.
+/// Like [`for_seeds`], but from the seed `first` on.
 pub(super) fn for_seeds_from(first: Option<u64>, count: u64, test: &str, run: impl Fn(u64)) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros());
     let first = first.unwrap_or_else(|| now() as u64 % 1_000_000_000 * 1000);
