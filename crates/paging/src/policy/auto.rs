@@ -31,7 +31,7 @@ const MEMORY_MIN: u32 = 64;
 /// The candidate is changed only if the followed one does worse by this number of standard deviations. The number is
 /// large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// The followed candidate must also have more returns by this factor.
+/// The candidate is changed only if the followed one also has more returns than the other by this factor.
 const MARGIN: f64 = 1.05;
 /// Denominator of a share of local memory. A sampled page is unmapped when pages of that share have arrived since its
 /// last reference.
@@ -142,8 +142,8 @@ struct Turn {
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// The sampled pages, by name, where pages are not unmapped. While there are more than their share, one of them is
-    /// the next victim.
+    /// The sampled pages in view, numbered by their names, if pages are not unmapped. While the group exceeds its share
+    /// of memory, its pages leave first.
     sample: Group,
     hides: bool,
     which: Sample,

@@ -288,7 +288,7 @@ impl Streams {
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// A stream that explains an access better than the given one, if there is one: accidental strides must not take
+    /// Finds a stream that explains an access better than the stream at `index`. Accidental strides must not take
     /// accesses from streams of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];

@@ -45,7 +45,7 @@ impl Shape {
         }
     }
 
-    /// A large world: more threads, pages and work under way than the pager has room for at a time.
+    /// A large world, with more threads, pages and pending actions than the pager handles at a time.
     pub(super) fn large(random: &mut Random) -> Self {
         let small = Self::small(random);
         let budget = random.pick(&[64, 512, 2048]);

@@ -17,7 +17,7 @@ pub(super) struct Process {
     pub(super) processors: u32,
     pub(super) shared_pages: u32,
     pub(super) private_pages: u32,
-    /// The number of its first page. The shared pages come first, then those of each thread.
+    /// The number of its first page. The shared pages come first, then the private pages of each thread.
     pub(super) first_page: u32,
     /// The cluster of each thread in the last run; empty before the first.
     pub(super) placed: Vec<u32>,
