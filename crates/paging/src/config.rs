@@ -12,7 +12,7 @@ pub enum State {
     Remote,
     /// Its bytes are on their way into a frame or into view.
     Fetching,
-    /// It is going from its frame into view.
+    /// It is being installed: its bytes go from its frame into view.
     Installing,
     /// In view.
     Resident,
@@ -45,7 +45,7 @@ pub struct Class {
     /// If true, pages are received into frames, and moved in and out as a whole. If false, pages are copied in. Frames
     /// then hold only dirty pages that are leaving, and are a fixed pool outside the budget.
     pub moves: bool,
-    /// Number of frames. With `moves`, the largest budget in pages.
+    /// Number of frames. If `moves` is true, it is also the largest budget, in pages.
     pub frames: u32,
 }
 
@@ -63,8 +63,8 @@ pub struct Config {
     /// Whether dirty pages that are copied go straight to the server's memory, without a frame and without a
     /// write-back.
     pub direct: bool,
-    /// Whether an unmapped page stays in place and only its protection changes. Otherwise it goes into a frame, if its
-    /// class moves.
+    /// Whether a page that is unmapped for the policy stays in place, and only its protection changes. If false, its
+    /// bytes go into a frame if its class moves pages.
     pub hides_in_place: bool,
     /// Units of huge pages to fetch ahead of a sequential stream.
     pub ahead_units: u32,
@@ -77,7 +77,7 @@ pub enum ConfigError {
     Geometry,
     /// The budget is under [`limits::BUDGET_PAGES_MIN`] pages.
     Budget,
-    /// The class needs frames, and there are none.
+    /// A class of pages needs frames but has none.
     Frames,
 }
 
@@ -118,10 +118,10 @@ pub struct Counters {
     pub used_peak: u64,
 }
 
-/// The progress of a discard after a step.
+/// How much of an event a step has handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All of it is done, or the event was no discard.
+    /// The event is handled completely.
     Done,
     /// The step stopped at its limit. Continue from this unit with another step.
     Continue(u32),

@@ -37,7 +37,7 @@ pub enum Event {
         /// The page.
         page: PageId,
     },
-    /// A page was taken out of view, or could not be.
+    /// An attempt to take a page out of view ended.
     TakenOut {
         /// The page.
         page: PageId,
@@ -47,7 +47,7 @@ pub enum Event {
         /// said [`Bytes::Dirty`].
         changed: bool,
     },
-    /// A page was unmapped to see its next access, or could not be.
+    /// An attempt to unmap a page for reference sampling ended.
     Hidden {
         /// The page.
         page: PageId,
@@ -98,7 +98,7 @@ pub enum Event {
         /// Whether pages must also leave the view.
         leave: bool,
     },
-    /// The budget changed, in units.
+    /// The budget changed.
     Budget {
         /// The new budget.
         units: u32,
@@ -115,7 +115,7 @@ pub enum Event {
     Hold {
         /// The kind.
         kind: Kind,
-        /// Whether they stay.
+        /// Whether pages of this kind are no victims.
         on: bool,
     },
 }
@@ -127,21 +127,21 @@ pub enum Source {
     Server,
     /// Nowhere: the page is zeroes.
     Zero,
-    /// A frame that still holds them and must not change.
+    /// A frame that still holds the page's bytes and must not change.
     Frame(FrameId),
 }
 
 /// The state of a page's bytes when the page leaves the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
-    /// The server holds them, or they are zeroes, or nobody needs them.
+    /// The server holds the bytes, or they are zeroes, or the program no longer needs them.
     Clean,
-    /// Only this page holds them.
+    /// No other place holds the bytes, so they must be saved.
     Dirty,
     /// The page was opened for writing on a guess, so it may be unchanged. Compare the bytes with the server's and
     /// write them only if they differ.
     Unknown,
-    /// As `Unknown`, for a page that came in as zeroes and that the server does not hold: compare the bytes with
+    /// Like [`Bytes::Unknown`], but the page came in as zeroes and the server does not hold it. Compare the bytes with
     /// zeroes.
     MaybeZero,
 }
@@ -215,7 +215,7 @@ pub enum Action {
         /// The frame with its bytes. It must not change until that event.
         frame: FrameId,
     },
-    /// The server may drop these units.
+    /// Let the server drop these units.
     Release {
         /// First unit.
         unit: u32,
@@ -227,7 +227,7 @@ pub enum Action {
         /// The frame.
         frame: FrameId,
     },
-    /// Nothing is missing. Let the threads that wait for this page try again.
+    /// Let the threads that wait for this page repeat their access. The page needs no other action.
     Wake {
         /// The page.
         page: PageId,

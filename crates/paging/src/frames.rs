@@ -76,7 +76,7 @@ impl Places {
         Self { of: vec![0; words as usize], units }
     }
 
-    /// The index of a page's word; `None` for a page that can have no frame.
+    /// The index of a page's word in `of`; `None` for a page that can have no frame.
     fn at(&self, page: PageId, wide: bool) -> Option<usize> {
         (wide || self.units == 1).then_some((page.0 / self.units) as usize).filter(|&at| at < self.of.len())
     }

@@ -3,9 +3,9 @@
 //! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
 //! against 14 us over TCP). But it takes the memory of 512 base pages, and may evict pages that are needed next. So
 //! fetching a block as a huge page is worth it when at least [`DENSE_UNITS`] of its units, an eighth, are accessed
-//! while it is in memory. The faults on a block of base pages show how many of its units are accessed. A huge page does
-//! not show it, so now and then a block is fetched as base pages, as a probe. Results are kept for each *district*, a
-//! range of neighbouring blocks, since arrays differ. A district without a result yet uses that of the whole space.
+//! while it is in memory. The faults on a block of base pages show how many of its units are accessed. Accesses within
+//! a huge page are not seen, so some blocks are fetched as base pages, as probes. Results are kept for each *district*,
+//! a range of neighbouring blocks, since arrays differ. A district without a result uses the result of the whole space.
 
 /// Accessed units at which a block counts as dense.
 const DENSE_UNITS: u32 = 64;

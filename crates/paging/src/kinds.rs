@@ -91,7 +91,7 @@ impl std::fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// A set without pages. `spec` describes the policy within each kind.
+    /// Builds a set without pages. `spec` describes the policy within each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -241,8 +241,8 @@ impl Kinds {
     }
 }
 
-/// A policy for the pages of one owner that come in kinds: a policy for each kind, and the kinds rank first. Each page
-/// has the usual kind until [`Policy::kind`] gives it another one.
+/// A policy for the pages of one owner. It ranks pages by kind first, and has a separate policy for the pages of each
+/// kind. Each page has the usual kind until [`Policy::kind`] gives it another one.
 ///
 /// Memory use: a byte a unit, and a policy for each kind that a page ever had.
 pub struct ByKind {
@@ -257,7 +257,7 @@ pub struct ByKind {
 }
 
 impl ByKind {
-    /// Builds it without pages. `spec` describes the policy within each kind.
+    /// Builds the policy without pages. `spec` describes the policy within each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -449,7 +449,7 @@ mod tests {
         kinds.hold(Kind::SharedCopy, false);
         assert_eq!([(); 4].map(|()| leave(&mut kinds)), [4, 5, 1, 6]);
         assert_eq!(kinds.victim(&|_| true), None);
-        // A page that changes its kind is of the new one alone.
+        // A page that changes its kind belongs to the new kind only.
         kinds.kind(PageId(4), Kind::LastShared);
         [4, 5, 1].into_iter().for_each(|page| kinds.inserted(PageId(page), Cause::Read));
         assert_eq!([(); 3].map(|()| leave(&mut kinds)), [5, 4, 1]);

@@ -8,7 +8,7 @@ pub const PAGE_BYTES_MAX: u32 = 2 << 20;
 pub const UNITS_MAX: u32 = 1 << 27;
 /// Smallest budget, in pages. An unaligned access needs two pages at once.
 pub const BUDGET_PAGES_MIN: u32 = 2;
-/// Smallest budget, in huge pages, with which pages come in as huge ones.
+/// Smallest budget, in huge pages, with which blocks come in as huge pages.
 pub const WIDE_PAGES_MIN: u32 = 8;
 /// Most victims chosen in one step.
 pub const VICTIMS_MAX: usize = 128;

@@ -181,18 +181,18 @@ const KIND_NAMES: [&str; KINDS] = [
     "fault announced",
 ];
 
-/// How many records of each kind there are.
+/// Number of records of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts([u64; KINDS]);
 
 impl Counts {
-    /// All records.
+    /// Number of records of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// All kinds, by name.
+    /// The name of each kind, with its number of records.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         KIND_NAMES.into_iter().zip(self.0).filter(|(name, _)| !name.is_empty())
     }
@@ -223,7 +223,7 @@ fn unzigzag(number: u64) -> i64 {
 }
 
 impl Base {
-    /// The number of a record.
+    /// The number that encodes a record.
     fn encode(&mut self, record: Record) -> u64 {
         let (kind, page) = match record {
             Record::Inserted(page, Cause::Read) => (1, page),
@@ -251,7 +251,7 @@ impl Base {
         distance << 4 | kind
     }
 
-    /// The record with a number; `None` if there is none.
+    /// The record that a number encodes; `None` if it encodes none.
     fn decode(&mut self, number: u64, units: u32) -> Option<Record> {
         let carried = number >> 4;
         let kind = number & 15;
@@ -344,7 +344,7 @@ impl Framer {
         self.cut
     }
 
-    /// The bytes of the end. `cut` says that records were lost before they came here.
+    /// Returns the bytes of the last chunk. `cut` says that records were lost before they reached the framer.
     #[must_use]
     pub fn end(self, cut: bool) -> Vec<u8> {
         let mut payload = vec![u8::from(cut || self.cut)];

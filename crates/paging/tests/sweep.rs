@@ -27,8 +27,8 @@ fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bo
     touch_counting(pager, actions, (unit, write), write, &mut 0)
 }
 
-/// The same, where `changed` says whether leaving pages were changed. Counts the leaving pages that were open for
-/// writing by a guess.
+/// Like [`touch`], but `changed` says whether leaving pages were changed. Counts the leaving pages that were opened for
+/// writing on a guess.
 fn touch_counting(
     pager: &mut Pager,
     actions: &mut Actions,

@@ -107,7 +107,7 @@ fn a_changed_byte_anywhere_is_found() {
     assert_eq!(read(&newer), Err(TraceError::Version(9)));
 }
 
-/// Takes this many bytes.
+/// A sink that takes a limited number of bytes.
 struct Room(Arc<Mutex<Vec<u8>>>, usize);
 
 impl Sink for Room {

@@ -83,7 +83,7 @@ pub enum SettingsError {
     /// No memory server is named, so pages have nowhere to go.
     #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
-    /// More servers than can be numbered.
+    /// The settings name more servers than a run may use.
     #[error("{given} memory servers are named; a run uses {most} at most: name fewer, with more memory each")]
     Servers {
         /// The number of servers given.
@@ -105,7 +105,7 @@ pub struct Settings {
     pub private: Option<PathBuf>,
     /// `HANARE_SERVERS`: the memory servers named by the user, in order.
     pub servers: Vec<ServerSpec>,
-    /// `HANARE_PAGE_SIZE`.
+    /// `HANARE_PAGE_SIZE`: the page size.
     pub page_size: PageSize,
     /// `HANARE_POLICY`: name of the replacement policy, with its parameters.
     pub policy: String,
@@ -113,7 +113,7 @@ pub struct Settings {
     pub prefetch: String,
     /// `HANARE_SEED`: seed of the random numbers that policies draw.
     pub seed: u64,
-    /// `HANARE_MODE`.
+    /// `HANARE_MODE`: how accesses to absent far pages are trapped.
     pub mode: Mode,
     /// `HANARE_DISABLE`: kernel features not to use, by the names of [`Disabled::WORDS`]; empty for none.
     pub disable: String,
@@ -127,7 +127,7 @@ pub struct Settings {
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
     pub stats_fd: Option<i32>,
-    /// `HANARE_STATS_PID`: the process that has that descriptor, for programs that closed it.
+    /// `HANARE_STATS_PID`: a process that has the descriptor `stats_fd`, for programs that closed their own.
     pub stats_pid: Option<i32>,
     /// `HANARE_KEY_FILE`: file with the key shared with the servers.
     pub key_file: Option<PathBuf>,
@@ -135,7 +135,7 @@ pub struct Settings {
     pub timeout_s: u32,
     /// `HANARE_TRACE`: absolute path of the file that the run is recorded into. The file exists and is empty.
     pub trace: Option<PathBuf>,
-    /// `HANARE_TRACE_BYTES`: largest size of that file, in bytes.
+    /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
     pub trace_bytes: u64,
 }
 

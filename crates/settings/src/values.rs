@@ -163,11 +163,11 @@ pub enum Mode {
 /// for far memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// When it does not fit into the servers' room together with the pages accessed so far.
+    /// Refuses an allocation that does not fit into the servers' room together with the pages accessed so far.
     Heuristic,
-    /// Never. Only full servers end the run.
+    /// Refuses no allocation. The run ends only if the servers are full.
     Always,
-    /// When it does not fit into the servers' room together with all that is allocated.
+    /// Refuses an allocation that does not fit into the servers' room together with all that is allocated.
     Never,
 }
 
@@ -280,7 +280,8 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     whole.checked_add(fraction_bytes(fraction, shift)).ok_or_else(too_large)
 }
 
-/// Nine digits determine the fraction of a size. Further digits could not change even a terabyte by a whole KiB.
+/// The bytes of a size's decimal fraction, in units of 2^`shift` bytes. Only nine digits count, because further ones
+/// could not change even a terabyte by a whole KiB.
 fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
     let digits = fraction.bytes().take(9);
     let (value, scale) =
@@ -333,7 +334,7 @@ pub fn parse_name(text: &str) -> Result<String, ValueError> {
 /// A list of memory servers with commas between them.
 ///
 /// # Errors
-/// One of them is not a server.
+/// A part of the list does not name a server.
 pub fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
     text.split(',').map(ServerSpec::from_str).collect()
 }

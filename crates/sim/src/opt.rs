@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::machine::{Figures, Memory};
 use crate::string::{RefString, Step};
 
-/// The page is not referenced again before it is discarded or the string ends.
+/// The next reference of a page that is not referenced again before it is discarded or the string ends.
 const NEVER: u32 = u32::MAX;
 
 /// Runs OPT over a reference string in a memory of `capacity` pages, at least one. Its state is eight bytes a step and
@@ -17,8 +17,8 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
     let capacity = capacity.max(1);
     let mut memory = Memory::new(string.pages(), capacity);
     let mut next_of = vec![0; string.pages() as usize];
-    // The heap may hold outdated entries. That of a page that was referenced again is in the past, so it sorts below
-    // every valid one. That of a page that left is skipped.
+    // The heap may hold outdated entries. An entry of a page that was referenced again lies in the past, so it sorts
+    // below every valid entry. An entry of a page that left is skipped.
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     for (index, step) in string.steps().enumerate() {
         let (page, write) = match step {

@@ -10,11 +10,11 @@ use hanare_paging::trace::{Reader, Record, TraceError};
 /// The result of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Victims named as recorded.
+    /// Number of victims that the policy named as recorded.
     pub victims: u64,
     /// Number of times that the policy named no victim, as recorded.
     pub none: u64,
-    /// Pages to unmap named as recorded.
+    /// Number of pages that the policy asked to unmap, as recorded.
     pub hidden: u64,
     /// Whether recording stopped before the run ended.
     pub cut: bool,
@@ -25,19 +25,19 @@ pub struct Replayed {
 pub enum ReplayError {
     /// The trace is incomplete.
     Trace(TraceError),
-    /// Its policy does not exist here.
+    /// The recorded policy cannot be built.
     Policy(SpecError),
     /// The record at this offset describes something impossible.
     Impossible(usize, Record),
-    /// The policy answers otherwise than the record at this offset.
+    /// The policy's answer differs from the record at `offset`.
     Differs {
         /// Offset of the record, in bytes.
         offset: usize,
         /// The policy's answer when it was recorded.
         recorded: Option<PageId>,
-        /// Its answer now.
+        /// The policy's answer in the replay.
         replayed: Option<PageId>,
-        /// Victims before it that were the same.
+        /// Number of victims before this record that were the same.
         after: u64,
     },
 }

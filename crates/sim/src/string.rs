@@ -176,7 +176,7 @@ impl RefString {
         self.steps.is_empty()
     }
 
-    /// Every page's number is below this.
+    /// Bound of the page numbers: every page's number is below it.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
@@ -188,7 +188,7 @@ impl RefString {
         self.distinct
     }
 
-    /// How many references there are.
+    /// Number of references.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references

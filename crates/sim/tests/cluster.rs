@@ -74,7 +74,7 @@ fn algo2_and_algo3_are_the_same_on_a_flat_network_bit_for_bit() {
             assert!(outcome("algo2") != outcome("algo1"));
         }
     }
-    // On a tree the two differ.
+    // On a tree the two results differ.
     let tree = Model { network: "4x4".parse().unwrap(), quanta_max: 200, ..model };
     let outcome = |name, seed| go(&tree, name, "kind", seed, Stepping::Events);
     assert!((1..6).any(|seed| outcome("algo2", seed) != outcome("algo3", seed)));

@@ -99,7 +99,7 @@ impl Pager {
         self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
     }
 
-    /// The same, examining no more pages than this step has left.
+    /// Like [`Self::prefetch_range`], but examines at most `pages_left` pages, and subtracts the number examined.
     fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, actions: &mut Actions) {
         let end = first.saturating_add(count).min(self.geometry.units);
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);

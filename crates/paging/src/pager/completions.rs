@@ -120,7 +120,7 @@ impl Pager {
     }
 
     /// Puts a page that could not be taken out back in view, unchanged, at the end of its policy's order. If it was
-    /// discarded meanwhile, drops it in place, since its bytes are not needed.
+    /// discarded while it was leaving, drops it in place, since its bytes are not needed.
     pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         if let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
@@ -163,7 +163,7 @@ impl Pager {
         }
     }
 
-    /// The page is out of view, and only the server holds its bytes.
+    /// Notes that a page has left local memory. `dirty` says that its bytes were written to the server.
     pub(super) fn gone(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {
         self.leave_done(page);
         self.forget_frame(page, frame);
@@ -199,7 +199,7 @@ impl Pager {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
-            // The page was brought back or discarded meanwhile: only the frame is left of this write-back.
+            // The page was brought back or discarded during the write-back, so only the frame is left to handle.
             self.clear(page, WRITING);
             if self.state(page) == State::Fetching {
                 // The page is being copied out of this very frame. The copy's completion frees the frame.

@@ -72,7 +72,7 @@ impl Pager {
         }
     }
 
-    /// Queues a fault that has no room. It continues as soon as there is some.
+    /// Queues a fault for which there is no room. The fault continues as soon as there is room.
     pub(super) fn starve(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.starved.len() == limits::STARVED_MAX {
             return actions.push(Action::Wake { page });
@@ -123,7 +123,7 @@ impl Pager {
             return self.wait_for(page, write);
         }
         if self.has(page, WRITING) {
-            // The link is reading the frame. A second copy is made rather than waiting for it.
+            // The link is still reading the frame. A second copy avoids a wait for the link.
             let Some(frame) = self.admit(page, actions) else {
                 return self.starve(page, write, actions);
             };

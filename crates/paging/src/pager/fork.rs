@@ -72,8 +72,8 @@ impl Pager {
         true
     }
 
-    /// The first page in view from a unit on, before `end`: its first unit, its length, and whether it counts as
-    /// written.
+    /// Finds the first page in view among the units from `from` up to `end`, exclusive. Returns the page, its length in
+    /// units, and whether it counts as written.
     #[must_use]
     pub fn next_in_view(&self, from: u32, end: u32) -> Option<(PageId, u32, bool)> {
         let mut unit = from;

@@ -4,11 +4,11 @@ use super::Pager;
 use super::page::{WRITTEN_BEFORE, WRITTEN_SHIFT};
 use crate::units::PageId;
 
-/// Frequency of repeated writes, as a share of [`u16::MAX`], from which on a write is predicted. A wrong prediction
-/// costs a comparison, and stopping the writes before it. A missed one costs a trap, which is several times as
-/// expensive.
+/// Frequency of repeated writes, as a share of [`u16::MAX`], at which a write is predicted. A wrong prediction costs a
+/// comparison, before which writes must be stopped. A write that was not predicted costs a trap, which is several times
+/// as expensive.
 const GUESS_FROM: u16 = u16::MAX / 4;
-/// Weight of the last outcome in that frequency, as the negative power of two.
+/// Weight of one outcome: it moves the frequency by 1 / 2^`HABIT_SHIFT` of the difference.
 const HABIT_SHIFT: u32 = 6;
 
 impl Pager {

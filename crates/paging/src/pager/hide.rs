@@ -42,7 +42,7 @@ impl Pager {
         actions.push(Action::Hide { page, frame, is_clean: !self.has(page, DIRTY) });
     }
 
-    /// Completes unmapping a page, or its failure.
+    /// Handles the end of an attempt to unmap a page. `ok` says that the page is unmapped.
     pub(super) fn hiding_done(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
         let write = self.has(page, WRITE);
         if ok {

@@ -66,7 +66,7 @@ pub struct Pager {
     budget: u32,
     low: u32,
     high: u32,
-    /// Faults for which room for runs is still kept free.
+    /// Number of further faults for which room for a run of pages is kept free.
     run_faults: u32,
     /// Units resident, staged or in flight.
     used: u32,
@@ -82,12 +82,13 @@ pub struct Pager {
     moving: u32,
     /// Write-backs in progress.
     writing: u32,
-    /// Whether the pager is at rest since the last event of the program. Then no page is unmapped for reference
-    /// sampling.
+    /// Whether [`Event::Settle`] came after the last fault, discard, hint and tick. If true, no page is unmapped for
+    /// reference sampling.
     resting: bool,
-    /// Units of pages (of blocks, where a block has several units) of which any unit was accessed.
+    /// Units that were accessed and not discarded, rounded up to whole blocks.
     touched: u32,
-    /// Where a block has one unit: the accessed units of each placement extent, and the number of extents with any.
+    /// Number of accessed units in each placement extent, if a block has one unit. `extents` is the number of extents
+    /// with accessed units.
     in_extent: Vec<u16>,
     extents: u32,
     starved: VecDeque<PageId>,
@@ -98,17 +99,17 @@ pub struct Pager {
     /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. Indexed by
     /// [`page::WRITTEN_BEFORE`] minus one.
     habits: [u16; 3],
-    /// Pages that could not leave, and the time of their last check, in milliseconds.
+    /// Pages that could not leave because a transfer held them. Their last check was at `held_back_ms`.
     held_back: Vec<PageId>,
     held_back_ms: u64,
     counters: Counters,
 }
 
 impl Pager {
-    /// A pager whose pages were never accessed.
+    /// Builds a pager whose pages are all untouched.
     ///
     /// # Errors
-    /// When the configuration is outside its bounds.
+    /// The configuration is outside its bounds.
     pub fn new(config: &Config, policy: Box<dyn Policy>, prefetcher: Box<dyn Prefetcher>) -> Result<Self, ConfigError> {
         let geometry = config.geometry;
         if !geometry.is_valid() {
@@ -177,7 +178,7 @@ impl Pager {
         self.step_keeping(event, actions, &|_| false)
     }
 
-    /// The same, but no page that the caller keeps is evicted in this step. The caller needs it, or knows who does.
+    /// Like [`Pager::step`], but evicts no page for which `keeps` returns true.
     pub fn step_keeping(&mut self, event: Event, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> Progress {
         debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
@@ -257,8 +258,8 @@ impl Pager {
         self.touched
     }
 
-    /// The same, rounded up to whole placement extents. A server that holds any page of an extent keeps room for all of
-    /// it.
+    /// The units accessed and not discarded, rounded up to whole placement extents. A server that holds any page of an
+    /// extent keeps room for all of it.
     #[must_use]
     pub fn placed_units(&self) -> u32 {
         if self.geometry.block_units > 1 { self.touched } else { self.extents * self.geometry.stretch_units() }
@@ -276,7 +277,8 @@ impl Pager {
         &self.counters
     }
 
-    /// Writes the choices that policy and prefetcher made, one line each. Writes nothing for those that make none.
+    /// Writes the choices that the policy and the prefetcher made, one line each. If either makes no choices, its line
+    /// is left out.
     ///
     /// # Errors
     /// Those of `out`.

@@ -12,7 +12,7 @@ pub(super) const DIRTY: u16 = 1;
 pub(super) const HELD: u16 = 2;
 /// A thread waits for the page.
 pub(super) const WANTED: u16 = 4;
-/// A thread waits to write to the page. If it is in flight into view, it arrives writable.
+/// A thread waits to write to the page. If the page is on its way into view, it arrives writable.
 pub(super) const WRITE: u16 = 8;
 /// The page leaves the view because it was discarded.
 pub(super) const DISCARDED: u16 = 16;
@@ -20,7 +20,7 @@ pub(super) const DISCARDED: u16 = 16;
 pub(super) const PREFETCHED: u16 = 32;
 /// A write-back of the page is in progress.
 pub(super) const WRITING: u16 = 64;
-/// The bytes of that write-back are out of date: release them when it ends.
+/// The bytes being written back are out of date. They are released when the write-back ends.
 pub(super) const STALE: u16 = 128;
 /// The page came into view open for writing, because it was written to before or could not be protected. Whether it is
 /// written to this time is unknown.

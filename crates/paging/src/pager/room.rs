@@ -14,8 +14,8 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// Sets how much memory is kept free. Free memory holds no pages: with half of a tree's memory local, each
-    /// hundredth of the budget kept free costs two hundredths more misses.
+    /// Sets how much memory is kept free. Little is kept free, because free memory holds no pages. In a tree with half
+    /// of its memory local, each hundredth of the budget kept free costs two hundredths more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
         // Where victims leave within the step that chose them, only runs need more room than one batch frees.
@@ -36,7 +36,8 @@ impl Pager {
         self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
     }
 
-    /// Notes whether an access caused prefetching. After such an access, room for a run is kept.
+    /// Notes whether an access caused prefetching. If so, room for a run is kept for the next [`limits::RUN_FAULTS`]
+    /// accesses.
     pub(super) fn note_run(&mut self, came: bool) {
         let before = self.run_faults;
         self.run_faults = if came { limits::RUN_FAULTS } else { before.saturating_sub(1) };
@@ -45,7 +46,8 @@ impl Pager {
         }
     }
 
-    /// Makes room and, if its class needs one, finds a frame for a page. Returns false if there is no room.
+    /// Finds room for a page and, if its class needs one, a frame. Returns `None` if there is no room, and `Some(None)`
+    /// if the page needs no frame.
     pub(super) fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
         let (span, wide) = (self.span(page), self.span(page) > 1);
         if !self.pool(wide).class.moves {
@@ -129,7 +131,7 @@ impl Pager {
             }
             tries += 1;
         }
-        // Dropping made room at once. Use it at once.
+        // The room of the dropped page is free at once, so waiting faults use it now.
         while let Some(&page) = self.starved.front() {
             if !self.resume(page, actions) {
                 break;
@@ -158,7 +160,8 @@ impl Pager {
                 self.clear(page, WANTED | WRITE);
                 let waiting = self.starved.len();
                 self.minor_fault(page, write, actions);
-                // It waits again: the entry at the back replaces this one.
+                // The fault waits again and is queued twice. Its entry at the front stays, so the one at the back is
+                // removed.
                 if self.starved.len() > waiting {
                     self.starved.pop_back();
                     return false;
@@ -233,7 +236,7 @@ impl Pager {
         self.give_up_prefetched(page);
     }
 
-    /// Makes a staged, prefetched page remote again. It is no longer in the queue.
+    /// Makes a staged, prefetched page remote again. The caller has removed it from the queue.
     fn give_up_prefetched(&mut self, page: PageId) {
         self.counters.prefetch_wasted += u64::from(self.span(page));
         self.forget_frame(page, self.its_frame(page));
@@ -256,7 +259,7 @@ impl Pager {
         actions.push(Action::TakeOut { page, frame, bytes });
     }
 
-    /// The page no longer counts as leaving, whatever the result.
+    /// Notes that the attempt to take a page out has ended, so that the page no longer counts as leaving.
     pub(super) fn leave_done(&mut self, page: PageId) {
         match self.state(page) {
             State::TakingOut => {

@@ -123,7 +123,8 @@ impl Pager {
         self.set_grain(block, wide);
     }
 
-    /// Whether nothing of a block is in memory and all of it is in the same place.
+    /// Whether no unit of a block is in memory, all its units have the same state, and no fault or write-back concerns
+    /// them.
     pub(super) fn block_is_away(&self, block: u32) -> bool {
         let span = self.geometry.block_units;
         let remote = u32::from(self.remote[block as usize]);

@@ -1,8 +1,8 @@
 //! The states of a page as two tables: the allowed changes of state, and the states in which each completion may
 //! arrive.
 //!
-//! Debug builds check every change and every completion against them. A completion that does not fit its page's state
-//! was reported twice, or concerns a page without an action in progress.
+//! Debug builds check every change and every completion against these tables. A completion that does not fit its page's
+//! state was reported twice, or concerns a page without an action in progress.
 
 use super::Pager;
 use super::page::WRITING;
@@ -62,12 +62,12 @@ pub const COMPLETIONS: [(&str, &[State]); 6] = [
     ("Opened", &[Opening]),
     ("TakenOut", &[TakingOut]),
     ("Hidden", &[Hiding]),
-    // The page may have moved on without the frame.
+    // While its frame is written back, a page may reach any of these states without the frame.
     ("WrittenBack", &[Untouched, Fetching, Installing, Resident, Opening, TakingOut, Staged]),
 ];
 
 impl Pager {
-    /// Whether an event may arrive now, as far as it concerns a page in transit.
+    /// Whether an event may arrive in the present state of its page. Only completions are restricted.
     pub(super) fn is_legal(&self, event: &Event) -> bool {
         let (name, first, count) = match *event {
             Event::Fetched { page, .. } => ("Fetched", page, 1),

@@ -13,13 +13,13 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Arc::new(space.units)),
 };
 
-/// T1: in view, seen once recently.
+/// T1: the pages in view that were seen once recently.
 const ONCE: usize = 0;
-/// T2: in view, seen at least twice recently.
+/// T2: the pages in view that were seen at least twice recently.
 const OFTEN: usize = 1;
-/// B1: evicted from T1.
+/// B1: the pages that were evicted from T1.
 const GONE_ONCE: usize = 2;
-/// B2: evicted from T2.
+/// B2: the pages that were evicted from T2.
 const GONE_OFTEN: usize = 3;
 /// A page that is about to come back from B1 or, with a mark, from B2.
 const COMING: usize = 4;
@@ -98,7 +98,7 @@ impl Policy for Arc {
         self.lists.remove(page);
     }
 
-    /// REPLACE.
+    /// Chooses a victim: the paper's subroutine REPLACE.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
         let once = f64::from(self.lists.len(ONCE));

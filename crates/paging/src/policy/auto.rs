@@ -31,7 +31,7 @@ const MEMORY_MIN: u32 = 64;
 /// The candidate is changed only if the followed one does worse by this number of standard deviations. The number is
 /// large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// The followed candidate must also have more returns by this factor.
+/// The candidate is changed only if the followed one also has more returns than the other by this factor.
 const MARGIN: f64 = 1.05;
 /// Denominator of a share of local memory. A sampled page is unmapped when pages of that share have arrived since its
 /// last reference.
@@ -48,8 +48,8 @@ const HIDES_SAVED: u32 = 64;
 const GROUP: u8 = 0xf;
 /// Shift of a page's age in its byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages while local memory is replaced once. A reference in the same age as the page's arrival says nothing
-/// about the page's future.
+/// Number of ages that pass while as many pages come in as local memory holds. A reference in the same age as the
+/// page's arrival says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidates. The first is the baseline.
@@ -75,9 +75,11 @@ const RETURNS_MIN: f64 = 192.0;
 const CLEAR: f64 = 2.0;
 /// Returns, as a multiple of the known pages, after which the record of returns is halved.
 const ROUNDS_KEPT: f64 = 8.0;
-/// First bar of one candidate: this number of returns for each page of local memory. Each further bar doubles.
+/// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
+/// candidate is twice as long.
 const BAR_ONE: u64 = 32;
-/// First bar of all candidates except the baseline, in the same unit. Each further bar doubles.
+/// Length of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
+/// further bar is twice as long.
 const BAR_ALL: u64 = 8;
 /// Index of the sample's group, if sampled pages have a group of their own. It follows the candidates' groups.
 const SAMPLE: usize = CANDIDATES.len();
@@ -140,8 +142,8 @@ struct Turn {
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// The sampled pages, by name, where pages are not unmapped. While there are more than their share, one of them is
-    /// the next victim.
+    /// The sampled pages in view, numbered by their names, if pages are not unmapped. While the group exceeds its share
+    /// of memory, its pages leave first.
     sample: Group,
     hides: bool,
     which: Sample,
@@ -164,7 +166,7 @@ pub(super) struct Auto {
     saved: u32,
     /// Returns of all pages since the guard was last checked.
     watched: u32,
-    /// Returns in the guard's shadow cache since then.
+    /// Returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
     /// The returns since the baseline was left or followed. Counting starts only at `settled_at`: before it, pages
@@ -226,7 +228,7 @@ impl Auto {
         }
     }
 
-    /// The name of a sampled unit.
+    /// The name of a page in the sample; `None` if the page is not sampled.
     fn name_of(&self, page: PageId) -> Option<PageId> {
         self.which.name_of(page).filter(|_| self.samples)
     }
@@ -506,7 +508,8 @@ impl Policy for Auto {
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While only the baseline may be followed, nothing is compared until shortly before that bar ends.
+        // While only the baseline may be followed, nothing is compared until shortly before the bar of all other
+        // candidates ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

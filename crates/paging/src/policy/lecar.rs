@@ -18,16 +18,16 @@ pub(super) const INFO: Info = Info {
 const LEARNING_RATE: f64 = 0.45;
 /// Natural logarithm of 0.005. A regret decays to this part of its size after one reference for each page of memory.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
-/// The least weight. It ensures that the other policy is still tried now and then.
+/// The least weight of either policy. It keeps the probability of each policy above 0.
 const WEIGHT_MIN: f64 = 1e-10;
 
-/// In view, by recency.
+/// List of the pages in view, by recency.
 const VIEW: usize = 0;
-/// Evicted as least recent.
+/// Ghost list of pages evicted as least recent.
 const GONE_LRU: usize = 1;
-/// Evicted as least frequent.
+/// Ghost list of pages evicted as least frequent.
 const GONE_LFU: usize = 2;
-/// Evicted as both. Only its count is remembered.
+/// Ghost list of pages evicted as both least recent and least frequent. Only their counts are remembered.
 const GONE_BOTH: usize = 3;
 
 /// Memory use: four links, a count and a time a unit.

@@ -214,7 +214,7 @@ impl<const N: usize> Lists<N> {
         lists.iter().find_map(|&list| self.first_within(list, accept, share))
     }
 
-    /// The first accepted page among the first `left` of a list.
+    /// The first accepted page among the first `most` pages of a list.
     pub(super) fn first_within(&self, list: usize, accept: &dyn Fn(PageId) -> bool, most: usize) -> Option<PageId> {
         self.links.first(self.ends[list], accept, &mut { most })
     }

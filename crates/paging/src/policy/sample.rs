@@ -5,8 +5,8 @@ use crate::units::PageId;
 
 /// Sampling where pages are unmapped: two units in each 32, not adjacent.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// Sampling where pages are not unmapped: the same share, in runs of adjacent units. Neighbours in the sample return
-/// together, so that they can be prefetched.
+/// Sampling where pages are not unmapped: 32 adjacent units in each 512. Neighbours in the sample return together, so
+/// that they can be prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.
@@ -18,7 +18,7 @@ struct Sampling {
     units: u32,
     /// Distance between two sampled units.
     step: u32,
-    /// The first sampled unit of a run is at a multiple of this.
+    /// The first sampled unit of a run is at a multiple of this number of units.
     grain: u32,
 }
 

@@ -3,7 +3,7 @@
 //! A sample stands for all pages. Each policy has a shadow cache: the sampled pages that it would hold if there were no
 //! others and it had the sample's share of local memory (miniature simulation: Waldspurger et al., ATC 2017). Shadow
 //! caches replace no real page. All policies are judged by the same references, so chance affects them alike. In its
-//! shadow cache, a policy sees only its misses, as it would live.
+//! shadow cache, a policy sees only its misses, as in a live run.
 
 use super::list::Lists;
 use super::{Cause, Leave, Policy};
@@ -12,9 +12,9 @@ use crate::units::PageId;
 /// One policy's shadow cache.
 struct Shadow {
     policy: Box<dyn Policy>,
-    /// Sampled pages that it would hold.
+    /// Number of sampled pages that the policy would hold.
     held: u32,
-    /// Returns: references to known pages that it would not hold.
+    /// Number of returns: references to known pages that the policy would not hold.
     returns: u32,
     /// Number of references that are a hit for this policy and a miss for the policy in charge, or the reverse.
     differences: u32,
@@ -29,7 +29,7 @@ pub(super) struct Shadows {
     referenced_at: Vec<u32>,
     /// Pages in view whose next reference would not be seen. The page for which this holds longest is first.
     unseen: Lists<1>,
-    /// The policy with which the others are compared.
+    /// Index of the policy in charge, with which the others are compared.
     charge: usize,
 }
 
@@ -46,12 +46,13 @@ impl Shadows {
         }
     }
 
-    /// Number of returns that this policy would have had. Halved now and then.
+    /// Number of returns that policy `k` would have had. [`Self::halve`] halves it.
     pub(super) fn returns(&self, k: usize) -> u32 {
         self.shadows[k].returns
     }
 
-    /// Number of references on which it differs from the policy in charge. Halved at the same times.
+    /// Number of references that are a hit for policy `k` and a miss for the policy in charge, or the reverse.
+    /// [`Self::halve`] halves it.
     pub(super) fn differences(&self, k: usize) -> u32 {
         self.shadows[k].differences
     }
@@ -105,18 +106,18 @@ impl Shadows {
         }
     }
 
-    /// A sampled page is in view, and its next reference would not be seen.
+    /// Notes that a sampled page is in view and that its next reference would not be seen.
     fn goes_unseen(&mut self, name: PageId, now: u32) {
         self.referenced_at[name.0 as usize] = now;
         self.unseen.move_back(0, name);
     }
 
-    /// A sampled page left the view.
+    /// Notes that a sampled page left the view.
     pub(super) fn left(&mut self, name: PageId) {
         self.unseen.remove(name);
     }
 
-    /// A sampled page was discarded.
+    /// Notes that a sampled page was discarded.
     pub(super) fn forgotten(&mut self, name: PageId) {
         self.unseen.remove(name);
         let held = std::mem::take(&mut self.held[name.0 as usize]);
@@ -146,7 +147,7 @@ impl Shadows {
         }
     }
 
-    /// Puts another policy in charge.
+    /// Puts another policy in charge and sets all differences to 0.
     pub(super) fn charge(&mut self, k: usize) {
         self.charge = k;
         self.shadows.iter_mut().for_each(|shadow| shadow.differences = 0);

@@ -7,7 +7,7 @@ use crate::units::PageId;
 const BLOCK: usize = 8;
 const ROWS: usize = 4;
 const COUNT_MAX: u64 = 15;
-/// Counts, as a multiple of the pages in view, after which all counters are halved (W/C in the paper).
+/// All counters are halved after this number of counts for each page in view (W/C in the paper).
 const SAMPLE: u64 = 10;
 
 /// Memory use: 8 to 16 bytes a page in view, at most 16 a unit.

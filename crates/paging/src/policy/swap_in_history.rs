@@ -90,7 +90,7 @@ impl Chain {
                 break;
             }
             let next = self.follower[self.tip as usize - 1];
-            // A chain that returns to itself ends there.
+            // The chain ends at a page without a follower, and at a page that it already contains.
             if next == 0 || next == page.0 + 1 || self.protects(PageId(next - 1)) {
                 break;
             }

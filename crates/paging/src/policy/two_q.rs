@@ -16,11 +16,11 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(TwoQ::new(space.units, values.get("in_percent"), values.get("out_percent"))),
 };
 
-/// A1in: in view on its first visit, oldest first.
+/// A1in: the pages in view on their first visit, oldest first.
 const IN: usize = 0;
-/// A1out: out of view, remembered from its first visit.
+/// A1out: the pages out of view that are remembered from their first visit.
 const OUT: usize = 1;
-/// Am: in view, came back.
+/// Am: the pages in view that came back.
 const MAIN: usize = 2;
 
 /// Memory use: two links a unit.

@@ -4,8 +4,8 @@
 //! fetched. The filter measures how often they are right, in one of four ways:
 //!
 //! - *Closed*: nothing is fetched, so every access to an absent page is seen. All remote units proposed become ghosts.
-//! - *Open, first uses visible* (pages wait in frames): the same, because the first use of a fetched page is seen as
-//!   well.
+//! - *Open, first uses visible* (pages wait in frames): all remote units proposed become ghosts here, too, because the
+//!   first use of a fetched page is seen.
 //! - *Open, first uses not visible* (pages come straight into view): it is not seen whether a fetched page is used. So
 //!   one proposal in [`PROBE_EVERY`] is not fetched but kept as a probe: a ghost whose access is seen, and which stands
 //!   for all.
@@ -22,7 +22,7 @@ use crate::limits;
 
 /// Share of right proposals, in parts of [`ONE`], at which the filter opens.
 const OPENS: u32 = ONE / 100 * 60;
-/// Share below which the filter closes.
+/// Share of right proposals, in parts of [`ONE`], below which the filter closes.
 const CLOSES: u32 = ONE / 100 * 40;
 /// A share of 100 %.
 const ONE: u32 = 1 << 16;
@@ -30,9 +30,9 @@ const ONE: u32 = 1 << 16;
 const PROBE_EVERY: u32 = 32;
 /// Weight of a verdict: it moves the estimate by 1 / 2^`VERDICT_SHIFT` of the difference.
 const VERDICT_SHIFT: u32 = 5;
-/// The same shift for a probe, which stands for many units.
+/// Like [`VERDICT_SHIFT`], but for a probe, which stands for many units.
 const PROBE_SHIFT: u32 = 3;
-/// The same shift for a page of a self-accounting prefetcher, which comes with its whole window.
+/// Like [`VERDICT_SHIFT`], but for a page of a self-accounting prefetcher, which comes with its whole window.
 const ACCOUNT_SHIFT: u32 = 7;
 
 /// The parameter of every filtered prefetcher that turns the filter off.

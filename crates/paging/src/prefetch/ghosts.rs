@@ -28,9 +28,9 @@ struct Ghost {
 /// The result of a ghost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
-    /// Whether it was accessed in time.
+    /// Whether the ghost's unit was accessed in time.
     pub(super) right: bool,
-    /// Whether it was a probe.
+    /// Whether the ghost was a probe.
     pub(super) probe: bool,
 }
 

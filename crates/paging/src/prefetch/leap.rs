@@ -7,7 +7,7 @@ use super::{Info, Param, Prefetcher, Proposals, Touch};
 
 /// Number of deltas kept (the paper's H_size).
 const HISTORY: usize = 32;
-/// First window searched (H_size / N_split).
+/// Number of deltas in the first window searched (the paper's H_size / N_split).
 const FIRST_WINDOW: usize = 4;
 
 pub(super) const INFO: Info = Info {

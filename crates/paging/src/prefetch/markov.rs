@@ -8,7 +8,7 @@ use super::{Info, Param, Prefetcher, Proposals, Touch};
 /// Bits of the successor, plus one, at the low end of the word. The two bits above count how often it was right
 /// recently.
 const UNIT_BITS: u32 = 30;
-/// Largest value of that count.
+/// Largest confidence, which counts how often a successor was right recently.
 const CONFIDENCE_MAX: u32 = 3;
 
 const _: () = assert!(crate::limits::UNITS_MAX < 1 << UNIT_BITS);

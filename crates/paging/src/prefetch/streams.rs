@@ -17,8 +17,8 @@ const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
 /// Steps beyond the requested pages that a stream may skip without an access: those pages were in memory anyway.
 const SLACK: i64 = 4;
-/// Most such steps for a stream of adjacent pages, where the slack grows with the window: other streams may have
-/// fetched its pages.
+/// Most steps that a stream of adjacent pages may skip. This slack grows with the window, because other streams may
+/// have fetched its pages.
 const OVERTAKEN_MAX: i64 = 64;
 /// Fewest steps of a round that is remembered.
 const ROUND_MIN: i64 = 8;
@@ -43,15 +43,15 @@ struct Stream {
     far: i64,
     /// Steps to have ahead; 0 until the stream is confirmed.
     window: i64,
-    /// Length of its last round in steps, if it is in a later round.
+    /// Length of the stream's last round, in units; `None` in its first round.
     round: Option<i64>,
-    /// Whether its pages are adjacent.
+    /// Whether the stream's pages are adjacent.
     dense: bool,
-    /// Whether it was seen inside or right behind the pages it requested.
+    /// Whether an access inside or right behind the requested pages continued the stream.
     proven: bool,
-    /// Number of times that it was seen at `far`.
+    /// Number of times that an access at `far` continued the stream.
     turn: u8,
-    /// Whether it was last seen beyond `far`.
+    /// Whether the last access of the stream was beyond `far`.
     strayed: bool,
     used: u32,
 }
@@ -188,8 +188,8 @@ impl Stream {
         self.far = target;
     }
 
-    /// Number of requested units that are wasted if the stream ends here. If it was never right, all are wasted; else
-    /// half, because it ends at a random place of its last window.
+    /// Estimated number of requested units that are wasted if the stream ends now. If the stream was never right, all
+    /// are wasted. If it was, half are, because it ends at a random place of its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
@@ -240,7 +240,7 @@ impl Streams {
         self.noted += 1;
     }
 
-    /// How long ago a unit was recorded, if it still is.
+    /// Number of accesses recorded after the last one to a unit; `None` if the history does not hold the unit.
     fn age(&self, unit: i64) -> Option<usize> {
         let unit = u32::try_from(unit).ok()?;
         if self.buckets[Self::bucket(unit)] == 0 {
@@ -269,7 +269,8 @@ impl Streams {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
 
-    /// A stream of three accesses at equal distances, this one the last. Returns the nearest.
+    /// Finds a stream of three accesses at equal distances that ends with the access to `unit`. Prefers the shortest
+    /// distance.
     fn detect(&self, unit: i64, span: i64) -> Option<Stream> {
         let mut nearest: Option<i64> = None;
         for age in 0..self.noted.min(HISTORY) {
@@ -287,7 +288,7 @@ impl Streams {
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// A stream that explains an access better than the given one, if there is one: accidental strides must not take
+    /// Finds a stream that explains an access better than the stream at `index`. Accidental strides must not take
     /// accesses from streams of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];

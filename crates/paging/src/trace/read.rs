@@ -12,11 +12,11 @@ use super::{
 pub enum TraceError {
     /// There are no bytes.
     Empty,
-    /// They do not begin like a trace.
+    /// The bytes do not begin like a trace.
     Foreign,
-    /// Another version wrote them.
+    /// Another version wrote the bytes.
     Version(u16),
-    /// They end at this offset, before the trace does.
+    /// The bytes end at this offset, before the trace does.
     Truncated(usize),
     /// The bytes at this offset are damaged or impossible.
     Damaged(usize, &'static str),

@@ -16,8 +16,8 @@ fn any_order_of_completions_keeps_every_byte() {
     });
 }
 
-/// The same in large worlds, with more of everything than the pager handles at a time. Each bound is reached in some
-/// seed.
+/// Random programs in large worlds, with more of everything than the pager handles at a time. Each bound is reached in
+/// some seed.
 #[test]
 fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     let reached = Cell::new(Reached::default());
@@ -91,7 +91,7 @@ fn quiet(seed: u64, budget: u32, units: u32) -> World {
     )
 }
 
-/// Completes everything except write-backs.
+/// Completes all pending actions except write-backs.
 fn settle_but_writes(world: &mut World) {
     for _ in 0..1000 {
         let Some(index) = world.pending.iter().position(|(action, _)| !matches!(action, Action::WriteBack { .. }))

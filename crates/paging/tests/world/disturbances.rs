@@ -24,7 +24,8 @@ impl World {
         self.step(Event::Budget { units });
     }
 
-    /// Gives a page a kind, which it takes if it is untouched. Or holds a kind, or lets it go.
+    /// Either gives a unit's page a kind, which takes effect if the page is untouched, or starts or ends the hold on a
+    /// kind.
     fn set_kind(&mut self) {
         let kind = self.random.pick(&[Kind::SharedCopy, Kind::LastShared]);
         let unit = self.random.below(u64::from(self.shape.units)) as u32;
@@ -36,7 +37,7 @@ impl World {
         self.step(event);
     }
 
-    /// Keeps other pages than before.
+    /// Chooses anew the pages that the caller keeps.
     fn keep(&mut self) {
         self.kept.clear();
         for _ in 0..self.random.below(4) {

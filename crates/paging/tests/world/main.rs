@@ -265,8 +265,8 @@ impl World {
         }
     }
 
-    /// Completes everything, brings the pager to rest as a fork does, and checks what a child would find: each unit's
-    /// bytes are in view or on the server, or there are none.
+    /// Completes all pending actions, brings the pager to rest as a fork does, and checks what a child would find: each
+    /// unit's bytes are in view or on the server, or there are none.
     fn fork(&mut self, leave: bool) {
         self.come_to_rest();
         let mut next = 0;
@@ -308,7 +308,7 @@ impl World {
         assert_eq!(units, self.view.len(), "what is in view");
     }
 
-    /// Completes everything. No thread may still wait, and every word must read as the model predicts.
+    /// Completes all pending actions. Then no thread may still wait, and every word must read as the model predicts.
     fn finish(&mut self) {
         self.come_to_rest();
         for unit in 0..self.shape.units {

@@ -45,7 +45,7 @@ impl Shape {
         }
     }
 
-    /// A large world: more threads, pages and work under way than the pager has room for at a time.
+    /// A large world, with more threads, pages and pending actions than the pager handles at a time.
     pub(super) fn large(random: &mut Random) -> Self {
         let small = Self::small(random);
         let budget = random.pick(&[64, 512, 2048]);
@@ -71,7 +71,7 @@ pub(super) fn for_seeds(count: u64, test: &str, run: impl Fn(u64)) {
     for_seeds_from(None, count, test, run);
 }
 
-/// The same from a given seed on.
+/// Like [`for_seeds`], but from the seed `first` on.
 pub(super) fn for_seeds_from(first: Option<u64>, count: u64, test: &str, run: impl Fn(u64)) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros());
     let first = first.unwrap_or_else(|| now() as u64 % 1_000_000_000 * 1000);

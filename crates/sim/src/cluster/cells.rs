@@ -46,7 +46,7 @@ impl Row {
         self.mean(|outcome| outcome.effective_percent)
     }
 
-    /// Its standard deviation over the seeds; 0 for one seed.
+    /// Standard deviation of the effective execution rate over the seeds, in points; 0 for one seed.
     #[must_use]
     pub fn spread(&self) -> f64 {
         let mean = self.rate();
@@ -72,7 +72,7 @@ pub fn cells(config: &Config) -> Vec<Cell> {
     cells
 }
 
-/// Called now and then with the part done, from 0 to 1. If it returns false, all runs stop.
+/// A function called several times in a run with the part done, from 0 to 1. If it returns false, all runs stop.
 pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 
 /// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted it.

@@ -19,7 +19,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word for it in the output.
+    /// The word for the verdict in the output.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ pub struct Case {
     pub place: String,
     /// Points by which the claim is met, mean over the seeds. Below 0 it is not met.
     pub margin_points: f64,
-    /// Standard error of that mean; 0 for one seed.
+    /// Standard error of `margin_points`, in points; 0 for one seed.
     pub error_points: f64,
     /// The verdict on this case.
     pub verdict: Verdict,

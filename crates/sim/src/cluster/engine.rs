@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Marks pages of the thread's own table as absent that its fault replaced.
+    /// Takes the pages of the thread's own table that its fault replaced, and marks them as absent.
     fn take_lost(&mut self, world: &mut World<'_>, cluster: u32, at: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];

@@ -93,7 +93,8 @@ impl Memory {
     /// # Errors
     /// The policy cannot be built.
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
-        // One more than the pages held and remembered, because a page gets its number before there is room for it.
+        // There is one number more than pages held and remembered, because a page gets its number before there is room
+        // for it.
         let units = frames + history + 1;
         let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {

@@ -4,8 +4,8 @@
 //! `config` reads the settings and `model` holds them. `cells` runs all combinations, `run` one of them. `world`
 //! defines what happens at a fault and between quanta. It uses `state`, `memory` (of one cluster, replaced by the
 //! pager's own kinds and policies), `links` and `references`. `schedule` chooses clusters. `engine` drives the world
-//! from event to event; `clocked` does so clock by clock, as a check of the other. `paper` has the figures to compare
-//! with, `claims` the paper's conclusions, `chart` draws the results. This room opens no file.
+//! from event to event; `clocked` drives it clock by clock, to check `engine`. `paper` has the figures to compare with,
+//! `claims` the paper's conclusions, `chart` draws the results. This room opens no file.
 
 pub mod cells;
 pub mod chart;

@@ -18,11 +18,11 @@ pub enum FirstTouch {
 /// How often each page of a table is referenced.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Frequencies {
-    /// All pages equally.
+    /// All pages are referenced equally often.
     Uniform,
-    /// Page k in proportion to 1 / k to this power.
+    /// Page k is referenced in proportion to 1 / k raised to this power.
     Zipf(f64),
-    /// In proportion to these weights. A table with fewer pages uses the first ones.
+    /// Pages are referenced in proportion to these weights. A table with fewer pages uses the first ones.
     Weights {
         /// The file they came from.
         file: String,

@@ -12,7 +12,7 @@ const LEVELS_MAX: usize = 12;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
     text: String,
-    /// Leaves below one node of each level. Leaves have level 0.
+    /// For each level, the number of leaves below one node. Leaves have level 0.
     sizes: Vec<u32>,
 }
 

@@ -25,7 +25,8 @@ pub fn rate(cell: &Cell) -> Option<f64> {
     row.2.get(index).copied()
 }
 
-/// The mean absolute error in points over the cells that the paper has, and the number of these cells.
+/// The mean absolute error of the effective rates, in points, over the cells for which the paper prints a rate. Also
+/// returns the number of these cells.
 #[must_use]
 pub fn error(rows: &[Row]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = rows.iter().filter_map(|row| Some((row.rate() - rate(&row.cell)?).abs())).collect();

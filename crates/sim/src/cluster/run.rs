@@ -57,8 +57,8 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. If it returns false, the run
-/// stops.
+/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. If `progress` returns false,
+/// the run stops.
 ///
 /// # Errors
 /// See [`RunError`].

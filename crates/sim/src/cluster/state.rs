@@ -17,7 +17,7 @@ pub(super) struct Process {
     pub(super) processors: u32,
     pub(super) shared_pages: u32,
     pub(super) private_pages: u32,
-    /// The number of its first page. The shared pages come first, then those of each thread.
+    /// The number of its first page. The shared pages come first, then the private pages of each thread.
     pub(super) first_page: u32,
     /// The cluster of each thread in the last run; empty before the first.
     pub(super) placed: Vec<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Process {
     pub(super) resident: u32,
     /// Its place in the order of arrival.
     pub(super) arrival: u32,
-    /// Its rank among all by urgency; 0 is the least urgent.
+    /// The process's rank among all processes by urgency; 0 is the least urgent.
     pub(super) rank: u32,
     /// How many of its threads wait for the others of the whole process.
     pub(super) at_barrier: u32,
@@ -120,13 +120,13 @@ impl Page {
         self.thread == NONE
     }
 
-    /// Its number in a cluster's memory; [`NONE`] if it is not there.
+    /// The page's number in a cluster's memory; [`NONE`] if that memory does not hold the page.
     pub(super) fn number_on(&self, cluster: u32) -> u32 {
         self.copies.iter().find(|copy| copy.0 == cluster).map_or(NONE, |copy| copy.1)
     }
 }
 
-/// The whole state.
+/// The whole state of the simulated machine.
 #[derive(Debug)]
 pub(super) struct State<'a> {
     pub(super) processes: Vec<Process>,

@@ -17,7 +17,7 @@ use super::state::{Interval, Moment, NONE, State};
 pub(super) trait History {
     /// The last effective clock in `range` at which the thread referenced the page at `index` of its table.
     fn last(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> Option<u64>;
-    /// Whether there is such a clock.
+    /// Whether the thread referenced the page at `index` of its table at an effective clock in `range`.
     fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> bool;
     /// Whether a thread wrote a page less than this many clocks before `now`.
     fn wrote(&self, state: &State<'_>, thread: u32, index: u32, now: Moment, clocks: u64) -> bool;
