@@ -1,4 +1,5 @@
-//! Sets `loom`: the files of other crates leave out what only constants of the standard library can do.
+//! Sets the `loom` configuration. With it, the files of other crates leave out functions that are constant only with
+//! the atomics of the standard library.
 
 fn main() {
     println!("cargo::rustc-cfg=loom");

@@ -1,13 +1,13 @@
-//! Diffs of shared pages: any bytes as a diff, and any two pages as page and twin.
+//! Diffs of shared pages. The input is either read as a diff, or split into a page and its twin.
 
 use hanare_dsm::diff::{self, Differ};
 
 use crate::first;
 use crate::memory::within;
 
-/// Most doublings of the smallest page size that are tried.
+/// Number of page sizes that are tried. Each is twice the one before.
 const DOUBLINGS: u8 = 8;
-/// Bit of the first byte: the rest is a page and its twin, not a diff.
+/// Bit of the first byte. If set, the rest is a page and its twin, else a diff.
 const TWO_PAGES: u8 = 0x80;
 
 pub(crate) fn run(data: &[u8]) {
@@ -36,7 +36,7 @@ fn read(diff: &[u8], page_bytes: usize) {
         return;
     }
     assert!(pieces > 0, "a diff of nothing");
-    // The bytes need not be the shortest form. Their meaning must survive it.
+    // The bytes need not be the shortest form of the diff. A diff made from its result must give that result again.
     let mut again = Vec::new();
     Differ::new().encode(&before, &page, &mut again);
     let mut copy = before.clone();
@@ -46,7 +46,7 @@ fn read(diff: &[u8], page_bytes: usize) {
     assert!(copy == page, "a diff of a diff's result differs");
 }
 
-/// Encodes the difference of two pages and applies it.
+/// Encodes the difference of two pages and applies it to the first one, which must give the second.
 fn there_and_back(bytes: &[u8], page_bytes: usize) {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let page_of = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Frames of the wire and the payloads of fixed form, as a server and a client read them.
+//! Frames of the wire, and payloads of a fixed form, as a server and a client decode them.
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind, MAGIC, VERSION};
 use hanare_wire::limits::{CONTROL_MAX, GRANT_RUNS_MAX, RANGE_MAX, TEXT_MAX};
@@ -8,7 +8,7 @@ use hanare_wire::{ErrorCode, LinkError, SessionStatus, Text};
 use crate::first;
 use crate::memory::within;
 
-/// Bit of the first byte: makes the checksums right, so that the checks behind them are reached.
+/// Bit of the first byte. If set, the checksums of the input are made right, so that later checks are reached.
 const SEALED: u8 = 1;
 
 pub(crate) fn run(data: &[u8]) {
@@ -20,7 +20,8 @@ pub(crate) fn run(data: &[u8]) {
     within(stream.len(), 8, 4096, || read(&stream));
 }
 
-/// Gives every header of a stream its magic, version and checksum, and its payload's checksum where its flag asks for one.
+/// Gives every header of a stream a right magic, version and checksum. Corrects a payload's checksum where the header's
+/// flag asks for one.
 pub(crate) fn seal(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(raw) = stream.get_mut(at..at + HEADER_BYTES) {
@@ -49,7 +50,7 @@ fn decode(raw: &[u8]) -> Option<Header> {
     Header::decode(raw.try_into().ok()?).ok()
 }
 
-/// Reads frame by frame, up to the first that is refused.
+/// Decodes frame by frame, up to the first one that is refused.
 fn read(stream: &[u8]) {
     let mut rest = stream;
     while let Some((raw, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {

@@ -1,5 +1,5 @@
-//! A memory server whose clients send any bytes. It answers in whole frames, ends the connection, and goes on serving
-//! others.
+//! A memory server whose clients send any bytes. The server must answer in whole frames, end the connection, and go on
+//! serving others.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -21,16 +21,16 @@ use tempfile::TempDir;
 use crate::first;
 use crate::frames::seal;
 
-/// Longer than a server takes to end a connection after the peer's last byte.
+/// Time limit for the server. It is longer than a server takes to end a connection after the peer's last byte.
 const SOON: Duration = Duration::from_secs(20);
-/// Most bytes that the server may hold.
+/// Most bytes that the server may hold, for all clients together.
 const MEMORY_BYTES: u64 = 8 << 20;
 /// Most bytes that each client may hold, so that the honest client always finds room.
 const QUOTA_BYTES: u64 = 2 << 20;
-/// Most bytes of answers that are examined, because a few small requests may ask for many pages.
+/// Most bytes of answers that are examined. The bound is needed because a few small requests may ask for many pages.
 const ANSWERS_MAX: u64 = 64 << 20;
 
-/// The server, and an honest client of it.
+/// A server that runs for all inputs, and an honest client that checks it.
 struct House {
     path: PathBuf,
     witness: Mutex<Witness>,
@@ -89,7 +89,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(!PANICKED.load(SeqCst), "a thread of the server panicked");
 }
 
-/// The frame that opens a session; what follows may rely on it.
+/// A right HELLO for the role, so that the bytes after it reach a welcomed connection.
 fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
     let client = Identity { pid: 1, program: Text::new("guest"), host: Text::new("here") };
@@ -100,7 +100,7 @@ fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     frame
 }
 
-/// Sends all bytes and receives the answers, until the server ends the connection.
+/// Sends the bytes `said` and returns the answers up to the end of the connection.
 fn visit(house: &House, said: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(&house.path).expect("the server listens");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
@@ -118,7 +118,8 @@ fn visit(house: &House, said: &[u8]) -> Vec<u8> {
     answers
 }
 
-/// A server sends whole frames, each of a kind that servers send; only the last may be cut where the guest was cut off.
+/// Checks that the answers are whole frames of kinds that servers send. Only the last frame may be cut short, when the
+/// server ends the connection in the middle of it.
 fn check_answers(answers: &[u8]) {
     let mut rest = answers;
     while let Some((raw, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -136,7 +137,7 @@ fn check_answers(answers: &[u8]) {
 }
 
 impl Witness {
-    /// Writes a page and reads it back.
+    /// Writes a page and reads it back, which must give the same bytes.
     fn check(&mut self) {
         self.round += 1;
         let page = [(self.round % 251) as u8; 4096];

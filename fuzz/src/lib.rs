@@ -1,9 +1,9 @@
-//! The promises of every decoder of outside bytes, as fuzz targets. No file is opened here.
+//! Properties that every decoder of outside bytes must have, checked by fuzz targets. No file is opened here.
 //!
-//! A *target* takes any bytes, gives them to decoders, and panics when one breaks a promise: an input is refused with
-//! an error, or it encodes to the same bytes again; no more memory is allocated than the length of the input justifies;
-//! the answer comes in bounded time. `fuzz/coverage` runs the targets under libFuzzer, `fuzz/tests/corpus.rs` runs them
-//! on the kept inputs of `fuzz/corpus` and on mutations of these.
+//! A *target* takes any bytes, gives them to decoders, and panics when a decoder lacks one of these properties. An
+//! input is refused with an error, or it encodes to the same bytes again. No more memory is allocated than the length
+//! of the input justifies. The answer comes in bounded time. `fuzz/coverage` runs the targets under libFuzzer.
+//! `fuzz/tests/corpus.rs` runs them on the kept inputs of `fuzz/corpus` and on mutations of these inputs.
 
 mod diffs;
 mod frames;
@@ -16,14 +16,15 @@ mod settings;
 mod specs;
 mod trace;
 
-/// Decoders under test.
+/// A named set of decoders under test.
 #[derive(Debug)]
 pub struct Target {
-    /// The name, which is also that of the folder in `fuzz/corpus`.
+    /// The target's name, which is also that of its folder in `fuzz/corpus`.
     pub name: &'static str,
-    /// Gives bytes to the decoders; panics when one breaks a promise.
+    /// Gives bytes to the decoders, and panics when one of them lacks a property that it must have.
     pub run: fn(&[u8]),
-    /// Number of mutations that the ordinary test tries. It is smaller where each takes a connection.
+    /// Number of mutations that the ordinary test tries. It is smaller for targets that open a connection for each
+    /// input.
     pub mutations: usize,
 }
 
@@ -39,10 +40,10 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "specs", run: specs::run, mutations: 2000 },
 ];
 
-/// The target of this name.
+/// The target with the name `name`.
 ///
 /// # Panics
-/// There is none.
+/// Panics when no target has this name.
 #[must_use]
 pub fn find(name: &str) -> &'static Target {
     let names = || TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(", ");

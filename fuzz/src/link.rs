@@ -14,9 +14,9 @@ use crate::first;
 use crate::frames::{seal, words};
 use crate::memory::within;
 
-/// Longer than any wait for a server that has closed its end.
+/// Time limit of a call. It is longer than any wait for a server that has closed its end of the connection.
 const SOON: Duration = Duration::from_secs(60);
-/// Replies and acknowledgements taken of one session.
+/// Most replies, and most acknowledgements, that one session receives.
 const TAKEN_MAX: usize = 32;
 
 /// A server that sends given bytes on its first and its second connection.
@@ -28,9 +28,10 @@ struct Liar {
 
 #[derive(Default)]
 struct Speech {
-    /// Bytes for each further connection, the next one last.
+    /// The bytes to send on each further connection. The next connection takes the last element.
     next: Vec<Vec<u8>>,
-    /// Connections kept open: a client that writes to a closed one would stop before it reads all bytes.
+    /// Connections that were answered. They are kept open, because a client that writes to a closed connection would
+    /// stop before it has read all bytes.
     open: Vec<UnixStream>,
 }
 
@@ -61,7 +62,7 @@ fn answer(mut stream: UnixStream) {
 
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
-    // Two bytes say where the second connection's part begins.
+    // Two bytes give the offset at which the bytes for the second connection begin.
     let Some((at, rest)) = rest.split_first_chunk::<2>() else { return };
     let (first, second) = rest.split_at(usize::from(u16::from_le_bytes(*at)).min(rest.len()));
     let mut parts = [second.to_vec(), first.to_vec()];
@@ -70,7 +71,7 @@ pub(crate) fn run(data: &[u8]) {
     }
     let liar = liar();
     *speech(liar) = Speech { next: parts.into(), open: Vec::new() };
-    // The fixed part of the memory: two inboxes, and a list of sessions.
+    // Memory that is allowed for any input: two inboxes and a list of sessions.
     let result = within(data.len(), 16, 512 << 10, || match how % 5 {
         0 => fetch_status(&liar.endpoint, None, SOON).map(drop),
         1 => fetch_sessions(&liar.endpoint, None, SOON).map(drop),
@@ -107,7 +108,7 @@ fn converse(liar: &Liar, payload_checksum: bool) -> Result<(), LinkError> {
     for _ in 0..TAKEN_MAX {
         let Some(reply) = replies.try_header(Wait::Now)? else { break };
         assert!(reply.len > 0 && reply.len <= RANGE_MAX);
-        // A caller has room for what it asked for. It gives up on a server that sends more.
+        // A caller has room only for the bytes that it asked for, and gives up on a server that sends more.
         if reply.len > 8192 {
             break;
         }

@@ -1,4 +1,4 @@
-//! Measures the memory that a decoder takes, by an allocator that counts for each thread.
+//! Measures the memory that a decoder takes, with an allocator that counts the bytes of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,40 +9,42 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 thread_local! {
-    /// Bytes this thread allocated and did not free. Below 0 when it frees what others allocated.
+    /// Bytes that this thread has allocated and not freed. The number is below 0 when the thread frees what others
+    /// allocated.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// The highest value of `HELD`.
+    /// The highest value of `HELD` since the last reset.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
-    // Ignored: a thread that ends has no counters any more, so its last frees are not counted.
+    // Ignored: a thread that is ending has no counters any more, so its last frees are not counted.
     let (Ok(()) | Err(_)) = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator as it is; the counters are plain cells without destructors, and counting
-// in them allocates nothing.
+// SAFETY: `alloc` and `dealloc` pass their arguments unchanged to the system's allocator, which keeps the contract of
+// `GlobalAlloc`. Counting allocates nothing, because the counters are plain cells without destructors.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, and `layout` is passed on unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`, so `block` came from `System.alloc` with
+        // this `layout`.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Runs `decode`, which may hold `fixed` bytes and `factor` bytes for each of `length` bytes of input at once.
+/// Runs `decode` on an input of `length` bytes. It may hold at most `fixed + factor * length` bytes at once.
 ///
 /// # Panics
-/// It held more.
+/// Panics when `decode` held more bytes at once.
 pub(crate) fn within<T>(length: usize, factor: usize, fixed: usize, decode: impl FnOnce() -> T) -> T {
     let before = HELD.with(Cell::get);
     PEAK.with(|peak| peak.set(before));

@@ -1,8 +1,8 @@
-//! Seeded mutations of inputs, for the ordinary test. libFuzzer has its own.
+//! Seeded mutations of inputs for the ordinary test. libFuzzer makes mutations by itself.
 
-/// Values at which lengths, counts and bounds change their meaning.
+/// Values around which the meaning of a length, count or bound changes.
 const EDGES: [u64; 12] = [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
-/// Longest input made, in bytes.
+/// Most bytes of an input that is made.
 const LENGTH_MAX: usize = 8192;
 
 /// A source of mutations that a seed determines (xorshift64*).
@@ -10,7 +10,7 @@ const LENGTH_MAX: usize = 8192;
 pub struct Mutator(u64);
 
 impl Mutator {
-    /// The source of this seed.
+    /// The source of mutations for `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -23,12 +23,12 @@ impl Mutator {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`, or 0 when `n` is 0.
+    /// A random number below `n`, or 0 when `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 16) as usize % n.max(1)
     }
 
-    /// One to four changes of `input`, some of them with bytes of `other`.
+    /// Returns `input` after one to four random changes. Some of them take bytes from `other`.
     pub fn mutate(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {

@@ -13,7 +13,7 @@ const PAGE: usize = 64;
 const PAGES: u32 = 8;
 /// Ranks of the program.
 const RANKS: u16 = 3;
-/// Most steps of one input.
+/// Most messages and calls that are taken from one input.
 const STEPS_MAX: usize = 64;
 
 pub(crate) fn run(data: &[u8]) {
@@ -47,7 +47,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Splits off a message: its sender, number and payload, and the bytes after it.
+/// Splits a message off `bytes`. Returns its sender, number and payload, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(Rank, u32, &[u8], &[u8])> {
     let (&[from, number, low, high], rest) = bytes.split_first_chunk::<4>()?;
     let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
@@ -67,7 +67,7 @@ fn decode(number: u32, payload: &[u8], sizes: Sizes) -> Option<Message> {
 fn encode(arrived: &Arrived, payload: &[u8], sizes: Sizes) -> Vec<u8> {
     let mut bodies = Bodies::new();
     for range in &arrived.bodies {
-        // Pages that are not carried have no bodies when they are sent.
+        // If pages are not carried, an `Updates` message is sent without their bodies.
         if sizes.carried == 0 && matches!(arrived.message, Message::Updates { .. }) {
             continue;
         }
@@ -92,6 +92,6 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // Ignored: the machine may refuse a call that is wrong at this moment.
+    // Ignored: the machine may refuse a call that is not allowed in its present state.
     let (Ok(()) | Err(_)) = machine.step(event, actions);
 }

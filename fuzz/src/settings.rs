@@ -18,7 +18,8 @@ use crate::memory::within;
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // The fixed part of the memory is for policies: one is built to check its name and values.
+    // Memory that is allowed for any input. It is for policies, which are built in order to check their names and
+    // values.
     within(text.len(), 64, 1 << 20, || match how % 3 {
         0 => values(&text),
         1 => variables(&text),
@@ -57,7 +58,7 @@ fn values(text: &str) {
     drop(Disabled::parse(text));
 }
 
-/// Lines `NAME=VALUE`, where `HANARE_` may be left out.
+/// Reads lines `NAME=VALUE`, whose names may be written without `HANARE_`, as the variables of a run.
 fn variables(text: &str) {
     let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
     let lookup = |name: &'static str| {

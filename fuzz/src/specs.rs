@@ -14,13 +14,13 @@ use crate::memory::within;
 
 /// The space for which policies are built.
 const SPACE: Space = Space { units: 64, block_units: 2, seed: 1, hides: true };
-/// Bytes of a bitmap of all possible pages, in a vector that has doubled its capacity.
+/// Size in bytes of a bitmap of all possible pages, in a vector that has doubled its capacity.
 const SEEN_BYTES_MAX: usize = 32 << 20;
 
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // The fixed part of the memory: a policy for 64 pages, or the shipped settings.
+    // Memory that is allowed for any input: a policy for 64 pages, the shipped settings, or a bitmap of all pages.
     let fixed = if how % 5 == 4 { SEEN_BYTES_MAX } else { 4 << 20 };
     within(text.len(), 512, fixed, || match how % 5 {
         0 => built(&text),
@@ -68,14 +68,14 @@ fn load(file: &str) -> Result<String, String> {
     }
 }
 
-/// A file of settings.
+/// Reads the text as a settings file, and checks the settings if it is accepted.
 fn file(text: &str) {
     if let Ok(config) = Config::read(text, "a.toml", &load) {
         drop(config.check());
     }
 }
 
-/// Single settings, `KEY=VALUE` a line.
+/// Sets single settings, one from each line `KEY=VALUE`, and checks them.
 fn single(text: &str) {
     let mut config = Config::default();
     for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {

@@ -1,4 +1,4 @@
-//! Traces: reads them, and replays the records.
+//! Traces: decodes them and replays their records.
 
 use hanare_paging::policy;
 use hanare_paging::trace::{self, Framer, Header, Reader, Record, TraceError};
@@ -7,11 +7,12 @@ use hanare_sim::replay::replay_with;
 use crate::first;
 use crate::memory::within;
 
-/// Bytes in front of the header's text.
+/// Offset of the header's text in a trace, in bytes.
 const TEXT_AT: usize = 14;
-/// Most units with which a trace is replayed, because a policy has state for each.
+/// Most units of a trace that is replayed. The bound is needed because a policy has state for each unit.
 const REPLAYED_UNITS_MAX: u32 = 1 << 12;
-/// Most requests for a page to unmap with which a trace is replayed: one record may stand for billions.
+/// Most requests for a page to unmap in a trace that is replayed. The bound is needed because one record may stand for
+/// billions of requests.
 const REPLAYED_QUESTIONS_MAX: u64 = 1 << 12;
 
 pub(crate) fn run(data: &[u8]) {
@@ -28,7 +29,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// A trace with its checksums made right, as far as its lengths make sense.
+/// Returns a trace with right checksums, up to the first length that points beyond its end.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(length) = bytes.get(10..TEXT_AT).and_then(|raw| raw.try_into().ok()).map(u32::from_le_bytes) else {
@@ -59,7 +60,7 @@ fn put(bytes: &mut [u8], at: usize, number: u32) {
     }
 }
 
-/// A whole trace around any bytes as its records, up to the last that ends.
+/// Makes a whole trace with the bytes of `stream` as its records, up to the end of the last record.
 fn framed(how: u8, stream: &[u8]) -> Vec<u8> {
     let end = stream.iter().rposition(|&byte| byte < 0x80).map_or(0, |last| last + 1);
     let mut stream = &stream[..end];
@@ -88,7 +89,7 @@ fn framed(how: u8, stream: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A whole trace's header and records.
+/// Returns the header and the records of a whole trace.
 fn read(bytes: &[u8]) -> Result<(Header, Vec<Record>), TraceError> {
     let result = Reader::new(bytes).and_then(|mut reader| {
         let mut records = Vec::new();
@@ -125,7 +126,7 @@ fn page_of(record: &Record) -> Option<u32> {
     }
 }
 
-/// Writes the records again and reads them back. A trace in the recorder's own framing must come out byte for byte.
+/// Encodes the records again and decodes them. A trace with the recorder's own framing must give the same bytes.
 fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u8]) {
     let again = trace::write(header, records.iter().copied());
     if same_bytes {
@@ -133,7 +134,7 @@ fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u
     }
     let (second, same) = read(&again).expect("what was written is a trace");
     assert!(same == records, "records change when they are written again");
-    // A value's control characters become blanks once, and stay so.
+    // Control characters in a header's value become blanks at the first encoding, and nothing changes at the second.
     assert_eq!(second.fields(), header.fields());
 }
 

@@ -1,7 +1,7 @@
-//! The targets without libFuzzer: every kept input, and seeded mutations of them.
+//! Runs the targets without libFuzzer on every kept input and on seeded mutations of these inputs.
 //!
-//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs one input alone, also one that `make fuzz` left. `HANARE_TEST_ROUNDS=n`
-//! multiplies the number of mutations by `n`.
+//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs one input alone, for example one that `make fuzz` has kept.
+//! `HANARE_TEST_ROUNDS=n` multiplies the number of mutations by `n`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use hanare_fuzz::mutate::Mutator;
 use hanare_fuzz::{TARGETS, Target, find};
 
-/// Far longer than any input takes, even on a busy machine.
+/// Time limit of one input. It is far longer than any input takes, even on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
-/// Most kept inputs. They are bounded, because every clone of the project contains them.
+/// Most kept inputs of all targets. The bound is needed because every clone of the project contains them.
 const KEPT_MAX: usize = 200;
-/// Most bytes of all kept inputs.
+/// Most bytes of all kept inputs together.
 const KEPT_BYTES_MAX: usize = 300 << 10;
 
 fn corpus(target: &Target) -> Vec<Vec<u8>> {

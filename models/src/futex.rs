@@ -1,8 +1,8 @@
-//! Sleeping on a word, as in `futex.rs` of `hanare-sys`. A limit of time never passes: a thread that only the limit would
-//! wake sleeps for ever, and loom says so.
+//! Sleeping on a word, as in `futex.rs` of `hanare-sys`. A time limit never passes here: a thread that only the limit
+//! would wake sleeps for ever, and loom reports it.
 //!
-//! A model's threads are coroutines of one thread of the system and change only in loom's calls. So a look at the word and
-//! the entry in the list of sleepers are one step, as they are under the kernel's lock.
+//! A model's threads are coroutines of one system thread and switch only in loom's calls. So checking the word and
+//! entering the list of sleepers are one step, as they are under the kernel's lock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,11 +18,11 @@ struct Sleeper {
 }
 
 thread_local! {
-    /// The threads that sleep, the longest first.
+    /// The sleeping threads, in the order in which they began to sleep.
     static SLEEPERS: RefCell<Vec<Sleeper>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets all sleepers: the interleaving before may have ended in a panic.
+/// Forgets all sleepers, because the previous interleaving may have ended in a panic.
 pub(crate) fn reset() {
     SLEEPERS.with_borrow_mut(Vec::clear);
 }
@@ -32,7 +32,7 @@ fn address(word: &AtomicU32) -> usize {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
-    // The kernel reads the newest value; of loom's accesses only those that also write do.
+    // The kernel reads the newest value. In loom, only accesses that also write are sure to read it.
     if word.compare_exchange(expected, expected, Relaxed, Relaxed).is_err() {
         return;
     }
@@ -45,7 +45,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 }
 
 fn wake(word: &AtomicU32, most: usize) -> usize {
-    // Makes this a step of its own on the word, so that loom runs it before and after that of a sleeper.
+    // Adds a step on the word, so that loom tries it both before and after a sleeper's step.
     word.fetch_or(0, Relaxed);
     let woken: Vec<Sleeper> = SLEEPERS.with_borrow_mut(|sleepers| {
         sleepers.extract_if(.., |sleeper| sleeper.word == address(word)).take(most).collect()

@@ -1,11 +1,13 @@
 //! The lock-free parts of Hanare under every interleaving that loom finds within a bound of preemptions.
 //!
-//! The files under test are those of the crates, included by their paths: the code that runs here is the code that runs in
-//! production. Only what it is built on is different: `sync`, `futex`, `procfs`, `counters`, `coherence` and `live/words`
-//! of this crate have the names and the calls of theirs. The models are in `models` and in `live`; each says what it
-//! proves. `tests/models.rs` runs them: in a test of this library, the files' own tests would be compiled as well.
+//! The files under test are included by their paths in the other crates, so the models run the code that runs in
+//! production. Only the modules on which these files build are different: `sync`, `futex`, `procfs`, `counters`,
+//! `coherence` and `live/words` of this crate have the names and the calls of the original modules. The models are in
+//! `models` and in `live`; each says what it proves. `tests/models.rs` runs them. They are not tests of this library,
+//! because the unit tests of the included files would then be compiled as well.
 //!
-//! Time does not pass by itself in a model, so nothing that a limit of time would rescue goes unnoticed.
+//! Time passes in a model only when the model moves it. So a thread that goes on only after a time limit shows up as
+//! one that sleeps for ever.
 #![deny(unsafe_code)]
 
 #[path = "../../crates/runtime/src/gate/barrier.rs"]
@@ -34,15 +36,15 @@ mod sync;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most preemptions in one interleaving. A switch from a thread that has to wait is none.
+/// Most preemptions in one interleaving. A switch away from a thread that has to wait does not count.
 const PREEMPTIONS_MAX: usize = 3;
 /// Most steps of one interleaving.
 const STEPS_MAX: usize = 2_000;
 
-/// A model.
+/// A named model and the function that runs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// Its path.
+    /// The path of the model's function, with its modules.
     pub name: &'static str,
     run: fn(),
 }
@@ -54,12 +56,12 @@ pub fn models() -> Vec<Model> {
 }
 
 impl Model {
-    /// Runs every interleaving with at most [`PREEMPTIONS_MAX`] preemptions, or `LOOM_MAX_PREEMPTIONS` if that is set.
-    /// Returns how many there were.
+    /// Runs every interleaving with at most [`PREEMPTIONS_MAX`] preemptions, or `LOOM_MAX_PREEMPTIONS` if that variable
+    /// is set. Returns the number of interleavings.
     ///
     /// # Panics
-    /// An assertion failed, an access was not ordered with a change by another thread, all threads slept, or an
-    /// interleaving did not end.
+    /// Panics when an assertion fails, an access is not ordered with another thread's change, all threads sleep, or an
+    /// interleaving does not end.
     #[must_use]
     pub fn check(&self) -> u64 {
         let mut builder = loom::model::Builder::new();
@@ -79,7 +81,7 @@ impl Model {
     }
 }
 
-/// Makes the table of a file's models, which are functions.
+/// Makes the table of a file's models from the names of their functions.
 macro_rules! table {
     ($($run:ident,)*) => {
         pub(crate) const MODELS: &[crate::Model] = &[$(crate::Model {

@@ -1,17 +1,18 @@
-//! Processes, as in `procfs.rs` of the runtime: each is a thread of the model.
+//! The calling thread's process and whether a process runs, as in `procfs.rs` of the runtime. Each thread of a model
+//! plays one process.
 
 use std::cell::Cell;
 
-/// The number of a process that has ended. What it held stays behind.
+/// Number of a process that has ended without giving back what it held.
 pub(crate) const DEAD: u32 = 99;
-/// The stack of a program that its process has left by executing another.
+/// Stack address of a program that its process has left by executing another program.
 pub(crate) const LEFT: u64 = 99;
 
 loom::thread_local! {
     static OWN: Cell<(u32, u64)> = Cell::new((1, 0));
 }
 
-/// Makes the calling thread this process, which runs the program with this stack.
+/// Makes the calling thread play the process `pid`, which runs the program with the stack `stack`.
 pub(crate) fn be(pid: u32, stack: u64) {
     OWN.with(|own| own.set((pid, stack)));
 }

@@ -1,4 +1,5 @@
-//! What the files under test are built on, as in `sync.rs` of `hanare-sys`, with the same names on loom.
+//! The primitives that the files under test use, as in `sync.rs` of `hanare-sys`: the same names, with loom behind
+//! them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,12 +7,12 @@ use std::time::Duration;
 pub(crate) use crate::futex;
 pub(crate) use crate::lock::LockCell;
 
-/// The second of two sizes, which fills up at once.
+/// Returns the second of two sizes. It is so small that models fill it up at once.
 pub(crate) const fn sized(_in_production: usize, size: usize) -> usize {
     size
 }
 
-/// Lets another thread go on.
+/// Lets another thread run. It does not sleep for the given time.
 pub(crate) fn pause(_: Duration) {
     loom::thread::yield_now();
 }
@@ -20,12 +21,12 @@ thread_local! {
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Time stands still unless a model lets it pass.
+/// The time in nanoseconds. It stands still unless a model sets it.
 pub(crate) fn now_ns() -> u64 {
     NOW_NS.get()
 }
 
-/// Makes it this time, for all threads of the model.
+/// Sets the time, in nanoseconds, for all threads of the model.
 pub(crate) fn set_now_ns(now_ns: u64) {
     NOW_NS.set(now_ns);
 }
@@ -38,24 +39,25 @@ pub(crate) fn zeroed_words(count: usize) -> Box<[atomic::AtomicU64]> {
 pub(crate) mod atomic {
     //! The atomics that the files under test use.
     //!
-    //! They are made by `new`, in the thread that builds the model: to loom the making is an access that excludes all
-    //! others, so it has to happen before other threads begin. Hence `new` is no constant function here.
+    //! They are made by `new` in the thread that builds the model. To loom, making an atomic is an access that must
+    //! happen before those of all other threads. Hence `new` is no constant function here.
     //!
-    //! To loom a sequentially consistent access is one that acquires and releases, and only a fence orders a store before
-    //! a load of another word. The standard, and every processor, also orders a sequentially consistent store before a
-    //! sequentially consistent load. So the first such load behind such a store has the fence in front of it here. A store
-    //! or a load of a weaker order gets none, but a weaker store between those two is strengthened: let a model end what
+    //! To loom, a sequentially consistent access only acquires and releases, and only a fence orders a store before a
+    //! load of another word. The standard and every processor also order a sequentially consistent store before a later
+    //! sequentially consistent load. So this module puts a fence before the first such load that follows such a store.
+    //! Accesses of a weaker order get no fence. But the fence also strengthens a weaker store between the two accesses,
+    //! so a model should end its setup with a fence.
     //! it sets up with a fence.
 
     use std::cell::Cell;
     pub(crate) use std::sync::atomic::Ordering;
 
     loom::thread_local! {
-        /// Whether the thread has made a sequentially consistent store since its last fence.
+        /// Whether the calling thread has made a sequentially consistent store since its last fence.
         static HAS_STORED: Cell<bool> = Cell::new(false);
     }
 
-    /// A fence.
+    /// Makes a fence, and records a sequentially consistent one.
     pub(crate) fn fence(order: Ordering) {
         if order == Ordering::SeqCst {
             HAS_STORED.with(|has| has.set(false));

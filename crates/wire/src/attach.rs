@@ -17,11 +17,11 @@ use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
 
-/// Bit of ATTACHED's code: the message carries a third file, the spill file.
+/// Bit in the `code` of an ATTACHED frame. It says that the frame carries a third file, the spill file.
 pub const ATTACHED_SPILL: u32 = 1;
 
-/// A same-host session's files and its control connection. The server takes all of the session's memory back when this
-/// is dropped or its process dies.
+/// A same-host session's files and its control connection. The server takes back all of the session's memory when this
+/// value is dropped or its process dies.
 #[derive(Debug)]
 pub struct Attachment {
     /// The file of the slots in memory. Its size is final and sealed: it has room for the server's whole memory limit,
@@ -32,11 +32,11 @@ pub struct Attachment {
     /// A socket that opens further links to this server, even where its path cannot be reached: see
     /// [`Attachment::open_through`].
     pub door: OwnedFd,
-    /// The bytes of one slot.
+    /// Size of one slot, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold when it answered, memory and spill together.
+    /// Bytes that the server could hold for this session when it answered, in memory and spill file together.
     pub capacity_bytes: u64,
-    /// Bytes beyond those granted that the server could hold when it last answered.
+    /// Bytes beyond the granted ones that the server could hold when it last answered.
     pub capacity_left_bytes: u64,
     identity: (u64, [u8; TOKEN_BYTES]),
     control: Socket,
@@ -62,8 +62,9 @@ impl Attachment {
         Attachment::begin(By::Door(door), slot_size, None)
     }
 
-    /// Opens a same-host session on the files of this one. Every slot granted to this session is granted to the new one
-    /// too. Both may read such a slot, and neither may write it. It is free when both have given it back.
+    /// Opens a new same-host session on the files of this session. Every slot granted to this session is granted to the
+    /// new session too. Both sessions may read such a slot, and neither may write it. The slot is free when both have
+    /// given it back.
     pub fn open_clone(&self) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(self.door.as_fd()), self.slot_size, Some(self.identity))
     }
@@ -79,7 +80,7 @@ impl Attachment {
             join: clone_of,
             clone: clone_of.is_some(),
             key: None,
-            // A machine under load may keep a server of this host from the processor for longer than a stranger is waited for.
+            // On a loaded machine, a server of this host may lack a processor for longer than the default timeouts.
             connect_timeout: SILENT_SAME_HOST,
             silent_timeout: SILENT_SAME_HOST,
         };
@@ -112,9 +113,10 @@ impl Attachment {
         }
     }
 
-    /// Asks for `n_slots` more slots and waits for the answer. The runs hold between one and `n_slots` slots: fewer
-    /// than asked for when the server runs short, or when its free runs are many and small. Fails with
-    /// [`LinkError::Full`] when no slot is left. Granted slots read as zeroes until written.
+    /// Asks for `n_slots` more slots and waits for the answer. The returned runs hold at least one and at most
+    /// `n_slots` slots together. They hold fewer than `n_slots` when the server runs short, or when its free runs are
+    /// so small that a frame cannot carry enough of them. Fails with [`LinkError::Full`] when no slot is left. Granted
+    /// slots read as zeroes until written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; GRANT_RUNS_MAX];
         let count = self.grant_into(n_slots, &mut runs)?;
@@ -136,8 +138,8 @@ impl Attachment {
         if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
     }
 
-    /// Gives runs of granted slots back, at most [`GRANT_RUNS_MAX`], and waits for the server's answer. Their bytes are
-    /// lost unless a clone of the session holds them too. Does not allocate.
+    /// Gives back at most [`GRANT_RUNS_MAX`] runs of granted slots and waits for the server's answer. The bytes of
+    /// these slots are lost unless a clone of the session holds them too. Does not allocate.
     pub fn give_back_runs(&mut self, runs: &[Grant]) -> Result<(), LinkError> {
         let mut payload = [0; GRANT_RUNS_MAX * GRANT_BYTES];
         if runs.is_empty() || runs.len() > GRANT_RUNS_MAX {
@@ -154,13 +156,13 @@ impl Attachment {
         self.give_back_runs(&[Grant { place, first_slot, count }])
     }
 
-    /// Asks the server how many bytes beyond those granted it could hold, and waits for the answer.
+    /// Asks the server how many bytes it could hold beyond the granted ones, and waits for the answer.
     pub fn capacity_left(&mut self) -> Result<u64, LinkError> {
         self.ask(Kind::Ping, Kind::Pong, &[], &mut [])?;
         Ok(self.capacity_left_bytes)
     }
 
-    /// Whether the server still runs. Asks the kernel only.
+    /// Whether the server has kept its end of the control connection open. Sends nothing and does not wait.
     pub fn is_alive(&self) -> bool {
         self.control.is_open()
     }

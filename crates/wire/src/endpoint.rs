@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// TCP port of an address that names none.
+/// TCP port that is used when an address names none.
 pub const DEFAULT_PORT: u16 = 7441;
 
 /// An address of a memory server: `host:port`, `host`, `[v6]:port`, or a path of an AF_UNIX socket (`unix:PATH`, or
@@ -18,7 +18,7 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// A text that names no endpoint.
+/// The error of a text that is no server address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("\"{text}\" is not a server address ({why}); write HOST:PORT, HOST, [IPV6]:PORT or a socket's path")]
 pub struct EndpointError {
@@ -45,7 +45,7 @@ impl FromStr for Endpoint {
             Err(why) => return refuse(why),
         };
         if host == "unix" {
-            // A name with a `/` would be read back as the path of a socket.
+            // The printed address `unix:PORT` would be read back as the path of a socket.
             return refuse("'unix:' begins the path of a socket");
         }
         match port.map(u16::from_str) {
@@ -57,7 +57,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Splits `host:port`, `[v6]:port`, `host` and `[v6]`. The port of an IPv6 address without brackets is ambiguous.
+/// Splits `host:port`, `[v6]:port`, `host` and `[v6]`. Refuses an IPv6 address without brackets, because its port is
+/// ambiguous.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     if text.starts_with('[') {
         let Some(end) = text.find(']') else {
@@ -87,8 +88,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether bytes sent to it never leave this host: an AF_UNIX path, or a name that resolves to loopback addresses
-    /// only.
+    /// Whether bytes sent to this endpoint never leave this host. That holds for an AF_UNIX path, and for a name that
+    /// resolves to loopback addresses only.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,

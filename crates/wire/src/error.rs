@@ -4,7 +4,7 @@ use std::io;
 
 use crate::limits::TEXT_MAX;
 
-/// A short text kept in place, so that an error met on the fault path costs no allocation.
+/// A short text stored in the value itself, so that an error on the fault path needs no allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text {
     length: u8,
@@ -23,7 +23,7 @@ impl Text {
         Text { length: length as u8, bytes }
     }
 
-    /// A text from a peer: its longest valid beginning, with each byte of a control character replaced by `?`.
+    /// The longest valid UTF-8 beginning of a peer's bytes, with each byte of a control character replaced by `?`.
     pub fn from_peer(raw: &[u8]) -> Text {
         let raw = &raw[..raw.len().min(TEXT_MAX)];
         let valid = match std::str::from_utf8(raw) {
@@ -72,7 +72,7 @@ pub enum ErrorCode {
     Checksum = 5,
     /// The spill file could not be read or written.
     Spill = 6,
-    /// A frame that this connection's role does not allow; the server closes the connection.
+    /// The connection's role does not allow this frame; the server closes the connection.
     NotAllowed = 7,
     /// This session holds all that its quota allows, even if the server has room.
     OverQuota = 8,
@@ -103,7 +103,7 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// A link's failure. The kinds that the fault path can meet are made without allocating.
+/// A link's failure. The variants that can occur on the fault path are made without allocating.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -123,7 +123,7 @@ pub enum LinkError {
         /// The reason that the server or this side gives. It names the remedy.
         reason: String,
     },
-    /// The two sides speak different versions.
+    /// The two sides speak different versions of the wire protocol.
     #[error(
         "the memory server speaks wire version {theirs}, this side version {ours}; run the same hanare release on both"
     )]
@@ -144,13 +144,13 @@ pub enum LinkError {
     /// A transfer made no progress for too long, in either direction.
     #[error("the memory server has been silent for {seconds} s; check that it still runs and the network to it")]
     Silent {
-        /// How long this side waited.
+        /// How long this side waited, in seconds.
         seconds: u32,
     },
     /// The peer closed the connection or died.
     #[error("the memory server closed the connection: it, or its machine, has ended")]
     Closed,
-    /// No memory and no spill space left.
+    /// The server has no memory and no spill space left.
     #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]
     Full,
     /// The quota of this client is used up.
@@ -163,7 +163,7 @@ pub enum LinkError {
     Server {
         /// The request's tag.
         tag: u64,
-        /// Which error.
+        /// The error's code.
         code: ErrorCode,
         /// The server's text.
         text: Text,
@@ -171,7 +171,7 @@ pub enum LinkError {
     /// The caller broke this side's contract. Nothing was sent.
     #[error("a request was not sent: {what}; this is a bug of the caller")]
     Misuse {
-        /// Which rule.
+        /// The rule that the caller broke.
         what: &'static str,
     },
     /// The system failed.

@@ -6,11 +6,11 @@
 use crate::error::LinkError;
 use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
 
-/// "HNRE" in the order of the bytes on the wire.
+/// The text "HNRE", in the order of the bytes on the wire.
 pub const MAGIC: [u8; 4] = *b"HNRE";
-/// The version this side speaks.
+/// Version of the wire protocol that this side speaks.
 pub const VERSION: u16 = 1;
-/// The bytes of a header.
+/// Size of a header, in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// Offset of the kind in a header, in bytes.
 pub(crate) const KIND_AT: usize = 6;
@@ -18,7 +18,7 @@ pub(crate) const KIND_AT: usize = 6;
 pub const FLAG_PAYLOAD_CRC: u8 = 1;
 const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
 
-/// What a frame is.
+/// The kind of a frame: which side sends it, and what it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -26,7 +26,7 @@ pub enum Kind {
     Hello = 1,
     /// Server: prove that you hold the key.
     Challenge = 2,
-    /// Client: the proof.
+    /// Client: the proof that it holds the key.
     Proof = 3,
     /// Server: the connection may be used.
     Welcome = 4,
@@ -46,7 +46,7 @@ pub enum Kind {
     Error = 21,
     /// Client: report what the server holds.
     Status = 32,
-    /// Server: the answer.
+    /// Server: the answer to a STATUS.
     StatusReply = 33,
     /// Client: answer with a PONG.
     Ping = 34,
@@ -54,23 +54,23 @@ pub enum Kind {
     Pong = 35,
     /// Client: list the open sessions whose number is above `offset`.
     Sessions = 36,
-    /// Server: some of the open sessions.
+    /// Server: some of the open sessions, in answer to a SESSIONS.
     SessionsReply = 37,
     /// Client, same host: hand over the session's files.
     Attach = 48,
     /// Server: the files, passed as SCM_RIGHTS.
     Attached = 49,
-    /// Client, same host: grant this many more slots.
+    /// Client, same host: grant more slots; the payload says how many.
     GrantRequest = 50,
-    /// Server: the runs granted.
+    /// Server: the runs of slots that it grants.
     Grant = 51,
-    /// Client, same host: take this run of slots back.
+    /// Client, same host: take these runs of slots back.
     Return = 52,
     /// From one rank of shared memory to another: the message whose number is the `code`.
     BetweenRanks = 64,
 }
 
-/// What follows the header of a kind, and what `length` means for it.
+/// What follows the header of a frame, and what the header's `length` means.
 enum Shape {
     /// No payload, and `length` is zero.
     Bare,
@@ -143,19 +143,20 @@ impl Kind {
 pub struct Header {
     /// What the frame is.
     pub kind: Kind,
-    /// [`FLAG_PAYLOAD_CRC`] or nothing.
+    /// [`FLAG_PAYLOAD_CRC`], or 0.
     pub flags: u8,
     /// The number that the client chose for this request. The answer repeats it.
     pub tag: u64,
     /// The first byte of the range in far space, for kinds that name or carry a range. In DONE, PONG and GRANT: the
-    /// bytes that the server could still hold for this session. In SESSIONS: the last session seen. Else zero.
+    /// bytes that the server could still hold for this session. In SESSIONS: the number of the last session seen. Zero
+    /// in all other kinds.
     pub offset: u64,
-    /// Bytes of the range for READ and DISCARD, bytes of payload otherwise.
+    /// Bytes of the range for READ and DISCARD, bytes of payload for all other kinds.
     pub length: u32,
     /// CRC-32 of the payload when the flag says so, else zero.
     pub payload_crc: u32,
-    /// The [`crate::ErrorCode`] of an ERROR; the file flags of an ATTACHED; the number of a message between ranks. Else
-    /// zero.
+    /// The [`crate::ErrorCode`] of an ERROR, the file flags of an ATTACHED, or the number of a message between ranks.
+    /// Zero in all other kinds.
     pub code: u32,
 }
 
@@ -165,7 +166,7 @@ pub enum FrameError {
     /// The bytes belong to another protocol.
     #[error("no frame begins with these bytes")]
     Magic,
-    /// Another version. The fields after the version were not read.
+    /// The header has another version. The fields after the version were not read.
     #[error("version {0} is not {VERSION}")]
     Version(u16),
     /// The header's checksum is wrong.
@@ -192,12 +193,12 @@ impl From<FrameError> for LinkError {
 }
 
 impl Header {
-    /// A frame without payload, range or code.
+    /// The header of a frame without payload, range or code.
     pub fn bare(kind: Kind, tag: u64) -> Header {
         Header { kind, flags: 0, tag, offset: 0, length: 0, payload_crc: 0, code: 0 }
     }
 
-    /// A frame about the range of `length` bytes at `offset`.
+    /// The header of a frame about the range of `length` bytes at `offset`.
     pub fn range(kind: Kind, tag: u64, offset: u64, length: u32) -> Header {
         Header { offset, length, ..Header::bare(kind, tag) }
     }
@@ -215,7 +216,7 @@ impl Header {
         self.flags & FLAG_PAYLOAD_CRC != 0
     }
 
-    /// The header's bytes. The caller keeps the fields within what [`Header::decode`] accepts.
+    /// Encodes the header. The caller must set only fields that [`Header::decode`] accepts.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC);

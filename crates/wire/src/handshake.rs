@@ -43,7 +43,7 @@ pub(crate) struct ConnectOptions<'a> {
     pub(crate) payload_crc: bool,
     /// The session and token to join, if any.
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
-    /// Whether to clone that session instead of joining it.
+    /// Whether to clone the session in `join` instead of joining it.
     pub(crate) clone: bool,
     pub(crate) key: Option<&'a Key>,
     pub(crate) connect_timeout: Duration,
@@ -85,7 +85,7 @@ fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkErro
     Ok(Welcomed { socket, inbox, welcome })
 }
 
-/// Sends the server one end of a new socket pair; the other end is the connection.
+/// Sends one end of a new socket pair through the server's door, and returns the other end, which is the connection.
 fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -182,7 +182,7 @@ fn refused(reason: &str) -> LinkError {
     LinkError::Refused { reason: reason.to_owned() }
 }
 
-/// Checks that the WELCOME grants what was asked for and comes from a server that holds the key.
+/// Checks that the WELCOME grants what the client asked for and comes from a server that holds the key.
 fn judge(
     options: &ConnectOptions<'_>,
     hello: &[u8],
@@ -211,7 +211,8 @@ pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Re
     socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// The header of a frame with a small payload. It has a checksum whether or not the connection uses payload checksums.
+/// The header of a frame with a small payload. The payload has a checksum even on a connection without payload
+/// checksums.
 pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
     let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
     match payload {

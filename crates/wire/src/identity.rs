@@ -1,18 +1,19 @@
-//! What a client says about itself in its HELLO, for the operators of a server.
+//! A client's description of itself in its HELLO, for the operators of a server.
 //!
-//! Nobody checks it, and nothing depends on it. It names a session to people; a session's rights come from its token.
+//! Nobody checks these facts, and nothing depends on them. They show people whose session it is; a session's rights
+//! come from its token.
 
 use crate::error::Text;
 
 /// Bytes of a name on the wire. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
-/// The bytes of an [`Identity`] on the wire.
+/// Size of an [`Identity`] on the wire, in bytes.
 pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
 
 /// A client process, as it describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its process number on its host.
+    /// The number of its process on its host.
     pub pid: u32,
     /// The program's name, without directories.
     pub program: Text,
@@ -21,12 +22,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity without process, program or host.
+    /// The identity of a client that names no process, program or host.
     pub fn unknown() -> Identity {
         Identity { pid: 0, program: Text::new(""), host: Text::new("") }
     }
 
-    /// This process: its number, the last part of its executable's path, the host's name.
+    /// The identity of this process: its number, the last part of its executable's path, and the host's name.
     pub fn of_this_process() -> Identity {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
@@ -37,7 +38,7 @@ impl Identity {
         }
     }
 
-    /// Its bytes on the wire: the number, four zeroes, two names padded with zeroes.
+    /// The identity's bytes on the wire: the process number, four zeroes, and two names padded with zeroes.
     pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
         bytes[0..4].copy_from_slice(&self.pid.to_le_bytes());
@@ -48,7 +49,7 @@ impl Identity {
         bytes
     }
 
-    /// Decodes one; `None` when [`Identity::encode`] could not have made it.
+    /// Decodes an identity. Returns `None` for bytes that [`Identity::encode`] could not have made.
     pub fn decode(bytes: &[u8; IDENTITY_BYTES]) -> Option<Identity> {
         let text = |at: usize| name(bytes[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or(&[]));
         let pid = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -57,7 +58,7 @@ impl Identity {
     }
 }
 
-/// A name from any source: its valid beginning within [`NAME_BYTES`], with control characters replaced.
+/// The valid beginning of a name, cut to [`NAME_BYTES`], with control characters replaced.
 fn name(raw: &[u8]) -> Text {
     let text = Text::from_peer(&raw[..raw.len().min(NAME_BYTES)]);
     debug_assert!(text.as_str().len() <= NAME_BYTES);

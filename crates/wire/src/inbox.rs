@@ -8,13 +8,13 @@ use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
-/// Bytes received and not yet taken.
+/// A buffer of bytes that were received and not yet taken.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes to receive at a time; it depends on the size of the last payload.
+    /// Most bytes to receive at a time. The number depends on the size of the last payload.
     receive_bytes: usize,
 }
 
@@ -25,7 +25,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// How many received bytes are in the buffer.
+    /// Number of received bytes in the buffer.
     pub fn waiting(&self) -> usize {
         self.end - self.start
     }
@@ -48,12 +48,12 @@ impl Inbox {
         }
     }
 
-    /// Whether the buffer holds another frame of this kind. Its header has not been checked.
+    /// Whether the buffer begins with a header of this kind. The other fields of that header have not been checked.
     pub fn next_is(&self, kind: Kind) -> bool {
         self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
-    /// Takes bytes from the buffer and returns how many.
+    /// Moves bytes from the buffer into `into` and returns how many.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         let n = self.waiting().min(into.len());
         into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
@@ -61,15 +61,17 @@ impl Inbox {
         n
     }
 
-    /// Receives what fits into the buffer, without waiting. Returns `None` when nothing has arrived.
+    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` when nothing has
+    /// arrived.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
         let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
 
-    /// Takes what is in the buffer. Then receives, without waiting, straight into the rest of `into`; bytes beyond it
-    /// go into the buffer. Returns how many bytes of `into` were filled, or `None` when nothing had arrived.
+    /// Moves bytes from the buffer into `into`. If the buffer was empty, receives straight into `into` without waiting,
+    /// and puts the bytes beyond it into the buffer. Returns how many bytes of `into` were filled, or `None` when
+    /// nothing had arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
@@ -135,7 +137,7 @@ impl Inbox {
     }
 }
 
-/// Checks a payload against its header's checksum, when there is one.
+/// Checks a payload against the checksum in its header, if the header has one.
 pub fn check_payload(header: &Header, payload: &[u8]) -> Result<(), LinkError> {
     if header.has_payload_crc() && crc32fast::hash(payload) != header.payload_crc {
         return Err(LinkError::Garbage { what: "a payload does not match its checksum" });

@@ -1,4 +1,4 @@
-//! The optional pre-shared key: who may use a server, proved without sending the key.
+//! The optional pre-shared key. Client and server prove that they hold it without sending it.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub enum KeyError {
         "a key of {length} bytes is not accepted; use {KEY_MIN} to {KEY_MAX} bytes, as from `head -c 32 /dev/urandom`"
     )]
     Length {
-        /// Its length.
+        /// The key's length, in bytes.
         length: usize,
     },
 }
@@ -61,7 +61,8 @@ impl Key {
         mac
     }
 
-    /// The proof that its maker holds the key: HMAC-SHA256 over `role` and the parts, each preceded by its length.
+    /// Makes the proof of holding the key: the HMAC-SHA256 of `role` and of each part, with the part's length before
+    /// it.
     pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(role, parts).finalize().into_bytes().into()
     }

@@ -1,6 +1,6 @@
 //! Bytes on a link between a program and its memory servers: frames, codec, and the client's ends of the links.
 //!
-//! This room knows how bytes travel (`docs/wire-format.md` draws them). It knows nothing of pages, policies or how
+//! This crate knows how bytes travel (`docs/wire-format.md` draws them). It knows nothing of pages, policies or how
 //! slots are stored. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]).
 //! The client's ends are:
 //!

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Unit of ranges, in bytes: each range is a whole multiple of it.
+/// Unit of ranges, in bytes. Each range is a whole multiple of it.
 pub const RANGE_UNIT: u32 = 4096;
 /// The longest range of one READ or WRITE, in bytes.
 pub const RANGE_MAX: u32 = 4 << 20;
@@ -20,7 +20,7 @@ pub const REASON_MAX: usize = 512;
 pub const CONTROL_MAX: usize = 4096;
 /// The longest payload of a message between ranks of shared memory, in bytes.
 pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
-/// The most pieces a page may be written from in one call.
+/// The most pieces from which one call may write a page.
 pub const PARTS_MAX: usize = 256;
 /// The shortest key accepted, in bytes.
 pub const KEY_MIN: usize = 16;
@@ -28,24 +28,25 @@ pub const KEY_MIN: usize = 16;
 pub const KEY_MAX: usize = 4096;
 /// The most runs one GRANT may carry.
 pub const GRANT_RUNS_MAX: usize = 256;
-/// Bytes of an [`crate::inbox::Inbox`]: a batch of headers with small pages fits.
+/// Size of an [`crate::inbox::Inbox`], in bytes. A batch of headers with small pages fits into it.
 pub const INBOX_BYTES: usize = 64 << 10;
 /// The largest page that comes through the inbox, in bytes. Copying such pages once more costs less than a system call
 /// for each.
 pub const SMALL_PAGE: usize = 16 << 10;
-/// Bytes that an inbox receives at a time between larger pages: a header and little else, because what follows is
-/// copied again.
+/// Most bytes that an inbox receives at a time after a page larger than [`SMALL_PAGE`]. The number is small, because
+/// bytes of a large page that come through the inbox are copied once more.
 pub const INBOX_RECEIVE_BYTES: usize = 8192;
 /// Size that a socket's buffers are set to, in each direction, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
-/// The same for a server on this host. The kernel closes the connection of a server that has died, so a silent server
-/// is alive, and lacks processor time or memory to answer. Waiting for it is better than losing the program's pages.
+/// Time without a byte of progress after which a server on this host counts as silent. The kernel closes the connection
+/// of a server that has died, so a silent server is alive and lacks processor time or memory to answer. Waiting for it
+/// is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// Time within which a connection must be welcomed; on the same-host link [`SILENT_SAME_HOST`].
+/// Time within which a connection must be welcomed. The same-host link uses [`SILENT_SAME_HOST`] for this, too.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// Nonblocking attempts before a thread in the middle of a transfer goes to sleep.
+/// Number of nonblocking attempts before a thread in the middle of a transfer goes to sleep.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;
 
 const _: () = {

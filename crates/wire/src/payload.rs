@@ -1,6 +1,6 @@
 //! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
 //!
-//! Each has a fixed size. Bytes of another size do not decode.
+//! Each has a fixed size; a payload of grants has a whole number of runs. Bytes of another size do not decode.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
@@ -17,13 +17,13 @@ pub enum Role {
     Attach = 3,
 }
 
-/// The size of a session's secret token.
+/// Size of a session's secret token, in bytes.
 pub const TOKEN_BYTES: usize = 16;
-/// The size of the nonces of the key's proof.
+/// Size of each nonce in the proof of the key, in bytes.
 pub const NONCE_BYTES: usize = 32;
-/// HELLO flag: payloads carry checksums, both ways.
+/// HELLO flag: payloads carry checksums in both directions.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
-/// HELLO flag: open a new session that begins with the contents of the named one.
+/// HELLO flag: open a new session that begins with the contents of the session that the HELLO names.
 pub const HELLO_CLONE: u8 = 2;
 
 /// HELLO: who the client is and what it asks for.
@@ -33,9 +33,9 @@ pub struct Hello {
     pub role: Role,
     /// Whether payloads are to carry checksums.
     pub payload_crc: bool,
-    /// Whether to clone the named session instead of joining it.
+    /// Whether to clone `session` instead of joining it.
     pub clone: bool,
-    /// The session's slot size (zero for [`Role::Control`]).
+    /// The session's slot size, in bytes (zero for [`Role::Control`]).
     pub slot_size: u32,
     /// The session to join or clone, or 0 for a new one.
     pub session: u64,
@@ -47,7 +47,7 @@ pub struct Hello {
     pub client: Identity,
 }
 
-/// The bytes of a HELLO's payload.
+/// Size of a HELLO's payload, in bytes.
 pub const HELLO_BYTES: usize = 64 + IDENTITY_BYTES;
 
 impl Hello {
@@ -103,7 +103,7 @@ pub struct Welcome {
     pub token: [u8; TOKEN_BYTES],
     /// Bytes that the server could hold for this session when it answered: memory and spill together, within its quota.
     pub capacity_bytes: u64,
-    /// The session's slot size.
+    /// The session's slot size, in bytes.
     pub slot_size: u32,
     /// Whether payloads carry checksums on this connection.
     pub payload_crc: bool,
@@ -116,7 +116,7 @@ pub struct Welcome {
 /// The quota of a session that has none.
 pub const NO_QUOTA: u64 = u64::MAX;
 
-/// The bytes of a WELCOME's payload.
+/// Size of a WELCOME's payload, in bytes.
 pub const WELCOME_BYTES: usize = 80;
 
 impl Welcome {
@@ -158,11 +158,11 @@ pub struct Status {
     pub sessions: u64,
     /// Slots that hold something, in memory and in spill files.
     pub slots: u64,
-    /// Slots freed and waiting to be used again by their session.
+    /// Free slots that wait to be used again by their session.
     pub slots_free: u64,
-    /// Slots taken from a free-slot list since the start, instead of from unused space.
+    /// Number of freed slots that were used again since the server's start, in place of unused space.
     pub slots_reused: u64,
-    /// The memory limit.
+    /// The memory limit, in bytes.
     pub memory_limit_bytes: u64,
     /// Memory counted against the limit (blocks of sessions, blocks kept for reuse, grants).
     pub memory_bytes: u64,
@@ -170,15 +170,15 @@ pub struct Status {
     pub memory_free_bytes: u64,
     /// Bytes of slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Bytes the spill directory's disk could still take.
+    /// Bytes that the spill directory's disk could still take.
     pub spill_free_bytes: u64,
     /// Bytes of pages sent since the start.
     pub read_bytes: u64,
     /// Bytes of pages received since the start.
     pub write_bytes: u64,
-    /// Bytes of pages sent in a second, recently.
+    /// Bytes of pages sent per second in the recent past.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received in a second, recently.
+    /// Bytes of pages received per second in the recent past.
     pub write_bytes_per_s: u64,
     /// Most bytes that each session may hold; [`NO_QUOTA`] without a quota.
     pub client_quota_bytes: u64,
@@ -189,7 +189,7 @@ pub struct Status {
 }
 
 const STATUS_WORDS: usize = 16;
-/// The bytes of a STATUS_REPLY's payload.
+/// Size of a STATUS_REPLY's payload, in bytes.
 pub const STATUS_BYTES: usize = STATUS_WORDS * 8;
 
 impl Status {
@@ -234,8 +234,8 @@ impl Status {
     }
 }
 
-/// Packs a release's three numbers (`1.22.3`) into one: 16 bits each, the first one highest. A part that is not a
-/// number counts as 0.
+/// Packs a release's three numbers (`1.22.3`) into one. Each number takes 16 bits, and the first one the highest. A
+/// part that is not a number counts as 0.
 pub fn pack_release(text: &str) -> u64 {
     let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
     (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
@@ -246,7 +246,7 @@ pub fn release_text(packed: u64) -> String {
     format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
 
-/// The file of a same-host session that a slot lies in.
+/// The file of a same-host session in which a slot lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Place {
@@ -256,18 +256,18 @@ pub enum Place {
     Spill = 1,
 }
 
-/// A run of slots of a same-host session. Slot `n` is the bytes from `n * slot_size` on of the file.
+/// A run of adjacent slots of a same-host session. Slot `n` begins at byte `n * slot_size` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// The file.
+    /// The file in which the slots lie.
     pub place: Place,
     /// The run's first slot.
     pub first_slot: u32,
-    /// How many slots, at least one.
+    /// Number of slots in the run, at least one.
     pub count: u32,
 }
 
-/// The bytes of one run in a GRANT or RETURN.
+/// Size of one run in a GRANT or RETURN, in bytes.
 pub const GRANT_BYTES: usize = 12;
 
 impl Grant {
@@ -294,7 +294,8 @@ impl Grant {
         if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
-    /// Decodes a GRANT's payload run by run; `None` when its size is not a whole number of runs or it has too many.
+    /// Decodes a GRANT's payload run by run. Returns `None` when its size is not a whole number of runs, or when it has
+    /// no runs or too many.
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
         let fits =
             !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
@@ -302,10 +303,10 @@ impl Grant {
     }
 }
 
-/// The bytes of a GRANT_REQUEST's payload: the count of slots as a little-endian u32.
+/// Size of a GRANT_REQUEST's payload, in bytes: the count of slots as a little-endian u32.
 pub const GRANT_REQUEST_BYTES: usize = 4;
 
-/// `N` bytes of `bytes` from `at`. The offsets that callers give are constants within the array.
+/// Copies `N` bytes of `bytes` from offset `at`. Callers give constant offsets that lie within the array.
 fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

@@ -12,16 +12,16 @@ use crate::inbox::{Inbox, check_payload};
 use crate::limits::{RANGE_MAX, TEXT_MAX, range_is_valid};
 use crate::socket::{Progress, Socket, Wait, Waiting};
 
-/// Requests sent in one system call.
+/// Most requests sent in one system call.
 const BATCH: usize = 32;
 
-/// The half that sends requests.
+/// The half of a reading connection that sends requests.
 #[derive(Debug)]
 pub struct ReadRequests {
     socket: Arc<Socket>,
 }
 
-/// The half that receives.
+/// The half of a reading connection that receives pages.
 #[derive(Debug)]
 pub struct ReadReplies {
     socket: Arc<Socket>,
@@ -48,15 +48,15 @@ pub(crate) fn halves(socket: Socket, inbox: Inbox, payload_crc: bool) -> (ReadRe
 }
 
 impl ReadRequests {
-    /// Asks for `len` bytes at `offset`: whole 4 KiB units, at most [`RANGE_MAX`].
+    /// Asks for `len` bytes at `offset`. Both are multiples of 4 KiB, and `len` is at most [`RANGE_MAX`].
     pub fn request(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         check_range(offset, len)?;
         let frame = Header::range(Kind::Read, tag, offset, len).encode();
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Asks for several ranges `(tag, offset, len)`, many in one system call. Sends none if one of them breaks the
-    /// limits.
+    /// Asks for several ranges `(tag, offset, len)`, many of them in one system call. Sends nothing if one of the
+    /// ranges breaks the limits.
     pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         for (_, offset, len) in ranges {
             check_range(*offset, *len)?;

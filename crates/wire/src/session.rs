@@ -16,18 +16,18 @@ use crate::write::Writer;
 pub struct SessionOptions {
     /// Size of the slots that the server stores, in bytes: a power of two from 4 KiB to 2 MiB.
     pub slot_size: u32,
-    /// Whether pages carry checksums, both ways.
+    /// Whether pages carry checksums in both directions.
     pub payload_checksum: bool,
     /// The key, if the server has one.
     pub key: Option<Key>,
-    /// Time that connecting may take, and time that the handshake may take after it.
+    /// Time that connecting may take. The handshake after it may take as long again.
     pub connect_timeout: Duration,
     /// Time without progress in a transfer after which the server counts as silent.
     pub silent_timeout: Duration,
 }
 
 impl SessionOptions {
-    /// The defaults for a server: checksums when the bytes leave this host.
+    /// The default options for a server. Pages carry checksums only when the bytes leave this host.
     pub fn for_endpoint(endpoint: &Endpoint, slot_size: u32) -> SessionOptions {
         SessionOptions {
             slot_size,
@@ -44,11 +44,11 @@ impl SessionOptions {
 pub struct SessionInfo {
     /// Where the server is.
     pub endpoint: Endpoint,
-    /// The session's number there.
+    /// The session's number at the server.
     pub session: u64,
     /// The token that a connection needs in order to join or clone the session.
     pub token: [u8; TOKEN_BYTES],
-    /// The session's slot size.
+    /// The session's slot size, in bytes.
     pub slot_size: u32,
     /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
     pub capacity_bytes: u64,
@@ -58,8 +58,8 @@ pub struct SessionInfo {
     pub payload_checksum: bool,
 }
 
-/// Far space on one server: 64-bit byte offsets from 0. The session ends when all its connections are closed, and the
-/// server then forgets its contents.
+/// Far space on one server, addressed by 64-bit byte offsets from 0. The session ends when all its connections are
+/// closed, and the server then forgets its contents.
 #[derive(Debug)]
 pub struct Session {
     requests: ReadRequests,
@@ -116,12 +116,12 @@ impl Session {
         Ok(Session { requests, replies, writer, info })
     }
 
-    /// The values on which the two sides agreed at the opening.
+    /// The values on which client and server agreed when the session was opened.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }
 
-    /// The parts, each usable from a thread of its own.
+    /// Splits the session into parts that may be used by different threads.
     pub fn split(self) -> (ReadRequests, ReadReplies, Writer, SessionInfo) {
         (self.requests, self.replies, self.writer, self.info)
     }

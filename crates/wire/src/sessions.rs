@@ -15,50 +15,50 @@ pub enum Transport {
     SameHost = 3,
 }
 
-/// One open session, in bytes and counts.
+/// The state of one open session. The values are counts, or have the unit that their name ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
-    /// Its number at this server.
+    /// The session's number at this server.
     pub session: u64,
     /// Who the client says it is.
     pub client: Identity,
-    /// How it is connected.
+    /// How the client is connected.
     pub transport: Transport,
     /// Connections that hold the session.
     pub connections: u64,
     /// Bytes of one slot.
     pub slot_bytes: u64,
-    /// Slots that hold something (same-host: slots granted).
+    /// Slots that hold something. For the same-host link: slots that are granted.
     pub slots: u64,
-    /// Bytes of those slots that lie in spill files.
+    /// The bytes of these slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Most bytes that it may hold; `None` without a quota.
+    /// Most bytes that the session may hold; `None` without a quota.
     pub quota_bytes: Option<u64>,
-    /// Bytes of pages sent to it.
+    /// Bytes of pages sent to the client.
     pub read_bytes: u64,
-    /// Bytes of pages received from it.
+    /// Bytes of pages received from the client.
     pub write_bytes: u64,
-    /// Bytes of pages sent to it in a second, recently.
+    /// Bytes of pages sent to the client per second in the recent past.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received from it in a second, recently.
+    /// Bytes of pages received from the client per second in the recent past.
     pub write_bytes_per_s: u64,
-    /// How long it has been open, in milliseconds.
+    /// How long the session has been open, in milliseconds.
     pub age_ms: u64,
 }
 
 const WORDS: usize = 12;
-/// The bytes of one session in a SESSIONS_REPLY.
+/// Size of one session's state in a SESSIONS_REPLY, in bytes.
 pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
 /// The most sessions in one SESSIONS_REPLY. After a full reply, ask for the next sessions.
 pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
 
 impl SessionStatus {
-    /// Bytes it holds, in memory and spill files together.
+    /// Bytes that the session holds, in memory and spill files together.
     pub fn bytes(&self) -> u64 {
         self.slots.saturating_mul(self.slot_bytes)
     }
 
-    /// Its bytes on the wire.
+    /// Encodes the session's state for the wire.
     pub fn encode(&self) -> [u8; SESSION_STATUS_BYTES] {
         let words: [u64; WORDS] = [
             self.session,
@@ -82,7 +82,7 @@ impl SessionStatus {
         bytes
     }
 
-    /// Reads one session.
+    /// Decodes one session's state.
     pub fn decode(bytes: &[u8]) -> Option<SessionStatus> {
         let bytes: &[u8; SESSION_STATUS_BYTES] = bytes.try_into().ok()?;
         let mut words = [0; WORDS];
@@ -112,8 +112,8 @@ impl SessionStatus {
         })
     }
 
-    /// Decodes a SESSIONS_REPLY's payload. Returns `None` when it is not a whole number of valid sessions, has too many
-    /// of them, or does not list them in ascending order above `after`.
+    /// Decodes a SESSIONS_REPLY's payload. Returns `None` when the payload is not a whole number of valid sessions, has
+    /// too many of them, or does not list them in ascending order above `after`.
     pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
         let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
         let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;

@@ -1,7 +1,7 @@
 //! A connected stream socket, nonblocking, with bounded waiting.
 //!
-//! Every call here allocates nothing and makes only async-signal-safe system calls, except for passing files, which
-//! happens only while a link is set up.
+//! The calls allocate nothing and make only async-signal-safe system calls. Exceptions are the calls that make a socket
+//! or pass files. They run only while a link is set up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 const PIECES_MAX: usize = 32;
 /// The most files passed in one message.
 const FILES_MAX: usize = 3;
-/// Time after which TCP itself gives a peer up, beyond the time that a transfer may stand still.
+/// Time that TCP waits longer for a peer than a transfer may stand still, before TCP ends the connection by itself.
 const TCP_GRACE: Duration = Duration::from_secs(1);
 /// Idle time after which TCP probes the peer, and the time between probes.
 const TCP_PROBE: Duration = Duration::from_secs(1);
@@ -72,32 +72,33 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Makes `fd` nonblocking and sets the options of a link: no delay, large buffers, probes of an idle peer. The
-    /// system may refuse the last two.
+    /// Makes `fd` nonblocking and sets the options of a link: no delay, large buffers, and probes of an idle TCP peer.
+    /// The system may refuse the first two.
     ///
-    /// `silent` is the time that a transfer may stand still. A client sets it, to notice a server that is stuck. A
-    /// server does not: a stopped program must find its pages when it goes on, and TCP notices a dead host.
+    /// `silent` is the longest time that a transfer may stand still. A client sets it to notice a server that is stuck.
+    /// A server leaves it out, because a stopped program must find its pages when it goes on. TCP notices that the
+    /// program's host is dead.
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         Ok(Socket { fd, silent })
     }
 
-    /// Receives what has arrived, without waiting; `None` when nothing has.
+    /// Receives what has arrived, without waiting. Returns `None` when nothing has.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
         received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
-    /// Receives what has arrived into `first` and then into `second`.
+    /// Receives what has arrived into `first` and then into `second`, without waiting. Returns `None` when nothing has.
     pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = first.len() + second.len();
         let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
     }
 
-    /// Sends the part of the pieces that fits into the socket's buffer, without waiting; `None` when nothing fits.
-    /// `more` says to TCP that the rest of the frame follows at once.
+    /// Sends the part of the pieces that fits into the socket's buffer, without waiting. Returns the number of bytes,
+    /// or `None` when nothing fits. `more` says to TCP that the rest of the frame follows at once.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
@@ -174,7 +175,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection at once in both directions. Threads that wait on it wake.
+    /// Ends the connection at once in both directions. Threads that wait for this socket go on.
     pub fn sever(&self) {
         // This fails only if the connection has ended already.
         let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
@@ -258,11 +259,12 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
 }
 
 /// Sets large buffers and the detection of a dead peer. The system may refuse the buffers, which costs only speed. It
-/// must accept the detection: a server waits for a silent client without limit, and only the probes show that the
+/// must accept the detection, because a server waits for a silent client without limit. Only the probes show that the
 /// client's host is gone.
 fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
-    // A fixed TCP buffer stops the kernel from growing it. It is set only where the system allows the whole size.
+    // A TCP buffer of a fixed size is not grown by the kernel. So the size is set only where the system allows all of
+    // it.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
@@ -286,8 +288,8 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     }
 }
 
-/// The patience of a transfer that makes no progress: some nonblocking attempts, then sleep, then the verdict that the
-/// peer is silent. Progress restarts it, unless its end is fixed.
+/// The waiting of a transfer that makes no progress: some nonblocking attempts, then sleep, and at last the error that
+/// the peer is silent. Progress restarts the waiting, unless it has a fixed end.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Option<Duration>,
@@ -297,12 +299,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Patience that begins again with every byte.
+    /// Waiting that begins again with every byte, for at most the time that `socket` was made with.
     pub fn of(socket: &Socket) -> Progress {
         Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }
 
-    /// Patience that ends after `timeout`, even if bytes arrive.
+    /// Waiting that ends after `timeout`, even if bytes arrive.
     pub fn until(timeout: Duration) -> Progress {
         Progress {
             patience: Some(timeout),
@@ -312,7 +314,7 @@ impl Progress {
         }
     }
 
-    /// Notes that bytes went through.
+    /// Records that bytes were transferred.
     pub fn moved(&mut self) {
         self.spins = SPINS_BEFORE_SLEEP;
         if !self.fixed {
@@ -320,12 +322,12 @@ impl Progress {
         }
     }
 
-    /// Whether a fixed end has passed.
+    /// Whether the waiting has a fixed end that has passed.
     fn is_over(&self) -> bool {
         self.fixed && self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Nothing went through: waits a little, or gives up with [`LinkError::Silent`].
+    /// Waits a little after an attempt that transferred nothing, or gives up with [`LinkError::Silent`].
     pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
         if self.spins > 0 {
             self.spins -= 1;
@@ -337,7 +339,7 @@ impl Progress {
         };
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + patience);
-        // This process may itself have been stopped for long. It checks the socket once more before it declares the
+        // This process may itself have been stopped for long. So it checks the socket once more before it declares the
         // peer silent.
         if now >= end && !socket.wait(direction, Duration::ZERO)? {
             return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
@@ -361,7 +363,7 @@ impl Waiting {
         }
     }
 
-    /// Waits a little; `false` when no waiting is left.
+    /// Waits a little. Returns `false` when the attempts or the time are used up.
     pub(crate) fn again(&mut self, socket: &Socket) -> Result<bool, LinkError> {
         match self {
             Waiting::Attempts(0) => Ok(false),

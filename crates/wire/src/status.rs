@@ -16,13 +16,13 @@ use crate::socket::{Progress, Socket};
 /// Most sessions that a server may list. A server that lists more is taken to be wrong.
 const SESSIONS_MAX: usize = 1 << 16;
 
-/// What the server at `endpoint` holds. Connecting may take `timeout`, and so may the answer.
+/// Asks the server at `endpoint` what it holds. Connecting may take `timeout`, and the answer as long again.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
     StatusClient::start(endpoint, key, timeout)?.status()
 }
 
-/// What the server at `endpoint` holds, and its open sessions in the order of their numbers. Connecting may take
-/// `timeout`, and so may each answer.
+/// Asks the server at `endpoint` what it holds, and for its open sessions in the order of their numbers. Connecting may
+/// take `timeout`, and each answer as long again.
 pub fn fetch_sessions(
     endpoint: &Endpoint,
     key: Option<&Key>,

@@ -10,7 +10,7 @@ use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// Pieces passed to the socket in one call, including the header.
+/// Most pieces passed to the socket in one call, including the header.
 const PARTS_AT_ONCE: usize = 32;
 
 /// Sends pages and discards, and receives their acknowledgements.
@@ -26,7 +26,7 @@ pub struct Writer {
 pub struct Ack {
     /// The request's tag.
     pub tag: u64,
-    /// How it went.
+    /// How the request went.
     pub status: AckStatus,
     /// Bytes that the server could still hold for this session when it answered.
     pub capacity_bytes: u64,
@@ -35,11 +35,11 @@ pub struct Ack {
 /// How a write, discard or ping went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckStatus {
-    /// The server holds the page, has dropped it, or has answered the ping.
+    /// The request succeeded: the server holds the page, has dropped it, or has answered the ping.
     Done,
-    /// The server has no room. Its old contents of that range are now unspecified, so the caller must keep the page.
+    /// The server has no room. Its old contents of the range are now unspecified, so the caller must keep the page.
     Full,
-    /// Like `Full`, because the session's quota is used up.
+    /// Like `Full`, but because the session's quota is used up.
     OverQuota,
 }
 
@@ -54,10 +54,11 @@ impl Writer {
         Writer { socket, inbox, payload_crc }
     }
 
-    /// Sends the bytes of `parts`, one after the other, for the range at `offset`: whole 4 KiB units, at most
-    /// [`RANGE_MAX`]. Returns when the kernel has the last byte; [`Writer::try_ack`] says when the server has it.
+    /// Sends the bytes of `parts`, one after the other, for the range at `offset`. The range consists of whole 4 KiB
+    /// units and has at most [`RANGE_MAX`] bytes. Returns when the kernel has the last byte; [`Writer::try_ack`] says
+    /// when the server has it.
     ///
-    /// Take acknowledgements now and then: a server that cannot send them accepts no more pages.
+    /// Take acknowledgements regularly, because a server that cannot send them accepts no more pages.
     pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -75,8 +76,8 @@ impl Writer {
         self.socket.send_all(rest)
     }
 
-    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call. Each follows the rules of
-    /// [`Writer::write`] and has its own acknowledgement. Sends none if one of them breaks the limits.
+    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call. Each page follows the rules of
+    /// [`Writer::write`] and has its own acknowledgement. Sends nothing if one of the pages breaks the limits.
     pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
@@ -108,8 +109,8 @@ impl Writer {
         header.encode()
     }
 
-    /// Tells the server that `len` bytes at `offset` are no longer needed: whole 4 KiB units, at most [`DISCARD_MAX`].
-    /// The server frees the slots that lie wholly within the range.
+    /// Tells the server that `len` bytes at `offset` are no longer needed. Both are multiples of 4 KiB, and `len` is at
+    /// most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -118,8 +119,8 @@ impl Writer {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Sends several discards `(tag, offset, len)`, many in one system call. Each follows the rules of
-    /// [`Writer::discard`] and has its own acknowledgement. Sends none if one of them breaks the limits.
+    /// Sends several discards `(tag, offset, len)`, many in one system call. Each discard follows the rules of
+    /// [`Writer::discard`] and has its own acknowledgement. Sends nothing if one of the ranges breaks the limits.
     pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -134,7 +135,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends a PING. Its answer is an [`Ack`] that follows those of everything sent before.
+    /// Sends a PING. Its answer is an [`Ack`] that arrives after those of all earlier requests.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
         self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
     }

@@ -16,10 +16,10 @@ use hanare_wire::{
     Attachment, Endpoint, ErrorCode, Grant, Key, LinkError, Place, Session, SessionOptions, Wait, fetch_status,
 };
 
-/// Far longer than any answer takes here, and short enough to report a hang soon.
+/// Time limit of an answer. It is far longer than any answer takes, and short enough to report a hang soon.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A server on a free port that runs `life` with each of `connections` connections, one after the other.
+/// A server on a free port. It accepts `connections` connections, one after the other, and runs `life` with each.
 fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) -> (Endpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
@@ -34,7 +34,7 @@ fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) 
 }
 
 fn options(endpoint: &Endpoint) -> SessionOptions {
-    // Short where silence is what is tested, and long enough for a peer that waits for a processor.
+    // Short, because some tests wait for all of it, and long enough for a peer that waits for a processor.
     let timeout = Duration::from_secs(2);
     SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
 }
@@ -74,7 +74,7 @@ fn welcome(stream: &mut (impl Read + Write)) {
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
 }
 
-/// Waits until the client has closed the connection, so that nothing it sends meets a reset.
+/// Waits until the client has closed the connection, so that nothing that the client sends is answered by a reset.
 fn until_closed(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
@@ -343,15 +343,15 @@ fn a_peer_that_takes_nothing_is_silent() {
     let options = SessionOptions { silent_timeout: Duration::from_millis(300), ..options(&endpoint) };
     let (requests, replies, mut writer, _) = Session::open(&endpoint, &options).expect("a session").split();
     let page = vec![0; 4 << 20];
-    // More bytes than the socket's buffers take.
+    // These pages are more bytes than the socket's buffers take.
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
     drop((requests, replies));
     thread.join().expect("the server did its part");
 }
 
-/// A machine short of CPU or memory may keep a server from answering for a long time. That is no reason to give up the
-/// pages.
+/// A machine short of CPU or memory may keep a server from answering for a long time. The client must not give up its
+/// pages for that.
 #[test]
 fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -414,7 +414,7 @@ fn a_path_whose_queue_is_full_is_given_up_in_time() {
     drop(waiting);
 }
 
-/// A fork on a machine under load was refused when its private server did not get a processor within 5 s.
+/// Guards against a fork that was refused because its private server did not get a processor within 5 s.
 #[test]
 fn a_server_of_this_host_that_lacks_a_processor_is_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");

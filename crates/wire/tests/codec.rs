@@ -20,7 +20,7 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Corrects the CRC-32 of the first 36 bytes, so that a test reaches the checks behind it.
+/// Sets the right CRC-32 for the first 36 bytes, so that a test reaches the checks after that of the checksum.
 fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..].copy_from_slice(&crc.to_le_bytes());
@@ -48,7 +48,7 @@ proptest! {
         prop_assert!(Header::decode(&bytes).is_err());
     }
 
-    /// With a right magic, version and checksum, any other field may be wrong. An accepted header always has a bounded
+    /// Magic, version and checksum are right, and any other field may be wrong. An accepted header always has a bounded
     /// payload.
     #[test]
     fn lying_fields_never_promise_a_huge_payload(fields in any::<[u8; 30]>()) {

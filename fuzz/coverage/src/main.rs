@@ -1,4 +1,5 @@
-//! One target of `hanare-fuzz` under libFuzzer; `HANARE_FUZZ_TARGET` names it. `scripts/fuzz` builds and runs this.
+//! Runs one target of `hanare-fuzz` under libFuzzer. `HANARE_FUZZ_TARGET` names the target, and `scripts/fuzz` builds
+//! and runs this program.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! `live` of `hanare-dsm`: message rings, pin words and published pages.
+//! Models of the files in `live` of `hanare-dsm`: message rings, pin words and published pages.
 
 #[path = "../../../crates/dsm/src/live/gates.rs"]
 #[allow(dead_code, reason = "a model uses a part")]
@@ -14,5 +14,5 @@ mod published;
 mod rings;
 mod words;
 
-/// All models of them.
+/// The tables of all models of these files.
 pub(crate) const MODELS: &[&[crate::Model]] = &[rings::MODELS, pins::MODELS, published::MODELS];

@@ -1,4 +1,4 @@
-//! `crates/dsm/src/live/gates.rs`.
+//! Models of the pin words in `crates/dsm/src/live/gates.rs`.
 
 use std::rc::Rc;
 
@@ -15,16 +15,16 @@ crate::table! {
     a_page_waits_for_the_peer_that_is_told_of_it,
 }
 
-/// The page that a pin word guards. Peers write different words of it. loom refuses an access at the same time as another
-/// one that changes the word.
+/// The page that a pin word guards, as one word for each peer. loom refuses two accesses to a word at the same time if
+/// one of them changes it.
 type Page = [Cell<u32>; 2];
 
-/// Takes the page out of memory, or gives it back: reads and changes all of it.
+/// Reads and writes all words of the page, as its home does to take it out of memory. Returns the sum of the words.
 fn take(page: &Page) -> u32 {
     page.iter().map(|word| word.replace(word.get())).sum()
 }
 
-/// A home whose page is in.
+/// Returns a home whose page is in memory, with the shared memory and the page.
 fn home() -> (Rc<Memory>, Gates, Rc<Page>) {
     let memory = Memory::new(&[0], &[], &[]);
     let home = gates(&memory);
@@ -36,7 +36,7 @@ fn gates(memory: &Rc<Memory>) -> Gates {
     Gates::over(Words(Rc::clone(memory)))
 }
 
-/// A peer that writes its word of the page `times` times if it can. Returns how often it did.
+/// Starts a peer that tries `times` times to pin the page and add 1 to its word. Returns how often it did.
 fn peer(memory: &Rc<Memory>, page: &Rc<Page>, word: usize, times: usize) -> thread::JoinHandle<u32> {
     let (gates, page) = (gates(memory), Rc::clone(page));
     thread::spawn(move || {
@@ -52,7 +52,7 @@ fn peer(memory: &Rc<Memory>, page: &Rc<Page>, word: usize, times: usize) -> thre
     })
 }
 
-/// Takes the page out and brings it back, up to `times` times, beside these peers.
+/// Runs a home that takes the page out and brings it back, up to `times` times, while `peers` peers write to it.
 fn run(peers: usize, writes: usize, times: usize) {
     let (memory, home, page) = home();
     let peers: Vec<_> = (0..peers).map(|word| peer(&memory, &page, word, writes)).collect();
@@ -70,17 +70,19 @@ fn run(peers: usize, writes: usize, times: usize) {
     assert!(is_written || written == known, "the home does not hear of a write");
 }
 
-/// A peer writes a page only while it is in, its home takes it out only while nobody writes, and hears of every write.
+/// A peer writes a page only while it is in memory. The home takes it out only while nobody writes, and learns of every
+/// write.
 fn a_page_is_written_or_taken_out() {
     run(1, 2, 2);
 }
 
-/// The same holds for two peers that write different words of the page.
+/// Two peers that write different words of a page do so only while it is in memory, and the home learns of every write.
 fn two_peers_write_a_page() {
     run(2, 1, 1);
 }
 
-/// When the pins of a page that is no longer its rank's are gone, so are the accesses of peers, and no peer comes anew.
+/// After a page's home has moved to another rank, no peer accesses the page here once its last pin is gone, and no peer
+/// pins it again.
 fn a_page_that_moved_is_left_alone() {
     let (memory, home, page) = home();
     let peer = peer(&memory, &page, 0, 2);
@@ -92,7 +94,7 @@ fn a_page_that_moved_is_left_alone() {
     assert_eq!(peer.join().expect("no panic"), now);
 }
 
-/// A page that is pinned for a peer stays until that peer has read it.
+/// A page that its home has pinned for a peer stays in memory until that peer has read it.
 fn a_page_waits_for_the_peer_that_is_told_of_it() {
     let (memory, home, page) = home();
     page[0].set(1);

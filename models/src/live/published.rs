@@ -1,4 +1,4 @@
-//! `crates/dsm/src/live/offers.rs`.
+//! Models of the published pages in `crates/dsm/src/live/offers.rs`.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ crate::table! {
     nobody_relies_on_a_dropped_twin,
 }
 
-/// Memory of the count and of one page's byte, and the page or its twin.
+/// Returns memory with a home's count and one page's byte, the home, and the words of the page or of its twin.
 fn home() -> (Rc<Memory>, Offers, Bytes) {
     let memory = Memory::new(&[0], &[4096], &[]);
     let home = offers(&memory);
@@ -27,7 +27,7 @@ fn offers(memory: &Rc<Memory>) -> Offers {
     Offers::over(Words(Rc::clone(memory)))
 }
 
-/// What a reader reads.
+/// The bytes that a reader reads: the page or its twin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Page,
@@ -37,10 +37,10 @@ enum Of {
 /// The two words of a page, or of its twin.
 type Bytes = Rc<[AtomicU32; 2]>;
 
-/// A peer that reads the page, or its twin, once if that is published. `said` is its message to the home. Returns what it
-/// relies on.
+/// Starts a peer that reads the page or its twin once, if it is published. `said` stands for the peer's message to the
+/// home. Returns the words on which the peer relies, if it does.
 fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> thread::JoinHandle<Option<[u32; 2]>> {
-    // What was set up before is visible, and strengthens no access of the home that follows.
+    // This fence makes the setup visible to the peer, and keeps it from strengthening the home's later accesses.
     fence(Ordering::SeqCst);
     let (offers, bytes, said) = (offers(memory), Rc::clone(bytes), Rc::clone(said));
     thread::spawn(move || {
@@ -52,7 +52,7 @@ fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> t
     })
 }
 
-/// A home hears of a reader before it publishes what it wrote, or that reader has what was written.
+/// Before a home publishes what it wrote, it has the reader's message, or else the reader has read the new words.
 fn a_home_hears_of_a_reader_or_the_reader_has_it_all() {
     let (memory, home, page) = home();
     home.offer(0);
@@ -66,7 +66,7 @@ fn a_home_hears_of_a_reader_or_the_reader_has_it_all() {
     assert!(is_heard || relied.is_none_or(|[first, _]| first == 1), "a reader keeps an old page unknown to its home");
 }
 
-/// A reader relies on no page that changed while it read it.
+/// A reader does not rely on a page that changed while the reader copied it.
 fn nobody_relies_on_half_a_change() {
     let (memory, home, twin) = home();
     home.offer_twin(0);
@@ -78,7 +78,7 @@ fn nobody_relies_on_half_a_change() {
     assert!(relied.is_none_or(|[first, second]| first == second), "{relied:?}");
 }
 
-/// What is published at first is changed after `stop`. A reader relies on it only as it was.
+/// Publishes the page or its twin, calls `stop`, and then changes the bytes. A reader must rely on the old bytes only.
 fn stop(of: Of, stop: fn(&Offers)) {
     let (memory, home, bytes) = home();
     match of {
@@ -92,17 +92,17 @@ fn stop(of: Of, stop: fn(&Offers)) {
     assert!(relied.is_none_or(|words| words == [0, 0]), "{relied:?}");
 }
 
-/// A reader relies on nothing that was written to a page after it was withheld.
+/// A reader does not rely on bytes that were written to a page after the page was withheld.
 fn nobody_relies_on_a_withheld_page() {
     stop(Of::Page, |home| home.withhold(0));
 }
 
-/// A reader relies on nothing that was written to a page after its twin was published in its place.
+/// A reader does not rely on bytes that were written to a page after its twin was published in its place.
 fn nobody_relies_on_a_page_with_a_twin() {
     stop(Of::Page, |home| home.offer_twin(0));
 }
 
-/// A reader relies on nothing of a twin that was dropped after the page was published in its place.
+/// A reader does not rely on bytes that were written to a twin after the page was published in its place.
 fn nobody_relies_on_a_dropped_twin() {
     stop(Of::Twin, |home| home.offer(0));
 }

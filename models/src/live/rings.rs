@@ -1,4 +1,4 @@
-//! `crates/dsm/src/live/post.rs`.
+//! Models of the message rings in `crates/dsm/src/live/post.rs`.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ crate::table! {
     a_full_ring_hides_no_message,
 }
 
-/// The bytes that a rank sends on a socket to notify another.
+/// The bytes that one rank sends to another on a socket to notify it, as a count.
 struct Notice {
     count: Mutex<u32>,
     change: Condvar,
@@ -56,7 +56,7 @@ fn post(memory: &Rc<Memory>) -> Post {
     Post::over(Words(Rc::clone(memory)), 2)
 }
 
-/// Takes `count` bytes of the first `writers` ranks, and rests where there are none, as `Engine::pump` does.
+/// Takes `count` bytes that the first `writers` ranks wrote. Where no bytes are left, rests as `Engine::pump` does.
 fn read(reader: &Post, writers: u16, count: usize, rest: Rest, notice: &Notice, room: &Notice) -> Vec<u8> {
     let mut out = Vec::new();
     loop {
@@ -69,7 +69,7 @@ fn read(reader: &Post, writers: u16, count: usize, rest: Rest, notice: &Notice, 
             return out;
         }
         reader.lie_down(rest);
-        // Once more: what was written before a writer could see that this rank rests.
+        // Checks the rings once more, because a rank may have written before it could see that this rank rests.
         if !(0..writers).any(|writer| reader.has(Rank(writer))) {
             notice.wait();
         }
@@ -77,7 +77,7 @@ fn read(reader: &Post, writers: u16, count: usize, rest: Rest, notice: &Notice, 
     }
 }
 
-/// Writes all of `bytes` as `Link::flush_by_post` does, and waits for room where there is none.
+/// Writes all of `bytes` as `Link::flush_by_post` does. Waits for room when the ring is full.
 fn write(writer: &Post, rank: Rank, mut bytes: &[u8], urgency: Urgency, notice: &Notice, room: &Notice) {
     loop {
         let mut has_put = false;
@@ -101,10 +101,10 @@ fn write(writer: &Post, rank: Rank, mut bytes: &[u8], urgency: Urgency, notice: 
     }
 }
 
-/// What one rank writes: messages, each with its urgency.
+/// The messages of one rank in order, each with its urgency.
 type Messages = &'static [(&'static [u8], Urgency)];
 
-/// Ranks that write, and a rank that takes it all.
+/// Runs one writing thread for each of `ranks`, and a reader that takes all their messages and rests in the way `rest`.
 fn run(rest: Rest, ranks: &[Messages]) {
     let (memory, notice, room) = (memory(), Notice::new(), Notice::new());
     let writer = |(rank, messages): (u16, Messages)| {
@@ -125,27 +125,27 @@ fn run(rest: Rest, ranks: &[Messages]) {
     writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
 }
 
-/// A rank that sleeps is notified of every message that it has to take.
+/// A sleeping rank is notified of every message that is not sent as `AtNextLook`.
 fn a_sleeping_rank_is_notified() {
     run(Rest::Sleeps, &[&[(&[1], AtNextCall), (&[2], AtNextCall)]]);
 }
 
-/// A rank that computes is notified of every message that cannot wait.
+/// A computing rank is notified of every message that is sent as `Now`.
 fn a_computing_rank_is_notified_of_what_cannot_wait() {
     run(Rest::Computes, &[&[(&[1], Now), (&[2], Now)]]);
 }
 
-/// Two writers do not take a notification from each other: the rank finds the messages of both.
+/// One notification for two writers is enough: the reader finds the messages of both.
 fn two_writers_notify_one_rank() {
     run(Rest::Sleeps, &[&[(&[1], Now)], &[(&[2], Now)]]);
 }
 
-/// Bytes arrive whole and in order through a ring that is too small, and a writer without room goes on.
+/// Bytes arrive whole and in order through a ring that is too small for them, and a writer without room goes on later.
 fn a_writer_without_room_goes_on() {
     run(Rest::Sleeps, &[&[(&[1, 2, 3], Now)]]);
 }
 
-/// A message that cannot wait is announced even where the ring is full of messages that nobody was notified of.
+/// A computing rank is notified of an urgent message even if the ring is full of messages that notify nobody.
 fn a_full_ring_hides_no_message() {
     run(Rest::Computes, &[&[(&[1, 2], AtNextLook), (&[3], Now)]]);
 }

@@ -1,4 +1,4 @@
-//! Memory that ranks share, as in `live/words.rs` of `hanare-dsm`: words, and bytes that only the words guard.
+//! Memory that ranks share, as in `live/words.rs` of `hanare-dsm`: atomic words, and plain bytes that the words guard.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -8,15 +8,15 @@ use loom::cell::Cell;
 
 use crate::sync::atomic::{AtomicU8, AtomicU32};
 
-/// Nothing is mapped in a model.
+/// The error of mapping memory, which a model never does.
 #[derive(Debug)]
 pub(crate) struct MapError;
 
-/// The memory that all ranks see: what a model uses of it, by offset.
+/// The memory that all ranks see. It has only the words and bytes that a model uses, each by its offset.
 pub(crate) struct Memory {
     words: BTreeMap<usize, AtomicU32>,
     bytes: BTreeMap<usize, AtomicU8>,
-    /// loom refuses an access that may happen at the same time as a change by another thread.
+    /// Bytes that are not atomic. loom refuses an access that may happen at the same time as another thread's change.
     plain: BTreeMap<usize, Cell<u8>>,
 }
 

@@ -1,4 +1,4 @@
-//! `crates/runtime/src/gate/barrier.rs`.
+//! Models of the fork barrier in `crates/runtime/src/gate/barrier.rs`.
 
 use std::rc::Rc;
 
@@ -14,7 +14,8 @@ crate::table! {
     trying_to_enter_does_not_wait,
 }
 
-/// A barrier, and what is read inside and changed while it is closed. loom refuses both at once.
+/// A barrier, and a value that is read inside it and changed while it is closed. loom refuses a read and a change at
+/// the same time.
 type Guarded = (Barrier, Cell<usize>);
 
 fn enter(rounds: usize, (barrier, value): &Guarded) {
@@ -48,22 +49,23 @@ fn run(enterers: usize, rounds: usize, closers: usize) {
     assert_eq!(value.get(), closers);
 }
 
-/// Nobody is inside while the barrier is closed, whoever is inside sees what was done before, and nobody sleeps for ever.
+/// No thread is inside while the barrier is closed. A thread inside sees every earlier change, and none sleeps for
+/// ever.
 fn nobody_is_inside_a_closed_barrier() {
     run(1, 2, 1);
 }
 
-/// Two threads that wait for the barrier to open do not keep each other, or the one that closes it, from going on.
+/// Two threads that wait for the barrier to open stop neither each other nor the closing thread from going on.
 fn two_threads_wait_for_it_to_open() {
     run(2, 1, 1);
 }
 
-/// Of two threads that close the barrier, one does so after the other.
+/// When two threads close the barrier, the second closes it only after the first has opened it.
 fn two_threads_close_it_in_turn() {
     run(1, 1, 2);
 }
 
-/// A thread that only tries to enter gets in or does not wait, and the one that closes goes on in either case.
+/// A thread that only tries to enter gets in or returns at once. The closing thread goes on in both cases.
 fn trying_to_enter_does_not_wait() {
     let shared = Rc::new(Guarded::default());
     let trying = thread::spawn({

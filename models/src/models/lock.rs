@@ -1,4 +1,4 @@
-//! `crates/sys/src/lock.rs`.
+//! Models of the lock in `crates/sys/src/lock.rs`.
 
 use std::rc::Rc;
 
@@ -13,7 +13,8 @@ crate::table! {
     trying_disturbs_nobody,
 }
 
-/// Threads that add to the value. loom refuses two that do so at once, or without one happening before the other.
+/// Runs `threads` threads that each add 1 to a value `rounds` times under the lock. loom refuses two additions that are
+/// not ordered.
 fn contend(threads: usize, rounds: usize) {
     let cell = Rc::new(LockCell::<Cell<usize>>::default());
     let work = move |cell: &LockCell<Cell<usize>>| {
@@ -33,17 +34,17 @@ fn contend(threads: usize, rounds: usize) {
     assert_eq!(cell.lock().get(), threads * rounds);
 }
 
-/// Two threads never hold the lock together, each sees what the other did under it, and neither sleeps for ever.
+/// Two threads never hold the lock together. Each sees the other's changes under the lock, and neither sleeps for ever.
 fn a_lock_is_held_by_one_thread() {
     contend(2, 2);
 }
 
-/// A thread that slept wakes the next one: of three that contend, each gets its turn.
+/// A thread that has slept for the lock wakes the next sleeper, so each of three threads gets the lock.
 fn every_sleeper_gets_its_turn() {
     contend(3, 1);
 }
 
-/// A thread that only tries gets the lock when it is free, and takes no wake from one that sleeps.
+/// A thread that only tries to lock returns at once. It does not use up the wake-up of a thread that sleeps.
 fn trying_disturbs_nobody() {
     let cell = Rc::new(LockCell::<Cell<usize>>::default());
     let trying = thread::spawn({

@@ -1,4 +1,4 @@
-//! `crates/runtime/src/windows.rs`.
+//! Models of the alias and foreign mappings in `crates/runtime/src/windows.rs`.
 
 use std::rc::Rc;
 
@@ -25,7 +25,8 @@ fn windows() -> Rc<Windows> {
     Rc::new(Windows::new(BASE, 8 * OS_PAGE))
 }
 
-/// While an alias mapping is added, a page is at its old address or at its new one, never at neither and never back again.
+/// While an alias mapping is added, each page has its old or its new address. It is never without one, and never goes
+/// back.
 fn a_page_is_where_it_was_or_where_it_goes() {
     let windows = windows();
     let adding = thread::spawn({
@@ -44,7 +45,7 @@ fn a_page_is_where_it_was_or_where_it_goes() {
     assert_eq!((windows.offset_of(FOURTH), windows.whole(span(4, 1))), (None, Some(ELSEWHERE + OS_PAGE)));
 }
 
-/// Of two alias mappings added at once, each has a place of its own, and a third is refused when both are taken.
+/// Two alias mappings that are added at once each take an entry of their own. A third is refused when both are taken.
 fn two_alias_mappings_are_added_at_once() {
     let windows = windows();
     let adding = thread::spawn({
@@ -58,7 +59,8 @@ fn two_alias_mappings_are_added_at_once() {
     assert!(!windows.add(ELSEWHERE + 16 * OS_PAGE, span(7, 1)));
 }
 
-/// Holes made at once are all there and are counted once, and a page in a hole is never far again.
+/// Foreign mappings that are recorded at once are all kept and counted once. A page under one of them never becomes far
+/// again.
 fn a_hole_is_for_good() {
     let windows = windows();
     let other = thread::spawn({

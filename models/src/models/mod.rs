@@ -1,9 +1,9 @@
-//! Models of the lock, the fork barrier, budget shares, and where far bytes are.
+//! Models of the lock, the fork barrier, budget shares, and the addresses of far pages.
 
 mod barrier;
 mod lock;
 mod mappings;
 mod shares;
 
-/// All of them.
+/// The tables of all models of these parts.
 pub(crate) const MODELS: &[&[crate::Model]] = &[lock::MODELS, barrier::MODELS, shares::MODELS, mappings::MODELS];

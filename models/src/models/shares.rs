@@ -1,4 +1,4 @@
-//! `crates/runtime/src/tree.rs`.
+//! Models of the budget shares in `crates/runtime/src/tree.rs`.
 
 use std::rc::Rc;
 
@@ -19,17 +19,17 @@ crate::table! {
     a_reservation_lasts_until_the_fork,
 }
 
-/// The budget of the tree.
+/// The budget that the processes of the tree share, in bytes.
 const WHOLE: u64 = 100;
 
-/// A tree that outlives the model, as in shared memory, with its first member.
+/// Returns a tree with its first member. The tree is leaked, because it lies in shared memory in production.
 fn tree() -> (&'static Tree, &'static Counters, Seat) {
     let (tree, counters): (&Tree, &Counters) = (Box::leak(Box::new(Tree::empty())), Box::leak(Box::default()));
     let first = tree.join(counters, WHOLE, 1).expect("a place");
     (tree, counters, first)
 }
 
-/// A place for a child of the calling process.
+/// Reserves a place with a share of `bytes` for a child that the calling process is about to fork.
 fn child(parent: &Seat, bytes: u64) -> Seat {
     parent.promise(bytes, 0, false).expect("room")
 }
@@ -41,7 +41,7 @@ fn balance(pid: u32, seat: Seat) -> thread::JoinHandle<()> {
     })
 }
 
-/// Shares never add up to more than the budget while two processes claim what a third gives back.
+/// While two processes claim the bytes that a third gives back, all shares together never exceed the budget.
 fn shares_keep_to_the_budget() {
     let (tree, _, first) = tree();
     let (second, third) = (child(&first, 10), child(&first, 30));
@@ -54,12 +54,12 @@ fn shares_keep_to_the_budget() {
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
 }
 
-/// What a process gives up is claimed by another only when the first no longer uses it.
+/// A process claims bytes that another gives up only when the other no longer uses them.
 fn what_is_given_up_is_not_in_use() {
     let (tree, _, first) = tree();
     let second = child(&first, 10);
     second.begin(true);
-    // What both processes may use at this instant.
+    // Bytes that both processes together may use at present.
     let used = Rc::new(AtomicU64::new(WHOLE));
     let set = |first: u64| {
         let (used, budget) = (Rc::clone(&used), Cell::new(first));
@@ -82,7 +82,7 @@ fn what_is_given_up_is_not_in_use() {
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
 }
 
-/// The lock of a process that has ended goes to one other process, and then from that to the next.
+/// The lock of a process that has ended goes to one waiting process, and from that one to the next.
 fn the_lock_of_a_dead_process_goes_to_one() {
     let (tree, _, _) = tree();
     be(DEAD, 0);
@@ -99,11 +99,11 @@ fn the_lock_of_a_dead_process_goes_to_one() {
     assert_eq!(count.get(), 2);
 }
 
-/// A place that two processes clear at once keeps what a third puts there.
+/// When two processes clear a place at once, a third one's entry made there in between is kept.
 fn a_place_is_cleared_once() {
     let (tree, counters, first) = tree();
     let second = child(&first, 10);
-    // The other places are taken; in the last one is a program that its process has left.
+    // The other places are taken. The last one belongs to a program that its process has left by executing another.
     be(2, LEFT);
     let left = child(&first, 10);
     be(1, 0);
@@ -134,7 +134,7 @@ fn a_reservation_lasts_until_the_fork() {
     set_now_ns(60_000_000_000);
     let newcomer = thread::spawn(move || {
         be(2, 0);
-        // It looks for places that are free by now, and finds one as soon as the reservation is given back.
+        // Retries until a place is free, which is the case as soon as the reservation is given back.
         loop {
             if let Ok(newcomer) = second.promise(5, 0, false) {
                 break newcomer;
