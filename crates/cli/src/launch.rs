@@ -27,8 +27,8 @@ const EXAMPLES: &str = "\
 Examples:
   hanare launch -n 4 -- ./laplace
   hanare launch -n 2 --protocol update --stats-json counts.json -- ./lu -n 2048
-  hanare launch -n 4 --local 1G -- ./lu -n 30000       each rank keeps 1G of shared pages
-  hanare launch -n 4 --local 1G --server node7 --server node8 -- ./lu -n 30000
+  hanare launch -n 4 --local 1G -- ./lu -n 30016       each rank keeps 1G of shared pages
+  hanare launch -n 4 --local 1G --server node7 --server node8 -- ./lu -n 30016
 Exit codes: 0 when every rank ended with 0; otherwise that of the first rank that failed by itself (128+n for signal n), or \
 122 if ranks only lost one another. 120: a memory server was lost. 121: all memory servers are full. 125: the ranks could \
 not be started.";
