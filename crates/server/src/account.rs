@@ -1,7 +1,7 @@
-//! What one session holds and transfers, counted for its quota and for the operator.
+//! The slots that a session holds and the bytes that it transfers, counted for its quota and for the operator.
 //!
-//! The counts are atomics, so a status request never waits for a session at work. The holder of the session's table
-//! charges slots under the table's lock, so a quota is never exceeded.
+//! The counts are atomics, so a status request never waits for a session at work. Slots are charged under the lock of
+//! the session's table, so a quota is never exceeded.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hanare_wire::payload::NO_QUOTA;
 use hanare_wire::{Identity, SessionStatus, Transport};
 
-/// Bytes transferred, in all and per second recently.
+/// A count of transferred bytes: the total, and the recent rate per second.
 #[derive(Default)]
 pub(crate) struct Meter {
     total: AtomicU64,
@@ -32,7 +32,7 @@ impl Meter {
         self.per_s.load(Relaxed)
     }
 
-    /// Updates the rate: half of it comes from the time since the last call. One thread calls this.
+    /// Sets the rate to the mean of the old rate and the rate since the last call. Only one thread calls this.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let total = self.total();
         let moved = total - self.seen.swap(total, Relaxed);
@@ -47,21 +47,22 @@ pub(crate) struct SessionOwner {
     pub(crate) client: Identity,
     pub(crate) transport: Transport,
     pub(crate) slot_size: u32,
-    /// [`NO_QUOTA`] without one.
+    /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
     pub(crate) quota_bytes: u64,
 }
 
-/// Free slots in the blocks and the spill file of a session and its clones. Only this family may use them.
+/// Number of free slots in the blocks and the spill file of a family: a session and its clones. Only this family may
+/// use these slots.
 #[derive(Clone, Default)]
 pub(crate) struct Spare(Arc<AtomicU64>);
 
 impl Spare {
-    /// Counts slots that became free.
+    /// Counts `slots` slots that became free.
     pub(crate) fn more(&self, slots: u64) {
         self.0.fetch_add(slots, Relaxed);
     }
 
-    /// Counts slots that are free no longer.
+    /// Counts `slots` slots that are free no longer.
     pub(crate) fn less(&self, slots: u64) {
         self.0.fetch_sub(slots, Relaxed);
     }
@@ -84,7 +85,7 @@ impl Account {
         Account::in_family(id, owner, Spare::default())
     }
 
-    /// The account of a clone. It shares its free slots with the session of that account.
+    /// The account of a clone, which uses the same free slots as the rest of its family.
     pub(crate) fn in_family(id: u64, owner: SessionOwner, spare: Spare) -> Account {
         Account {
             id,
@@ -98,7 +99,7 @@ impl Account {
         }
     }
 
-    /// Slots that the quota still allows.
+    /// Number of slots that the quota still allows.
     pub(crate) fn slots_allowed(&self) -> u64 {
         match self.owner.quota_bytes {
             NO_QUOTA => u64::MAX,
@@ -106,7 +107,7 @@ impl Account {
         }
     }
 
-    /// Bytes that the session could still hold, if the store has `room_bytes` for anybody.
+    /// Bytes that the session could still hold, if the server has room for `room_bytes` that any session may use.
     pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
         let slot = u64::from(self.owner.slot_size);
         let room = room_bytes.saturating_add(self.spare.0.load(Relaxed).saturating_mul(slot));

@@ -24,7 +24,7 @@ use crate::shared::{Spinners, Stop, Store};
 use crate::transfer::{Channel, RangeError};
 use crate::turns::Turns;
 
-/// What every connection of a server uses.
+/// The parts of a server that all its connections use.
 pub(crate) struct ServerState {
     pub(crate) store: Arc<Store>,
     pub(crate) registry: Arc<Registry>,
@@ -41,7 +41,7 @@ pub(crate) struct ServerState {
 enum Served {
     /// The request was answered.
     Fine,
-    /// The peer broke the protocol. Send it this error and close the connection.
+    /// The peer broke the protocol. It is sent this error, and the connection is closed.
     Broken { tag: u64, code: ErrorCode, text: &'static str },
 }
 
@@ -83,7 +83,7 @@ fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
     }
 }
 
-/// The next request; `None` when the server stops and no further request has arrived.
+/// Returns the next request, or `None` when the server stops and no further request has arrived.
 fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
     loop {
         if let Some(header) = channel.inbox.header()? {
@@ -105,7 +105,7 @@ fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<
     }
 }
 
-/// Polls for bytes for `time`. Returns `None` when nothing came, and the error if receiving failed.
+/// Polls for bytes for `time`. Returns the number of bytes received, or `None` when none came.
 fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkError>> {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -128,7 +128,7 @@ fn sleep(state: &ServerState, socket: &Socket) -> Result<(), LinkError> {
     }
 }
 
-/// What a connection may ask for.
+/// The role of a connection, which decides what its peer may ask for.
 enum Serving {
     Session(Membership),
     Control,
@@ -136,7 +136,8 @@ enum Serving {
 }
 
 impl Serving {
-    /// The server stops: leaves the files of a same-host session filled, because its client uses them until it notices.
+    /// Prepares for the stop of the server: a same-host session's files keep their bytes, because the client uses them
+    /// until it notices the stop.
     fn server_stops(&mut self) {
         if let Serving::Host(session) = self {
             session.leave_files();
@@ -187,7 +188,7 @@ impl Serving {
     }
 }
 
-/// Acknowledges a request, with the bytes that could still be held for the session.
+/// Acknowledges a request. The answer carries the bytes that the server could still hold for the session.
 fn done(channel: &mut Channel<'_>, kind: Kind, tag: u64, capacity_left: u64) -> Result<(), LinkError> {
     channel.answer_with(Header { offset: capacity_left, ..Header::bare(kind, tag) }, &[])
 }
@@ -203,7 +204,7 @@ fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &st
     Ok(Served::Fine)
 }
 
-/// Answers a request whose range could not be transferred.
+/// Answers a request whose range could not be transferred, or says how the connection ends because of it.
 fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),
@@ -275,7 +276,7 @@ fn payload<'a>(
     header: &Header,
     into: &'a mut [u8; CONTROL_MAX],
 ) -> Result<&'a [u8], LinkError> {
-    // The codec limits these kinds' payloads to CONTROL_MAX.
+    // The codec limits the payloads of these kinds of frames to CONTROL_MAX.
     let into = &mut into[..header.payload_bytes().min(CONTROL_MAX)];
     channel.inbox.receive_all(channel.socket, into, &mut Progress::of(channel.socket))?;
     check_payload(header, into)?;

@@ -1,8 +1,8 @@
-//! The door: a socket pair by which the holder of a same-host link opens further links, without the server's path.
+//! The door: a socket pair through which the holder of a same-host link opens further links, without the server's path.
 //!
-//! A process may enter another root or mount namespace, or give up its rights. Then it cannot reach the path any more.
-//! Every same-host client therefore receives the door's outer end. A client sends one end of a new socket pair through
-//! it, and the server serves that end like an accepted connection.
+//! A process may enter another root or mount namespace, or give up its rights. Then it can no longer reach the path. So
+//! every same-host client receives the door's outer end. The client sends one end of a new socket pair through the
+//! door, and the server serves that end like an accepted connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,19 +13,19 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 
-/// The server's end.
+/// The server's end of the door.
 pub(crate) struct Door {
     inner: OwnedFd,
 }
 
 impl Door {
-    /// A door, and its outer end.
+    /// Makes a door. Returns it with its outer end, which clients receive.
     pub(crate) fn new() -> Result<(Door, OwnedFd), Errno> {
         let (inner, outer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Door { inner }, outer))
     }
 
-    /// A connection that a client has sent through the door. Does not wait.
+    /// Returns a connection that a client has sent through the door. Does not wait for one.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -37,7 +37,7 @@ impl Door {
             _ => None,
         });
         let file = files.by_ref().flatten().next();
-        // The message has been taken, whether or not it carried files.
+        // The message is used up even if it carried no file.
         file.ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "a message without a socket came through the door")
         })

@@ -1,25 +1,25 @@
-//! A set of numbers, kept as runs: the free slots of a same-host session, or the granted ones.
+//! A set of numbers, stored as runs. Such sets are the free and the granted slots of a same-host session.
 
 use std::collections::BTreeMap;
 
-/// Disjoint runs by their first number. No run is adjacent to the next.
+/// The runs by their first number. They are disjoint, and no run is adjacent to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     runs: BTreeMap<u32, u32>,
 }
 
 impl Extents {
-    /// How many numbers are in the set.
+    /// Number of numbers in the set.
     pub(crate) fn total(&self) -> u64 {
         self.runs.values().map(|count| u64::from(*count)).sum()
     }
 
-    /// The runs, in order.
+    /// The runs `(first, count)` in ascending order.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.runs.iter().map(|(first, count)| (*first, *count))
     }
 
-    /// The parts of a run that are not in the set.
+    /// The parts `(first, count)` of a run that are not in the set.
     pub(crate) fn missing(&self, first: u32, count: u32) -> Vec<(u32, u32)> {
         let (mut at, end) = (u64::from(first), u64::from(first) + u64::from(count));
         let mut missing = Vec::new();
@@ -38,7 +38,7 @@ impl Extents {
         missing
     }
 
-    /// Adds a run that is not in the set, and joins it with adjacent runs.
+    /// Adds a run of numbers that are not in the set, and joins it with adjacent runs.
     pub(crate) fn insert(&mut self, first: u32, count: u32) {
         let (mut first, mut count) = (first, count);
         let before = self.runs.range(..first).next_back().map(|(start, n)| (*start, *n));
@@ -53,7 +53,7 @@ impl Extents {
         self.runs.insert(first, count);
     }
 
-    /// Removes a run if all of it is in the set. Returns whether it was.
+    /// Removes a run if all its numbers are in the set. Returns whether they were.
     pub(crate) fn remove(&mut self, first: u32, count: u32) -> bool {
         let Some((&start, &n)) = self.runs.range(..=first).next_back() else { return false };
         let (end, run_end) = (u64::from(first) + u64::from(count), u64::from(start) + u64::from(n));
@@ -70,7 +70,8 @@ impl Extents {
         true
     }
 
-    /// Removes and returns the lowest run, cut to `count_max`.
+    /// Removes the run with the lowest numbers, or its first `count_max` numbers if it is longer. Returns what it
+    /// removed.
     pub(crate) fn take(&mut self, count_max: u32) -> Option<(u32, u32)> {
         let (&first, &n) = self.runs.iter().next().filter(|_| count_max > 0)?;
         let count = n.min(count_max);

@@ -15,17 +15,17 @@ use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
 
-/// The role of a welcomed connection.
+/// The role of a welcomed connection, with the session that it serves.
 pub(crate) enum Guest {
-    /// Far space.
+    /// READ, WRITE and DISCARD on the far space of a session.
     Session { membership: Membership, payload_crc: bool },
-    /// STATUS.
+    /// STATUS and SESSIONS only, without a session.
     Control,
-    /// The same-host link.
+    /// The same-host link of a session.
     Host(Box<HostSession>),
 }
 
-/// What the server needs to judge a new connection.
+/// The facts by which the server judges a new connection.
 pub(crate) struct Host<'a> {
     pub(crate) key: Option<&'a Key>,
     pub(crate) store: &'a Arc<Store>,
@@ -36,7 +36,7 @@ pub(crate) struct Host<'a> {
 
 /// Why a connection was not welcomed.
 pub(crate) enum NoGuest {
-    /// It was refused, and the client was told the reason.
+    /// The server refused the connection and sent the client the reason.
     Refused(String),
     /// The connection failed.
     Link(LinkError),
@@ -52,13 +52,13 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
     Err(NoGuest::Refused(reason.into()))
 }
 
-/// Welcomes or refuses a new connection, within a few seconds.
+/// Welcomes or refuses a new connection. Takes a few seconds at most.
 pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let result = try_greet(socket, inbox, host);
     let reason = match &result {
         Ok(_) => return result,
         Err(NoGuest::Refused(reason)) => reason.clone(),
-        // A client of another version can read a bare header. It learns our version from it.
+        // A client of another version can read a bare header, and learns this server's version from it.
         Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
         Err(NoGuest::Link(_)) => return result,
     };
@@ -68,10 +68,10 @@ pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Resu
     result
 }
 
-/// Time that a failed connection stays open so that its closing message arrives.
+/// Longest time that a failed connection stays open so that its closing message arrives.
 pub(crate) const CLOSING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// The longest beginning of `text` that fits, cut at a character boundary.
+/// The longest beginning of `text` of at most `max` bytes, cut at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

@@ -1,9 +1,9 @@
 //! The same-host link: one memfd and one spill file for each family of sessions. The server hands the files to the
-//! clients, which copy by themselves.
+//! clients, which copy pages by themselves.
 //!
-//! The server grants runs of slots within its limits and takes them back. It never reads the bytes. A clone is granted
-//! the same slots as its session: both only read them, and each writes to slots of its own. A slot is free once no
-//! session of the family holds it.
+//! The server grants runs of slots within its limits and takes them back. It never reads their bytes. A clone is
+//! granted the same slots as its original session. Both sessions only read these slots, and write to slots of their
+//! own. A slot is free once no session of the family holds it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::extents::Extents;
 use crate::registry::{HostMembership, Registry};
 use crate::shared::Store;
 
-/// A family of sessions, which share one pair of files: a session that was opened anew, its clones, and their clones.
+/// The sessions that share one pair of files: a session that was opened anew, its clones, and their clones.
 pub(crate) struct Family {
     store: Arc<Store>,
     slot_size: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Family {
     slots: Mutex<Slots>,
 }
 
-/// Which slots of a family's files are free, and which session was granted the others.
+/// The free slots of a family's files, and the slots granted to each session.
 struct Slots {
     free: Files,
     granted: HashMap<u64, Files>,
@@ -41,7 +41,7 @@ struct Slots {
     stuck: Vec<(Place, u32)>,
 }
 
-/// Slots of either file.
+/// A set of slots in each of the two files.
 #[derive(Clone, Default)]
 struct Files {
     memory: Extents,
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-/// A same-host session. Dropping it gives back the slots that no other session of its family is granted.
+/// A same-host session. When it is dropped, the slots that no other session of its family holds are given back.
 pub(crate) struct HostSession {
     membership: HostMembership,
     family: Arc<Family>,
@@ -67,9 +67,9 @@ pub(crate) struct HostSession {
 /// Why slots could not be taken back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReturnError {
-    /// The run was not granted.
+    /// The session does not hold the run.
     NotGranted,
-    /// The file's bytes could not be removed.
+    /// The bytes of the slots could not be removed from the file.
     Punch(Errno),
 }
 
@@ -77,8 +77,8 @@ impl Family {
     fn new(slot_size: u32, store: &Arc<Store>) -> io::Result<Family> {
         let count = u32::try_from(store.memory.limit_bytes() / u64::from(slot_size)).unwrap_or(u32::MAX);
         let memfd = rustix::fs::memfd_create("hanare-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // The file has the size of the whole limit at once, because unwritten parts cost nothing. The client maps it
-        // once, and the seal keeps it from ever being cut under a mapping.
+        // The file has the size of the whole limit from the start, because unwritten parts cost nothing. A client maps
+        // it only once, and the seals keep the file from being cut under the mapping.
         rustix::fs::ftruncate(&memfd, u64::from(count) * u64::from(slot_size))?;
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let spill = store.spill.as_ref().map(|dir| dir.open_file()).transpose()?;
@@ -108,16 +108,16 @@ impl Family {
         }
     }
 
-    /// Grants up to `wanted` slots in memory to session `id`, as runs. Returns how many.
+    /// Grants up to `wanted` slots in memory to the session `id`, and adds them to `runs`. Returns how many slots.
     fn grant_memory(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
         let reserved = self.store.memory.reserve(self.bytes(wanted), u64::from(self.slot_size));
-        // At most `wanted`, so the number fits into 32 bits.
+        // The number is at most `wanted`, so it fits into 32 bits.
         let mut left = (reserved / u64::from(self.slot_size)) as u32;
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
             let Some((first_slot, count)) = slots.free.memory.take(left) else { break };
-            // The memory is allocated here. So this process is charged for it, not the client. The client never waits
-            // for it, and never gets a SIGBUS because the system has none.
+            // The memory is allocated here, so this process is charged for it and not the client. The client never
+            // waits for the memory, and never gets a SIGBUS because the system has none.
             let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
             let fill = || rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
             if retry_on_intr(fill).is_err() {
@@ -152,7 +152,8 @@ impl Family {
         }
     }
 
-    /// Claims disk space for a run. Near the disk's end, halves the run until its space can be claimed.
+    /// Claims disk space for a run of slots. Near the disk's end, halves the run until there is space for it. Returns
+    /// the number of slots with space.
     fn claim_spill(&self, first_slot: u32, count: u32) -> u32 {
         let (Some(dir), Some(file)) = (&self.store.spill, &self.spill) else { return 0 };
         let mut count = count;
@@ -162,7 +163,7 @@ impl Family {
         count
     }
 
-    /// Empties and frees the slots of a run that are granted to nobody any more. A slot that cannot be emptied is not
+    /// Empties and frees those slots of a run that no session holds any more. A slot that cannot be emptied is not
     /// granted again.
     fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), Errno> {
         let mut result = Ok(());
@@ -181,7 +182,7 @@ impl Family {
         result
     }
 
-    /// Makes a part of a file read as zeroes. Returns its space to the file system where that is possible.
+    /// Makes a part of a file read as zeroes. Returns its space to the file system if that can punch holes.
     fn empty(&self, place: Place, at: u64, bytes: u64) -> Result<(), Errno> {
         let Some(file) = self.file(place) else { return Ok(()) };
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -210,7 +211,7 @@ impl Drop for Family {
     }
 }
 
-/// For file systems that cannot punch holes.
+/// Writes zeroes to a part of a file, for file systems that cannot punch holes.
 fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut done = 0;
@@ -223,7 +224,7 @@ fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The parts of a run that are granted to no session.
+/// The parts of a run that no session is granted.
 fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -> Vec<(u32, u32)> {
     granted.values_mut().fold(vec![run], |parts, files| {
         let theirs = files.of(place);
@@ -238,7 +239,8 @@ impl HostSession {
         Ok(HostSession { membership, family, leaves_files: false })
     }
 
-    /// Opens a clone of the session `id`: it is granted the same slots. The caller must know that session's token.
+    /// Opens a clone of the session `of`, which is granted the same slots. The caller must give that session's `token`.
+    /// Returns `None` if there is no such session.
     pub(crate) fn open_clone(
         owner: SessionOwner,
         of: u64,
@@ -257,7 +259,7 @@ impl HostSession {
         Ok(Some(HostSession { membership, family, leaves_files: false }))
     }
 
-    /// Its number and token.
+    /// The session's number and token.
     pub(crate) fn identity(&self) -> (u64, [u8; TOKEN_BYTES]) {
         (self.membership.id(), self.membership.token)
     }
@@ -274,13 +276,14 @@ impl HostSession {
         self.family.file(Place::Spill)
     }
 
-    /// When the session ends, its slots are not emptied: its client may not have noticed yet that the server is
-    /// stopping.
+    /// Keeps the bytes of the session's slots when the session ends, because its client may not have noticed yet that
+    /// the server is stopping.
     pub(crate) fn leave_files(&mut self) {
         self.leaves_files = true;
     }
 
-    /// Grants up to `wanted` slots within the quota, in memory first. Returns no run when nothing is left.
+    /// Grants up to `wanted` slots within the quota, first in memory and then in the spill file. Returns no runs when
+    /// no slot is left.
     pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
         let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
         let mut runs = Vec::new();
@@ -295,8 +298,8 @@ impl HostSession {
         runs
     }
 
-    /// Takes a run back. A slot of it that no other session of the family holds is emptied, so that it reads as zeroes
-    /// when it is granted again.
+    /// Takes a run of slots back. Empties those of them that no other session of the family holds, so that they read as
+    /// zeroes when they are granted again.
     pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
         let mut slots = self.family.slots();
         let mine = slots.granted.entry(self.membership.id()).or_default().of(run.place);
@@ -313,14 +316,14 @@ impl Drop for HostSession {
     fn drop(&mut self) {
         let mut slots = self.family.slots();
         let Some(mut mine) = slots.granted.remove(&self.membership.id()) else { return };
-        // The last session's files are closed, not emptied: a process that still maps them must not read zeroes. The
-        // kernel frees them with their last descriptor or mapping.
+        // The files of a family's last session are closed and not emptied, because a process that still maps them must
+        // not read zeroes. The kernel frees their space with the last descriptor or mapping.
         let empties = !self.leaves_files && !slots.granted.is_empty();
         for place in [Place::Memory, Place::Spill] {
             for run in mine.of(place).runs() {
                 if empties {
-                    // There is nobody to report a failure to. Slots that cannot be emptied are recorded until the
-                    // family ends.
+                    // Nobody is left to whom a failure could be reported. Slots that cannot be emptied are recorded
+                    // until the family ends.
                     let (Ok(()) | Err(_)) = self.family.free(&mut slots, place, run);
                 } else {
                     let count = unclaimed(&mut slots.granted, place, run).iter().map(|(_, n)| u64::from(*n)).sum();

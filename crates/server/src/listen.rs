@@ -1,4 +1,4 @@
-//! Accepting connections: listening sockets, one thread for each connection, and the orderly stop.
+//! Accepts connections: the listening sockets, one thread for each connection, and the orderly stop.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -30,13 +30,14 @@ use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
 
-/// Time that a stopping server waits for its connections before it cuts them.
+/// Time that a stopping server waits for its connections to end before it cuts them.
 const DRAIN: Duration = Duration::from_secs(4);
 /// Pause between two checks of whether the connections have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Longest time spent on turning away one connection when there is no room for it. The others wait meanwhile.
+/// Longest time spent on refusing one connection when there is no room for it. Other new connections wait for this
+/// time.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// Time after which a connection that has not completed its handshake may be cut, when others need its place.
+/// Time after which a connection that has not completed its handshake may be cut when a new connection needs its place.
 const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -51,24 +52,24 @@ pub struct ServerConfig {
     pub listen: Vec<Endpoint>,
     /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
     pub memory: u64,
-    /// Returns what the system could give. The server asks it now and then, and hands out no more than that. Without
-    /// it, only the limit applies.
+    /// Returns how many bytes the system could give. The server asks it regularly and hands out no more than that.
+    /// Without this function, only the limit applies.
     pub available: Option<Available>,
-    /// Where pages go when the memory is used up.
+    /// The directory for pages that do not fit into memory, if pages may spill.
     pub spill: Option<PathBuf>,
-    /// Bytes of the spill directory's disk to leave free.
+    /// Bytes that are left free on the spill directory's disk.
     pub spill_margin: u64,
-    /// The key that clients must hold; needed to listen beyond loopback.
+    /// The key that clients must hold. It is needed to listen beyond loopback.
     pub key: Option<Key>,
     /// Time that a connection polls for the next request before it sleeps.
     pub spin: Duration,
-    /// The most connections at a time.
+    /// Most connections at a time.
     pub connections_max: usize,
     /// Most bytes that each session may hold.
     pub client_quota: Option<u64>,
     /// Time that unused memory is kept before it goes back to the system.
     pub keep_free: Duration,
-    /// Where the log goes.
+    /// Receives the lines of the server's log.
     pub log: Log,
 }
 
@@ -91,11 +92,11 @@ impl ServerConfig {
     }
 }
 
-/// Why a server could not start or go on.
+/// Why a server could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Nothing to listen on.
+    /// The settings name no address to listen on.
     #[error("no address to listen on; give --listen ADDRESS")]
     NoAddress,
     /// The address cannot be listened on.
@@ -106,7 +107,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// Anyone on the network could use the server.
+    /// There is no key, and anyone on the network could use the server at this address.
     #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
     NoKey {
         /// The address, which others can reach.
@@ -115,7 +116,7 @@ pub enum ServerError {
     /// The memory limit is smaller than a block, and there is no spill directory.
     #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
     NoMemory {
-        /// The limit.
+        /// The memory limit, in bytes.
         memory: u64,
     },
     /// The spill directory cannot be used.
@@ -136,7 +137,7 @@ pub enum ServerError {
     },
 }
 
-/// What the user can do about an address that cannot be listened on.
+/// Advice for an address on which the server cannot listen.
 fn listen_advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => "choose another address or end what uses it",
@@ -157,7 +158,7 @@ impl StopHandle {
         self.stop.stop();
     }
 
-    /// How many sessions are open.
+    /// Number of open sessions.
     pub fn sessions(&self) -> u64 {
         self.registry.count()
     }
@@ -189,7 +190,7 @@ impl Listener {
     }
 }
 
-/// A memory server that listens.
+/// A memory server that listens and does not serve yet.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -199,11 +200,11 @@ pub struct Server {
     log: Log,
 }
 
-/// A connection's thread, and the socket that can cut it.
+/// A connection's thread, and the socket by which the thread can be made to end.
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
-    /// Whether its handshake has succeeded.
+    /// Whether the connection's handshake has succeeded.
     is_welcome: Arc<AtomicBool>,
     since: Instant,
 }
@@ -251,7 +252,7 @@ impl Server {
         })
     }
 
-    /// The addresses it listens on, with the ports that the system chose.
+    /// The addresses on which the server listens, with the ports that the system chose.
     pub fn local_addrs(&self) -> Vec<Endpoint> {
         let address = |listener: &Listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
@@ -261,12 +262,12 @@ impl Server {
         self.listeners.iter().filter_map(address).collect()
     }
 
-    /// What stops it.
+    /// Returns a handle that stops this server.
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle { stop: Arc::clone(&self.state.stop), registry: Arc::clone(&self.state.registry) }
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the server is stopped.
     pub fn run(self) -> Result<(), ServerError> {
         let mut running: Vec<Running> = Vec::new();
         let (state, keep_free) = (Arc::clone(&self.state), self.keep_free);
@@ -276,7 +277,7 @@ impl Server {
         let result = self.accept_until_stopped(&mut running);
         let Server { listeners, state, .. } = self;
         drop(listeners);
-        // A failed accept loop ends the connections, too.
+        // After a failed accept loop the connections must end, too.
         state.stop.stop();
         drain(running);
         // A panic in that thread has been reported on stderr.
@@ -327,7 +328,8 @@ impl Server {
             if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
-            // The peer must see the end now, not when the accepting thread drops its handle.
+            // The peer must see the end now, and not only when the accepting thread drops its own reference to the
+            // socket.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
@@ -340,15 +342,15 @@ impl Server {
     }
 }
 
-/// Makes room for a new connection: cuts the oldest one that has not completed its handshake, once it has had
-/// [`GREETING`] to do so. Returns false when there is no such connection. New connections wait meanwhile, at most for
-/// that time.
+/// Makes room for a new connection: cuts the oldest connection that has not completed its handshake within
+/// [`GREETING`]. If that time has not passed yet, waits for it, and so do other new connections. Returns false when
+/// every connection has completed its handshake.
 fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // The connection's thread notices this at its next call and ends by itself.
+            // The thread of the cut connection notices this at its next call and ends by itself.
             running.remove(at).socket.sever();
             return true;
         }
@@ -363,7 +365,7 @@ fn turn_away(socket: &Socket, reason: &str) {
     }
 }
 
-/// A connection from its handshake to its end. The text of an error goes to the log.
+/// Runs a connection from its handshake to its end. Returns the text of an error, which goes to the log.
 fn connection_life(
     state: &ServerState,
     key: Option<&Key>,

@@ -1,11 +1,12 @@
 //! The memory budget of the whole server, and the blocks that are divided into slots.
 //!
-//! A block given back stays mapped for a while, for the next session that needs one. It keeps its old bytes: its next
-//! owner knows this and must never show them. A block that nobody takes goes back to the system ([`Memory::shrink`]).
+//! A block that a session gives back stays mapped for a while, for the next session that needs one. It keeps its old
+//! bytes, so its next owner must never show them. A block that nobody takes goes back to the system
+//! ([`Memory::shrink`]).
 //!
-//! The operator sets the limit, but the system may have less. A system without memory kills a process that writes to
-//! memory it was granted. The server therefore asks the system now and then what it could give, and hands out no more
-//! than that.
+//! The operator sets the limit, but the system may have less memory than that. Without memory, the system kills a
+//! process that writes to pages it was granted. So the server regularly asks the system how much it could give, and
+//! hands out no more than that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,38 +17,38 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
 
-/// Bytes that stay with the system, for other processes and for the server's own tables.
+/// Bytes that are left to the system, for other processes and for the server's own tables.
 const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
-/// The most bytes handed out between two checks of what the system could give.
+/// Most bytes handed out between two checks of what the system could give.
 const LOOK_BYTES: u64 = 64 << 20;
-/// Time for which the result of a check is used.
+/// Time for which the result of a check counts.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Bytes of reserved address space. When the system has no more for blocks, the server's own small needs are met from
-/// it.
+/// Size in bytes of an address range that is kept reserved. The range is released when the system refuses memory, so
+/// that the server still gets some for its own small needs.
 const RESERVE_BYTES: usize = 32 << 20;
 
-/// Returns how many bytes the system could give without harm; `None` when this is not known.
+/// Returns how many bytes the system could give without harm, or `None` when this is not known.
 pub type Available = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// Bytes of a block: the kernel can back it with one huge page.
+/// Size of a block in bytes. The kernel can back a block with one huge page.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
 
-/// 2 MiB of memory. The lock is held only while bytes are copied, never while waiting for a peer.
+/// A block of memory. Its lock is held only while bytes are copied, never while waiting for a peer.
 pub(crate) struct Block {
     bytes: Mutex<MmapMut>,
 }
 
 impl Block {
-    /// Locks the block's bytes. Hold the lock only while copying.
+    /// Locks the block's bytes. The caller may hold the lock only while it copies.
     pub(crate) fn lock(&self) -> MutexGuard<'_, MmapMut> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory outside `used` to the system; it then reads as zeroes. The bytes in `used` stay. Returns
-    /// false when the system has no memory for this.
+    /// Returns the memory outside `used` to the system, after which it reads as zeroes. The bytes in `used` stay.
+    /// Returns false when the system has no memory for the copy that this needs.
     pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // With huge pages, the first byte written would take 2 MiB.
+        // With huge pages, the first byte written would take all 2 MiB.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -92,7 +93,7 @@ impl System {
         self.approved = self.bytes.min(LOOK_BYTES);
     }
 
-    /// Takes up to `wanted` bytes of what the system can give, and returns how many it took.
+    /// Takes up to `wanted` bytes of those that the system can give. Returns how many it took.
     fn take(&mut self, wanted: u64) -> u64 {
         let is_old = self.looked.elapsed() >= LOOK_EVERY;
         // A system that had nothing to give is not asked again at every request.
@@ -105,17 +106,17 @@ impl System {
         taken
     }
 
-    /// The system refused. It is not asked again before the next check.
+    /// Records that the system refused memory. Nothing is handed out before the next check.
     fn refused(&mut self) {
         (self.bytes, self.approved, self.looked, self.reserve) = (0, 0, Instant::now(), None);
     }
 }
 
-/// The budget. All that is counted against it is either in a session or in the list of free blocks.
+/// The budget. All bytes counted against it are either in a session or in the list of free blocks.
 pub(crate) struct Memory {
     limit_bytes: u64,
     state: Mutex<State>,
-    /// Bytes that could still be handed out after the last change.
+    /// Bytes that could be handed out after the last change of the state.
     room_bytes: AtomicU64,
 }
 
@@ -134,7 +135,7 @@ impl Memory {
         memory
     }
 
-    /// Asks the system again what it could give.
+    /// Asks the system again how much it could give.
     pub(crate) fn look(&self) {
         let mut state = self.state();
         state.system.look();
@@ -145,7 +146,7 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the room after a change. The state is still locked.
+    /// Stores the new room after a change of `state`, which must still be locked.
     fn changed(&self, state: &State) {
         let free = (state.free.len() * BLOCK_BYTES) as u64;
         let more = (self.limit_bytes - state.used_bytes).min(state.system.bytes);
@@ -161,13 +162,13 @@ impl Memory {
         self.limit_bytes
     }
 
-    /// Bytes counted against the limit, and the part of them in free blocks.
+    /// Returns the bytes counted against the limit, and how many of them are in free blocks.
     pub(crate) fn used_and_free_bytes(&self) -> (u64, u64) {
         let state = self.state();
         (state.used_bytes, (state.free.len() * BLOCK_BYTES) as u64)
     }
 
-    /// Returns a free block if there is one, else a new one within the limit and what the system can give.
+    /// Returns a free block if there is one. Otherwise returns a new block, if the limit and the system allow it.
     pub(crate) fn take_block(&self) -> Option<Lease> {
         let mut state = self.state();
         if let Some((block, _)) = state.free.pop_back() {
@@ -184,7 +185,7 @@ impl Memory {
             self.changed(&state);
             return None;
         };
-        // Huge pages make copies faster. Without them (an old kernel, a policy) everything works the same.
+        // Huge pages only make copies faster. An old kernel or the system's settings may refuse them.
         let _ = bytes.advise(memmap2::Advice::HugePage);
         state.used_bytes = used_bytes;
         self.changed(&state);
@@ -198,7 +199,7 @@ impl Memory {
         self.changed(&state);
     }
 
-    /// Returns up to `blocks_max` blocks to the system. Each has been free for at least `idle`.
+    /// Returns up to `blocks_max` blocks to the system, of those that have been free for at least `idle`.
     pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
         for _ in 0..blocks_max {
             let mut state = self.state();
@@ -210,13 +211,13 @@ impl Memory {
             state.used_bytes -= BLOCK_BYTES as u64;
             self.changed(&state);
             drop(state);
-            // Unmapped after the lock is released, so that nobody waits for it.
+            // The block is unmapped after the lock is released, so that no thread waits for the unmapping.
             drop(block);
         }
     }
 
-    /// Counts bytes that the same-host link hands out: as many whole `unit`s as fit, up to `wanted_bytes`. Unmaps free
-    /// blocks to make room. Returns how many bytes it counted.
+    /// Counts bytes that the same-host link hands out: the most whole `unit`s that fit, up to `wanted_bytes`. Unmaps
+    /// free blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
@@ -230,7 +231,7 @@ impl Memory {
         granted
     }
 
-    /// Uncounts bytes that [`Memory::reserve`] counted and the system refused to give.
+    /// Uncounts bytes that [`Memory::reserve`] counted, after the system refused to give them.
     pub(crate) fn refused(&self, bytes: u64) {
         self.state().system.refused();
         self.release(bytes);
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(memory.used_and_free_bytes(), (0, 0));
     }
 
-    /// A server that hands out more than the system has is killed when a client writes to it.
+    /// The server is killed if it hands out more memory than the system has and a client writes to it.
     #[test]
     fn no_more_is_handed_out_than_the_system_can_give() {
         let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));

@@ -1,4 +1,4 @@
-//! A listening socket with a name in the file system. A file of that name that is not a stale socket is never removed.
+//! A listening socket with a name in the file system. Of existing files, only a stale socket is ever removed.
 
 use std::fs::{Metadata, Permissions};
 use std::io;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 /// The longest path that fits an AF_UNIX address with its final zero byte.
 const PATH_MAX: usize = 107;
 
-/// A listening AF_UNIX socket. When dropped, it removes its name if the name still refers to this very socket.
+/// A listening AF_UNIX socket. When it is dropped, it removes its name if the name still refers to this socket.
 pub(crate) struct Named {
     pub(crate) listener: UnixListener,
     pub(crate) path: PathBuf,
-    /// Device and inode of the name; `None` where they could not be read.
+    /// Device and inode of the socket's name; `None` if they could not be read.
     identity: Option<(u64, u64)>,
 }
 
 impl Named {
-    /// Listens on a path that only this user may use. Replaces a socket that nobody listens on any more.
+    /// Listens on `path` with a socket that only this user may use. Replaces a socket on which nobody listens any more.
     pub(crate) fn listen(path: &Path) -> io::Result<Named> {
         let length = path.as_os_str().len();
         if length > PATH_MAX {
@@ -44,22 +44,22 @@ impl Drop for Named {
     fn drop(&mut self) {
         let there = std::fs::symlink_metadata(&self.path).ok();
         if there.is_some_and(|meta| is_socket(&meta) && Some(identity(&meta)) == self.identity) {
-            // Nothing depends on the name any more. The next server replaces it if it could not be removed.
+            // Nothing depends on the name any more. If it cannot be removed, the next server replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket that nobody listens on. Anything else stays, and the answer is `in_use` or a better reason.
+/// Removes a socket on which nobody listens. Returns `in_use` or a more exact error for any other file, and leaves it.
 fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if !is_socket(&meta) {
         let what = kind(&meta);
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{what} of that name is there")));
     }
-    // The kernel refuses a connection to a socket that no process listens on any more.
+    // The kernel refuses a connection to a socket on which no process listens any more.
     let is_stale = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    // Another server may have replaced the stale socket meanwhile.
+    // Another server may have replaced the stale socket since the first look at it.
     let is_same = std::fs::symlink_metadata(path).is_ok_and(|now| identity(&now) == identity(&meta));
     if is_stale && is_same { std::fs::remove_file(path) } else { Err(in_use) }
 }

@@ -1,8 +1,9 @@
 //! The slots of a family of sessions: a session that was opened anew, its clones, and their clones.
 //!
-//! A slot belongs to every group of places ([`Group`]) that names it. A clone shares whole groups with its session, and
-//! a group is copied when one of them changes it. So a clone costs one group reference for every 64 slots. The pool
-//! counts the owners of a slot that several copies name. The slot is free when its last owner releases it.
+//! A slot belongs to every group of places ([`Group`]) that names it. A clone shares whole groups with its original,
+//! and a shared group is copied when one of the sessions changes it. So a clone costs one group reference for every 64
+//! slots. When several copies of a group name a slot, the pool counts the slot's owners. The slot is free when its last
+//! owner releases it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -16,9 +17,9 @@ use crate::memory::{BLOCK_BYTES, Block, Lease};
 use crate::shared::Store;
 use crate::spill::SpillFile;
 
-/// Far slots in a group. Their places are stored side by side; an empty group takes no memory.
+/// Number of far slots in a group, whose places are stored side by side. An empty group takes no memory.
 pub(crate) const GROUP: u64 = 64;
-/// Slots in a block of the smallest slots: one bit each.
+/// Number of slots in a block if they have the smallest size. Each slot has one bit in a mask.
 const SLOTS_PER_BLOCK_MAX: usize = BLOCK_BYTES / hanare_wire::limits::SLOT_MIN as usize;
 const MASK_WORDS: usize = SLOTS_PER_BLOCK_MAX / 64;
 
@@ -30,20 +31,20 @@ pub(crate) enum Place {
     Spill { slot: u32 },
 }
 
-/// The places of [`GROUP`] far slots in a row.
+/// The places of [`GROUP`] adjacent far slots.
 pub(crate) type Group = [Place; GROUP as usize];
 
-/// Bytes of far space that lie together in one place.
+/// Bytes of far space that are adjacent in one place.
 pub(crate) enum Run {
     /// No slot holds these bytes.
     Absent { bytes: usize },
-    /// In a block.
+    /// The bytes are in a block, from offset `at` on.
     Memory { block: Arc<Block>, at: usize, bytes: usize },
-    /// In the spill file.
+    /// The bytes are in the spill file, from offset `at` on.
     Spill { file: Arc<File>, at: u64, bytes: usize },
 }
 
-/// Why there is no slot.
+/// Why no slot could be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSlot {
     /// Memory and spill space are used up.
@@ -52,26 +53,27 @@ pub(crate) enum NoSlot {
     OverQuota,
 }
 
-/// Slots taken for bytes that are about to arrive. No table names them until the bytes are there.
+/// Adjacent slots taken for bytes that are about to arrive. No table names the slots until the bytes are there.
 pub(crate) struct Taken {
     pub(crate) first: Place,
-    /// How many slots. They are adjacent.
+    /// Number of slots.
     pub(crate) count: usize,
     /// Whether the slots may hold old bytes.
     pub(crate) reused: bool,
-    /// Where they are.
+    /// The bytes of the slots.
     pub(crate) run: Run,
 }
 
-/// A block of the family, and which of its slots are in use.
+/// A block of the family, with the slots of it that are in use.
 struct Held {
     block: Arc<Block>,
     zeroed: bool,
     used: [u64; MASK_WORDS],
     used_count: usize,
-    /// Number of the first slot that was not handed out since the family took the block.
+    /// Index of the first slot that was not handed out since the family took the block.
     carved: usize,
-    /// When a slot was last freed; `None` once the memory of the free slots went back to the system.
+    /// Time when a slot was last freed; `None` if no slot was freed since the memory of free slots last went back to
+    /// the system.
     freed: Option<Instant>,
 }
 
@@ -85,12 +87,12 @@ impl Held {
         Some(word * 64 + self.used[word].trailing_ones() as usize).filter(|index| *index < slots)
     }
 
-    /// The bytes of the slots in use.
+    /// The byte ranges of the slots in use.
     fn used_ranges(&self, slots: usize, slot_size: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         (0..slots).filter(|index| self.is_used(*index)).map(move |index| index * slot_size..(index + 1) * slot_size)
     }
 
-    /// Whether a slot holds old bytes, from this family or an earlier one.
+    /// Whether a slot may hold old bytes, from this family or an earlier owner of the block.
     fn is_reused(&self, index: usize) -> bool {
         !self.zeroed || index < self.carved
     }
@@ -102,12 +104,12 @@ pub(crate) struct Pool {
     spare: Spare,
     slot_size: usize,
     blocks: Vec<Option<Held>>,
-    /// Indices of `blocks` that are empty.
+    /// Indices of the entries of `blocks` that are `None`.
     holes: Vec<u32>,
-    /// Indices of blocks with a free slot.
+    /// Indices of the blocks that have a free slot.
     with_room: BTreeSet<u32>,
     spill: Option<SpillFile>,
-    /// For each place with several owners: their number minus one.
+    /// For each place with several owners, the number of its owners minus one.
     more_owners: HashMap<Place, u32>,
 }
 
@@ -129,11 +131,11 @@ impl Pool {
         BLOCK_BYTES / self.slot_size
     }
 
-    /// The place `n` slots behind `first`, if the two lie in one block or file.
+    /// The place `n` slots after `first`, if the block or file goes on that far.
     pub(crate) fn next_to(first: Place, n: usize) -> Place {
         match first {
             Place::Absent => Place::Absent,
-            // An index behind the block's end is in no table, so no place equals it.
+            // An index beyond the block's end is in no table, so it equals no place there.
             Place::Memory { block, index } => Place::Memory { block, index: index.saturating_add(n as u16) },
             Place::Spill { slot } => Place::Spill { slot: slot.saturating_add(n as u32) },
         }
@@ -159,8 +161,8 @@ impl Pool {
         }
     }
 
-    /// Takes up to `count` adjacent free slots, in memory first, then in the spill file. Returns `None` when both are
-    /// used up. Slots freed earlier are taken first.
+    /// Takes up to `count` adjacent free slots: first in memory, and in the spill file when memory is used up. Prefers
+    /// slots that were freed earlier. Returns `None` when both are used up.
     pub(crate) fn take(&mut self, count: usize) -> Option<Taken> {
         let taken = match self.take_in_memory(count) {
             Some(taken) => taken,
@@ -236,20 +238,20 @@ impl Pool {
         Some(Taken { first, count: run.count as usize, reused: run.reused, run: self.run(first, 0, bytes) })
     }
 
-    /// Whether several sessions share this place.
+    /// Whether the place has several owners.
     pub(crate) fn is_shared(&self, place: Place) -> bool {
         !self.more_owners.is_empty() && self.more_owners.contains_key(&place)
     }
 
-    /// Adds an owner to the place.
+    /// Adds an owner to a place.
     pub(crate) fn share(&mut self, place: Place) {
         if place != Place::Absent {
             *self.more_owners.entry(place).or_default() += 1;
         }
     }
 
-    /// Removes an owner from a place. After the last one, the slot goes to the free list of its block or file, and a
-    /// block without used slots goes back to the server.
+    /// Removes an owner from a place. With the last owner gone, the slot becomes free in its block or file. A block
+    /// without used slots goes back to the server.
     pub(crate) fn free(&mut self, place: Place) {
         if self.is_shared(place) {
             let more = self.more_owners.entry(place).or_default();
@@ -285,8 +287,9 @@ impl Pool {
         self.store.stats.slots.fetch_sub(1, Relaxed);
     }
 
-    /// Returns the memory of one block's free slots to the system. The block is at least half free, and no slot of it
-    /// was freed for `idle`. The slots stay the family's. Returns false when there is no such block.
+    /// Returns the memory of one block's free slots to the system. Picks a block that is at least half free and in
+    /// which no slot was freed for `idle`. The family keeps the free slots. Returns false when there is no such block,
+    /// or when the system has no memory for the copy that this needs.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         let (slots, slot_size) = (self.slots_per_block(), self.slot_size);
         let is_thin =
@@ -308,8 +311,8 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// The last session of the family has ended. Its blocks go back to the server, and the spill file vanishes with its
-    /// last descriptor.
+    /// Gives the blocks back to the server, because the last session of the family has ended. The spill file vanishes
+    /// with its last descriptor.
     fn drop(&mut self) {
         for block in 0..self.blocks.len() as u32 {
             self.remove_block(block);

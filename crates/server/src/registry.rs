@@ -1,4 +1,4 @@
-//! Which sessions are open, and how many connections each has.
+//! The open sessions, and the number of connections of each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,7 +13,7 @@ use crate::host::Family;
 use crate::session::Session;
 use crate::shared::Store;
 
-/// The most connections of one session.
+/// Most connections of one session.
 const CONNECTIONS_MAX: usize = 32;
 
 /// The open sessions.
@@ -41,9 +41,9 @@ impl Entry {
     }
 }
 
-/// A connection's membership in its session. The session ends with the last one.
+/// A connection's membership in its session. The session ends with its last membership.
 ///
-/// The fields are dropped in this order, so a session is counted until its slots are free.
+/// The fields are dropped in the order in which they are declared, so a session is counted until its slots are free.
 pub(crate) struct Membership {
     session: Arc<Session>,
     _counted: Counted,
@@ -55,7 +55,7 @@ impl Membership {
     }
 }
 
-/// One connection, counted for its session.
+/// A connection that is counted in its session until this value is dropped.
 struct Counted {
     registry: Arc<Registry>,
     id: u64,
@@ -72,14 +72,14 @@ impl Drop for Counted {
     }
 }
 
-/// An open same-host session.
+/// The registry's entry of an open same-host session.
 struct HostEntry {
     token: [u8; TOKEN_BYTES],
     account: Arc<Account>,
     family: Arc<Family>,
 }
 
-/// A same-host session. It is counted and may be cloned as long as this value lives.
+/// A same-host session's entry in the registry. The session is counted, and may be cloned, until this value is dropped.
 pub(crate) struct HostMembership {
     registry: Arc<Registry>,
     id: u64,
@@ -104,13 +104,13 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many sessions are open.
+    /// Number of open sessions, including those of the same-host link.
     pub(crate) fn count(&self) -> u64 {
         let state = self.state();
         (state.sessions.len() + state.host_sessions.len()) as u64
     }
 
-    /// The open sessions whose number is above `after`, at most `count_max`, in ascending order.
+    /// The open sessions with numbers above `after`, at most `count_max` of them, in ascending order.
     pub(crate) fn list(&self, after: u64, count_max: usize) -> Vec<SessionStatus> {
         let state = self.state();
         let Some(from) = after.checked_add(1) else { return Vec::new() };
@@ -123,7 +123,7 @@ impl Registry {
         list
     }
 
-    /// The sessions open now, without those of the same-host link.
+    /// The open sessions, without those of the same-host link.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.state().sessions.values().filter_map(|entry| entry.session.upgrade()).collect()
     }
@@ -149,7 +149,8 @@ impl Registry {
         Ok(Membership { session, _counted: counted })
     }
 
-    /// Opens a session that begins with the contents of an open one. The caller must know the open session's token.
+    /// Opens a session that begins with the contents of the open session `of`. The caller must give that session's
+    /// `token`. Returns `None` if there is no such session.
     pub(crate) fn open_clone(
         self: &Arc<Registry>,
         owner: SessionOwner,
@@ -160,7 +161,7 @@ impl Registry {
         let token = random::<TOKEN_BYTES>()?;
         let id = self.next_id();
         let account = Arc::new(Account::in_family(id, owner, original.session().account().spare().clone()));
-        // Outside the lock: this takes time in proportion to what the session holds.
+        // This runs without the registry's lock, because it takes time in proportion to the session's slots.
         let session = Arc::new(original.session().cloned(id, token, account));
         self.state().sessions.insert(id, Entry::new(&session));
         Ok(Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } }))
@@ -172,7 +173,8 @@ impl Registry {
         state.last_id
     }
 
-    /// Joins an open session. The caller must know its token, and the session must have connections left.
+    /// Joins the open session `id`. Returns `None` if `token` or `slot_size` is not the session's, or if the session
+    /// has the most connections that it may have.
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
@@ -185,7 +187,7 @@ impl Registry {
         Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } })
     }
 
-    /// Counts a new same-host session.
+    /// Enters a new same-host session into the registry.
     pub(crate) fn open_host(
         self: &Arc<Registry>,
         owner: SessionOwner,
@@ -199,7 +201,7 @@ impl Registry {
         Ok(HostMembership { registry: Arc::clone(self), id, token, account })
     }
 
-    /// The family of an open same-host session. The caller must know its token.
+    /// The family of the open same-host session `id`. The caller must give that session's `token`.
     pub(crate) fn host_family(&self, id: u64, token: &[u8; TOKEN_BYTES]) -> Option<Arc<Family>> {
         let state = self.state();
         let entry = state.host_sessions.get(&id).filter(|entry| is_token(&entry.token, token))?;
@@ -207,7 +209,7 @@ impl Registry {
     }
 }
 
-/// Whether `shown` is the token. Every byte is compared, so the time taken reveals nothing about it.
+/// Whether `shown` equals `token`. Every byte is compared, so the time taken reveals nothing about the token.
 fn is_token(token: &[u8; TOKEN_BYTES], shown: &[u8; TOKEN_BYTES]) -> bool {
     token.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

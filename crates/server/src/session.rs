@@ -11,13 +11,13 @@ use crate::pool::{NoSlot, Run, Taken};
 use crate::shared::Store;
 use crate::table::Table;
 
-/// Where a part of far space was found.
+/// Where a part of far space lies.
 pub(crate) enum Found<T> {
-    /// It lies in memory; this is the result of the access.
+    /// The part lies in memory. The value is the result of the access.
     Memory(T),
-    /// It lies in the spill file: this number of bytes at this position.
+    /// The part lies in the spill file: `bytes` bytes at offset `at`.
     Spill { file: Arc<File>, at: u64, bytes: usize },
-    /// It was never written, for this number of bytes.
+    /// The part was never written, for `bytes` bytes.
     Absent { bytes: usize },
 }
 
@@ -42,7 +42,7 @@ impl Session {
         Session { id, token, slot_size, account, table }
     }
 
-    /// A session that begins with the contents of this one.
+    /// Makes a session that begins with the contents of this one.
     pub(crate) fn cloned(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
         let table = Mutex::new(self.table().cloned(Arc::clone(&account)));
         Session { id, token, slot_size: self.slot_size, account, table }
@@ -60,11 +60,11 @@ impl Session {
         self.table().holds(offset, bytes)
     }
 
-    /// Calls `copy` with the bytes from `offset` on that lie together in memory, at most `bytes_max`. `copy` must not
+    /// Calls `copy` with bytes that are adjacent in memory: from `offset` on, at most `bytes_max`. `copy` must not
     /// wait.
     ///
-    /// The block is locked before the table is unlocked. The next owner of a freed block has to lock it too, so `copy`
-    /// never sees the bytes of another session.
+    /// The block is locked before the table is unlocked. A freed block's next owner has to lock the block too, so
+    /// `copy` never sees the bytes of another session.
     pub(crate) fn with_memory<T>(&self, offset: u64, bytes_max: usize, copy: impl FnOnce(&mut [u8]) -> T) -> Found<T> {
         let table = self.table();
         match table.run_at(offset, bytes_max) {
@@ -78,8 +78,8 @@ impl Session {
         }
     }
 
-    /// Like [`Session::with_memory`], for bytes that are to be changed. Where a clone also holds the slots, returns the
-    /// number of such bytes instead.
+    /// Like [`Session::with_memory`], for bytes that `change` changes. If a clone also holds the slot at `offset`,
+    /// calls nothing and returns as the error how many bytes from `offset` on lie in such slots.
     pub(crate) fn with_own_memory<T>(
         &self,
         offset: u64,
@@ -98,7 +98,7 @@ impl Session {
         })
     }
 
-    /// Takes slots for bytes that are about to arrive. Nobody sees them until [`Session::insert`].
+    /// Takes slots for bytes that are about to arrive. No session sees the slots before [`Session::insert`].
     pub(crate) fn take(&self, count: usize) -> Result<Taken, NoSlot> {
         self.table().take(count)
     }
@@ -111,18 +111,19 @@ impl Session {
         self.table().give_back(taken);
     }
 
-    /// Returns the memory of free slots to the system, in at most `blocks_max` blocks that are mostly free and have
-    /// been so for `idle`. Returns the number of blocks.
+    /// Returns the memory of free slots to the system, for at most `blocks_max` blocks. Such a block is at least half
+    /// free, and no slot of it was freed for `idle`. Returns the number of blocks.
     pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
         let mut trimmed = 0;
-        // The table is unlocked after each block, so that nobody waits longer than the copying of one block.
+        // The table is unlocked after each block, so that other threads wait for the copying of one block at most.
         while trimmed < blocks_max && self.table().trim_one(idle) {
             trimmed += 1;
         }
         trimmed
     }
 
-    /// Frees the slots wholly within the range. Lets other connections in now and then.
+    /// Frees the slots wholly within the range. Unlocks the table after each group, so that other connections get their
+    /// turn.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         let end = offset + bytes;
         let mut at = offset;

@@ -1,7 +1,7 @@
 //! The spill directory and its files. Slots go there when memory is used up.
 //!
-//! A file is created without a name (or loses it at once), so nothing is left behind however the server ends. Disk
-//! space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
+//! A file is created without a name, or loses its name at once. So no file is left behind, however the server ends.
+//! Disk space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
 
 use std::fs::File;
 use std::io;
@@ -14,34 +14,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// The least growth of a file, in bytes.
+/// The least size by which a file grows, in bytes, unless the disk is nearly full.
 const GROWTH_BYTES: u64 = 16 << 20;
 
-/// A directory on the disk to spill to.
+/// A directory for spill files.
 pub(crate) struct SpillDir {
     path: PathBuf,
     margin_bytes: u64,
-    /// Held while space is claimed, so that two files do not claim the same free space.
+    /// Locked while space is claimed, so that two files do not claim the same free space.
     claim: Mutex<()>,
-    /// Free bytes when the disk was last asked.
+    /// Free bytes beyond the margin when the disk was last asked.
     free_last: AtomicU64,
 }
 
 impl SpillDir {
-    /// Checks that files can be made in the directory.
+    /// Checks that files can be created in the directory.
     pub(crate) fn new(path: &Path, margin_bytes: u64) -> io::Result<SpillDir> {
         let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()), free_last: AtomicU64::new(0) };
         dir.free_bytes();
         dir.open_file().map(|_| dir)
     }
 
-    /// A new file without a name.
+    /// Creates a file without a name.
     pub(crate) fn open_file(&self) -> io::Result<File> {
         let mut options = File::options();
         options.read(true).write(true).mode(0o600);
         let unnamed = options.clone().custom_flags(OFlags::TMPFILE.bits() as i32).open(&self.path);
         match unnamed.as_ref().map_err(Errno::from_io_error) {
-            // This file system or kernel has no unnamed files.
+            // This file system or kernel does not support unnamed files.
             Err(Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => self.open_and_unlink(&options),
             _ => unnamed,
         }
@@ -55,23 +55,24 @@ impl SpillDir {
         Ok(file)
     }
 
-    /// Bytes that could still be spilled.
+    /// Asks the disk how many bytes could still be spilled.
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // A disk that cannot be asked has no room.
+            // A disk that does not answer counts as full.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
         free
     }
 
-    /// Bytes that could still be spilled when the disk was last asked. Every claim asks it.
+    /// Bytes that could still be spilled when the disk was last asked, which is at every claim.
     pub(crate) fn free_bytes_last(&self) -> u64 {
         self.free_last.load(Relaxed)
     }
 
-    /// Claims disk space for a part of `file`. Parts that were never written read as zeroes.
+    /// Claims disk space for `bytes` bytes of `file` at offset `at`. They read as zeroes until written. Returns false
+    /// when the disk has no room for them.
     pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
         let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.free_bytes() < bytes {
@@ -79,7 +80,7 @@ impl SpillDir {
         }
         match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)) {
             Ok(()) => true,
-            // Space cannot be claimed here, so the check above must suffice.
+            // This file system cannot claim space, so the check above must suffice.
             Err(Errno::OPNOTSUPP) => match file.metadata() {
                 Ok(data) => file.set_len(data.len().max(at + bytes)).is_ok(),
                 Err(_) => false,
@@ -89,7 +90,7 @@ impl SpillDir {
     }
 }
 
-/// A run of slots of a spill file.
+/// A run of adjacent slots of a spill file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpillRun {
     pub(crate) first: u32,
@@ -98,14 +99,14 @@ pub(crate) struct SpillRun {
     pub(crate) reused: bool,
 }
 
-/// One session's spill file, with a slot every `slot_size` bytes.
+/// The spill file of a family of sessions, with a slot every `slot_size` bytes.
 pub(crate) struct SpillFile {
     dir: Arc<SpillDir>,
     file: Arc<File>,
     slot_size: u32,
-    /// Number of the first slot never handed out.
+    /// Number of the first slot that was never handed out.
     carved: u32,
-    /// Number of the first slot without disk space.
+    /// Number of the first slot for which no disk space is claimed.
     claimed: u32,
     free: Vec<u32>,
 }
@@ -124,7 +125,8 @@ impl SpillFile {
         self.free.len() as u64
     }
 
-    /// Returns a freed slot, or up to `count` new ones in a row; `None` when the disk has no room.
+    /// Returns one freed slot if there is one, else up to `count` adjacent new slots. Returns `None` when the disk is
+    /// full.
     pub(crate) fn take(&mut self, count: u32) -> Option<SpillRun> {
         if let Some(first) = self.free.pop() {
             return Some(SpillRun { first, count: 1, reused: true });
@@ -141,7 +143,8 @@ impl SpillFile {
         self.free.push(slot);
     }
 
-    /// Claims space for many slots or, near the disk's end, for one.
+    /// Claims space for [`GROWTH_BYTES`] of slots or, near the disk's end, for one slot. Returns `None` when the disk
+    /// is full.
     fn grow(&mut self) -> Option<()> {
         let slot = u64::from(self.slot_size);
         for slots in [(GROWTH_BYTES / slot).max(1) as u32, 1] {

@@ -1,8 +1,8 @@
-//! Which slot holds which part of a session's far space.
+//! The table of a session: which slot holds which part of its far space.
 //!
-//! Slot number `n` of far space is the bytes from `n * slot_size` on. A slot enters the table only when its bytes have
-//! arrived, so nobody can see what a reused slot held before. A slot that a clone holds too is never written: the
-//! session takes another slot for what it writes.
+//! Slot `n` of far space begins at byte `n * slot_size`. A slot enters the table only when its bytes have arrived, so
+//! nobody can see what a reused slot held before. A slot that a clone holds too is never written: the session takes
+//! another slot for the new bytes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// The family's slots. Hold this lock to change which groups are shared.
+    /// The slots of the session's family. Hold this lock to change which groups are shared.
     pool: Arc<Mutex<Pool>>,
-    /// The account of what this session holds, shared or not.
+    /// The account of all slots that this session holds, including those that a clone holds too.
     account: Arc<Account>,
     slot_size: usize,
     groups: HashMap<u64, Arc<Group>>,
@@ -26,7 +26,8 @@ fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a clone shares this group. The caller holds the lock of the family's pool, so that the answer stays true.
+/// Whether a clone shares this group. The caller must hold the lock of the family's pool, so that the answer stays
+/// true.
 fn is_common(group: &Arc<Group>) -> bool {
     Arc::strong_count(group) > 1
 }
@@ -37,7 +38,7 @@ impl Table {
         Table { pool, account, slot_size: slot_size as usize, groups: HashMap::new() }
     }
 
-    /// A table that holds what this one holds now.
+    /// Makes a table for a clone, with the contents that this table has now.
     pub(crate) fn cloned(&self, account: Arc<Account>) -> Table {
         let pool = locked(&self.pool);
         let groups = self.groups.clone();
@@ -66,20 +67,21 @@ impl Table {
         }
     }
 
-    /// Whether every slot of the range was written.
+    /// Whether every slot that the range overlaps was written.
     pub(crate) fn holds(&self, offset: u64, bytes: u64) -> bool {
         let size = self.slot_size as u64;
         (offset / size..=(offset + bytes - 1) / size).all(|slot| self.place(slot) != Place::Absent)
     }
 
-    /// The bytes from `offset` on that lie together, at most `bytes_max`. The caller must only read them.
+    /// Returns bytes that are adjacent in one place: from `offset` on, at most `bytes_max`. The caller must only read
+    /// them.
     pub(crate) fn run_at(&self, offset: u64, bytes_max: usize) -> Run {
         let (first, within, bytes) = self.run_while(offset, bytes_max, |_| true);
         locked(&self.pool).run(first, within, bytes)
     }
 
-    /// Like [`Table::run_at`], for bytes to be written. Where a clone also holds the slots, returns the number of such
-    /// bytes instead.
+    /// Like [`Table::run_at`], for bytes that the caller writes. If a clone also holds the slot at `offset`, returns as
+    /// the error how many bytes from `offset` on lie in such slots.
     pub(crate) fn own_run_at(&self, offset: u64, bytes_max: usize) -> Result<Run, usize> {
         let pool = locked(&self.pool);
         let size = self.slot_size as u64;
@@ -95,8 +97,8 @@ impl Table {
         Ok(pool.run(place, within, bytes))
     }
 
-    /// Returns the place of the slot at `offset`, the offset within it, and the number of bytes over which the
-    /// following slots satisfy `fit`.
+    /// Returns the place of the slot at `offset`, the offset within the slot, and a number of bytes, at most
+    /// `bytes_max`. The bytes end before the first following slot that is not adjacent or does not satisfy `fit`.
     fn run_while(&self, offset: u64, bytes_max: usize, fit: impl Fn(u64) -> bool) -> (Place, usize, usize) {
         let size = self.slot_size as u64;
         let (slot, within) = (offset / size, (offset % size) as usize);
@@ -122,8 +124,8 @@ impl Table {
         Ok(taken)
     }
 
-    /// Enters slots whose bytes have arrived as the far slots from number `slot` on. Releases the slots that were
-    /// there.
+    /// Enters `taken`, whose bytes have arrived, as the far slots from number `slot` on. Releases the slots that these
+    /// entries named before.
     pub(crate) fn insert(&mut self, slot: u64, taken: &Taken) {
         let mut pool = locked(&self.pool);
         for n in 0..taken.count {
@@ -132,7 +134,7 @@ impl Table {
         }
     }
 
-    /// Frees slots that were taken and not inserted.
+    /// Frees slots that were taken and not entered into the table.
     pub(crate) fn give_back(&mut self, taken: &Taken) {
         let mut pool = locked(&self.pool);
         for n in 0..taken.count {
@@ -148,8 +150,8 @@ impl Table {
         }
     }
 
-    /// Releases the slots wholly within the range, for the group at `offset`. Returns where to continue, so that the
-    /// caller can let others in between groups.
+    /// Releases the slots that lie wholly within the range, in the group at `offset` only. Returns the offset at which
+    /// to continue, so that the caller can unlock the table between groups.
     pub(crate) fn discard_group(&mut self, offset: u64, end: u64) -> u64 {
         let size = self.slot_size as u64;
         let (from, to) = (offset.div_ceil(size), end / size);
@@ -167,13 +169,14 @@ impl Table {
         if group_end >= to { end } else { group_end * size }
     }
 
-    /// See [`Pool::trim_one`].
+    /// Returns the memory of one block's free slots to the system: see [`Pool::trim_one`].
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         locked(&self.pool).trim_one(idle)
     }
 }
 
-/// Puts a place into a group. Releases and returns the place that was there. The group becomes this session's own.
+/// Puts a place into its group. Releases the place that was there and returns it. A group shared with a clone is copied
+/// first.
 fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, place: Place) -> Place {
     let group = groups.entry(slot / GROUP).or_insert_with(|| Arc::new([Place::Absent; GROUP as usize]));
     if is_common(group) {
@@ -186,7 +189,7 @@ fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, pl
 }
 
 impl Drop for Table {
-    /// The session has ended. Its family keeps what a clone still holds.
+    /// Releases all slots of the session, because it has ended. The family keeps those that a clone still holds.
     fn drop(&mut self) {
         let mut pool = locked(&self.pool);
         for group in std::mem::take(&mut self.groups).into_values() {

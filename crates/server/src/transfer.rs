@@ -1,6 +1,7 @@
-//! Moving ranges between a socket and slots: straight from and to slots in memory, through a buffer for spilled slots.
+//! Moves ranges between a socket and slots. Slots in memory are sent and filled directly; spilled slots go through a
+//! buffer.
 //!
-//! Slots are locked only for single nonblocking system calls. A thread that has to wait for its peer waits without a
+//! Slots are locked only during single nonblocking system calls. A thread that has to wait for its peer waits without a
 //! lock, and looks the slot up again afterwards.
 
 use std::fs::File;
@@ -18,9 +19,9 @@ use crate::pool::{NoSlot, Run, Taken};
 use crate::session::{Found, Session};
 use crate::turns::{Turn, Turns};
 
-/// Size of the buffer that spilled bytes pass through, in bytes.
+/// Size of the buffer through which spilled bytes pass, in bytes.
 const BOUNCE_BYTES: usize = 256 << 10;
-/// Size up to which answers are gathered, in bytes.
+/// Most bytes of answers that are gathered before they are sent.
 const OUTBOX_BYTES: usize = 64 << 10;
 const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES >= HEADER_BYTES + CONTROL_MAX);
 
@@ -28,7 +29,7 @@ const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES 
 pub(crate) struct Channel<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) inbox: Inbox,
-    /// Whether ranges carry checksums.
+    /// Whether payloads with ranges carry checksums.
     pub(crate) payload_crc: bool,
     turns: &'a Turns,
     bounce: Vec<u8>,
@@ -36,18 +37,18 @@ pub(crate) struct Channel<'a> {
     outbox: Vec<u8>,
 }
 
-/// Why a range was not transferred. After any other error than `Link` the connection goes on.
+/// Why a range was not transferred. After `Link` and `Checksum` the connection ends; after all others it goes on.
 #[derive(Debug)]
 pub(crate) enum RangeError {
     /// The connection failed.
     Link(LinkError),
-    /// Part of it was never written.
+    /// The session never wrote part of the range.
     NotHeld,
     /// No slot is left, on the server or within the session's quota.
     NoSlot(NoSlot),
-    /// The spill file failed.
+    /// The spill file could not be read or written.
     Spill(io::Error),
-    /// The payload arrived damaged.
+    /// The payload does not match its checksum.
     Checksum,
 }
 
@@ -62,7 +63,7 @@ impl<'a> Channel<'a> {
         Channel { socket, inbox, payload_crc, turns, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
     }
 
-    /// Adds a small answer to those that the next [`Channel::flush`] sends.
+    /// Adds a small answer to the outbox, which the next [`Channel::flush`] sends.
     pub(crate) fn answer(&mut self, kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Result<(), LinkError> {
         self.answer_with(control_header(kind, tag, code, payload), payload)
     }
@@ -75,7 +76,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Sends the answers made so far. It must come before every wait for the peer's next request.
+    /// Sends the answers in the outbox. The caller must do this before it waits for the peer's next request.
     pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
         if !self.outbox.is_empty() {
             self.socket.send_all(&[IoSlice::new(&self.outbox)])?;
@@ -88,10 +89,10 @@ impl<'a> Channel<'a> {
         if self.outbox.len() + bytes > OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Answers a READ with DATA. Any error other than `Link` is found before anything is sent.
+    /// Answers a READ with DATA. An error other than `Link` is returned only before anything was sent.
     ///
-    /// A small page among others is copied, because that costs less than a system call. Any other page goes straight
-    /// from its slot.
+    /// If other answers or READs are waiting too, a small page is copied to the outbox, because that costs less than a
+    /// system call. Any other page is sent directly from its slot.
     pub(crate) fn send_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let has_company = !self.outbox.is_empty() || self.inbox.next_is(Kind::Read);
         if has_company && request.length as usize <= SMALL_PAGE {
@@ -162,7 +163,7 @@ impl<'a> Channel<'a> {
             let head = &head[sent.min(HEADER_BYTES)..];
             let left = request.length as usize - done;
             let socket = self.socket;
-            // Locked only while copying, never while waiting for the peer.
+            // The slot is locked only during a nonblocking call, never while waiting for the peer.
             let (piece, turn) = self.turns.take(session.id, left);
             let found = session.with_memory(request.offset + done as u64, piece, |bytes| {
                 let more = bytes.len() < left;
@@ -215,7 +216,8 @@ impl<'a> Channel<'a> {
         Ok(crc.finalize())
     }
 
-    /// Receives a WRITE's payload into slots. On any error other than `Link` the whole payload has still been received.
+    /// Receives a WRITE's payload into slots. Even on an error, all of the payload is received, unless the error is
+    /// `Link`.
     pub(crate) fn receive_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let mut arrival = Arrival {
             request,
@@ -255,7 +257,7 @@ impl<'a> Channel<'a> {
             Found::Memory(Err(e)) => Err(e.into()),
             Found::Spill { file, at, bytes } => self.receive_spilled(arrival, &file, at, bytes),
             Found::Absent { .. } => {
-                // Whole slots are taken, however short the piece is. Nobody sees a slot whose bytes have not all
+                // Whole slots are taken even for a short piece. Nobody sees such a slot before all its bytes have
                 // arrived.
                 let Found::Absent { bytes } = session.with_memory(offset, arrival.left(), |_| ()) else {
                     return Ok(());
@@ -265,8 +267,8 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Receives bytes for slots that a clone of the session holds too. Slots that are wholly replaced are new. A slot
-    /// that is changed in part is copied first.
+    /// Receives bytes for slots that a clone of the session holds too. Slots that are replaced as a whole become new
+    /// slots. A slot that is changed in part is copied first.
     fn receive_shared(&mut self, session: &Session, arrival: &mut Arrival<'_>) -> Result<(), RangeError> {
         let (offset, size) = (arrival.offset(), session.slot_size as usize);
         let Err(bytes) = session.with_own_memory(offset, arrival.left(), |_| ()) else { return Ok(()) };
@@ -285,7 +287,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Copies the slot at `offset` into one that no table names yet.
+    /// Copies the slot at `offset` into the slot `to`, which no table names yet.
     fn copy_slot(&mut self, session: &Session, offset: u64, to: &Taken) -> io::Result<()> {
         let size = session.slot_size as usize;
         self.bounce.resize(BOUNCE_BYTES, 0);
@@ -295,7 +297,7 @@ impl<'a> Channel<'a> {
             match session.with_memory(offset + done as u64, piece.len(), |bytes| piece.copy_from_slice(bytes)) {
                 Found::Memory(()) => {}
                 Found::Spill { file, at, .. } => file.read_exact_at(piece, at)?,
-                // Another connection of the session has discarded the slot meanwhile.
+                // Another connection of the session has discarded the slot in the meantime.
                 Found::Absent { .. } => piece.fill(0),
             }
             match &to.run {
@@ -308,7 +310,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Receives bytes for slots that the session does not hold yet.
+    /// Receives `bytes` bytes into new slots, for far slots that have no slot or a shared one.
     fn receive_into_new(
         &mut self,
         session: &Session,
@@ -329,8 +331,8 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Fills slots that no table names yet. Where they may hold old bytes, the bytes around the arriving ones become
-    /// zeroes.
+    /// Fills slots that no table names yet with `bytes` arriving bytes, from offset `within` on. If the slots may hold
+    /// old bytes, sets those before and after the arriving bytes to zero.
     fn receive_new(
         &mut self,
         session: u64,
@@ -391,7 +393,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Receives and drops the rest of a payload for which there is no room.
+    /// Receives the rest of a payload for which there is no room, and drops it.
     fn skip(&mut self, arrival: &mut Arrival<'_>) -> Result<(), LinkError> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         while arrival.left() > 0 {
@@ -402,7 +404,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Reads spilled bytes into the buffer, at most its size.
+    /// Reads spilled bytes into the buffer: `bytes` of them, or fewer if the buffer is smaller.
     fn load(&mut self, file: &File, at: u64, bytes: usize) -> io::Result<&[u8]> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         let into = &mut self.bounce[..BOUNCE_BYTES.min(bytes)];
@@ -423,8 +425,8 @@ impl<'a> Channel<'a> {
     }
 }
 
-/// A full disk is no failure of the server: the client keeps the page and may store it elsewhere. On file systems that
-/// cannot claim space, a slot may turn out to have none.
+/// Converts an error of writing the spill file. A full disk becomes "no slot", because the client then keeps the page
+/// and may store it elsewhere. A slot may turn out to have no space on file systems that cannot claim it.
 fn not_written(e: io::Error) -> RangeError {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     match e.kind() {
@@ -433,7 +435,8 @@ fn not_written(e: io::Error) -> RangeError {
     }
 }
 
-/// Once DATA has begun, a failure of the spill file can no longer be answered with an ERROR.
+/// Converts an error of reading the spill file. Once DATA has begun, an ERROR can no longer be sent, so the connection
+/// must end.
 fn spill_failed(sent: usize, e: io::Error) -> RangeError {
     match sent {
         0 => RangeError::Spill(e),
@@ -441,7 +444,7 @@ fn spill_failed(sent: usize, e: io::Error) -> RangeError {
     }
 }
 
-/// A payload that is arriving.
+/// The payload of a WRITE while it arrives.
 struct Arrival<'a> {
     request: &'a Header,
     done: usize,
@@ -458,7 +461,7 @@ impl Arrival<'_> {
         self.request.offset + self.done as u64
     }
 
-    /// Receives what has arrived. Returns whether anything had.
+    /// Receives into `into` without waiting. Returns whether any bytes had arrived.
     fn attempt(&mut self, inbox: &mut Inbox, socket: &Socket, into: &mut [u8]) -> Result<bool, LinkError> {
         match inbox.receive(socket, into)? {
             Some(n) => {

@@ -1,10 +1,10 @@
 //! Fair service: a client with few requests does not wait for a client with many.
 //!
-//! A thread serves each connection, and the system shares the CPUs among threads. So a client with long ranges or many
+//! Each connection has a thread, and the system shares the CPUs among threads. So a client with long ranges or many
 //! connections would get more than its share. Therefore long ranges are moved in pieces as long as several sessions are
-//! served. A piece needs one of few turns, and the waiting session that was served least gets the next one. After each
-//! piece, the thread yields to all others that could run. Short ranges never wait for a turn. A session that is served
-//! alone is not delayed at all.
+//! served. A piece needs one of a few turns. The next turn goes to the waiting session that was served least. After
+//! each piece, the thread yields to all other threads that could run. Short ranges never wait for a turn, and a session
+//! that is served alone is never delayed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -12,21 +12,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest range that counts as short, in bytes.
+/// Most bytes of a range that counts as short.
 const SHORT_BYTES: usize = 64 << 10;
-/// A piece of a long range, in bytes.
+/// Most bytes of a piece of a long range.
 const PIECE_BYTES: usize = 128 << 10;
-/// Several sessions count as served until one alone was served for this time.
+/// Time for which several sessions count as served after the served session last changed.
 const SHARED_TIME: Duration = Duration::from_millis(100);
 
-/// The turns of all sessions.
+/// The turns that all sessions of a server share.
 pub(crate) struct Turns {
     start: Instant,
     /// The session that was served last; 0 before the first.
     last: AtomicU64,
     /// When `last` last changed from one session to another, in microseconds since `start`; 0 for never.
     changed_us: AtomicU64,
-    /// Long ranges that may move at once while several sessions are served.
+    /// Most pieces of long ranges that may move at once while several sessions are served.
     turns_max: usize,
     queue: Mutex<Queue>,
     next: Condvar,
@@ -35,10 +35,9 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct Queue {
     taken: usize,
-    /// Bytes served in pieces, for each session that waits or has a turn. The least served session's count is the zero
-    /// point.
+    /// Bytes served in pieces, for each session that waits, has a turn, or was served more than `floor`.
     served: BTreeMap<u64, Share>,
-    /// Bytes that a new session counts as served: the count of the session with the last turn, from before that turn.
+    /// Bytes that count as served for a session that is new here: the highest count with which any session got a turn.
     floor: u64,
 }
 
@@ -49,7 +48,7 @@ struct Share {
     holding: usize,
 }
 
-/// A turn for one piece. Dropping it gives it back.
+/// A turn for one piece. It ends when this value is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     session: u64,
@@ -82,22 +81,22 @@ impl Turns {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Notes that a request of this session is served.
+    /// Records that a request of this session is served now.
     pub(crate) fn note(&self, session: u64) {
         if self.last.load(Relaxed) != session && self.last.swap(session, Relaxed) != 0 {
-            // Never 0, which stands for "never".
+            // At least 1, because 0 stands for "never".
             self.changed_us.store(self.now_us().max(1), Relaxed);
         }
     }
 
-    /// Whether more than one session is served at present.
+    /// Whether more than one session is being served.
     fn serves_several(&self) -> bool {
         let changed_us = self.changed_us.load(Relaxed);
         changed_us != 0 && self.now_us().saturating_sub(changed_us) < SHARED_TIME.as_micros() as u64
     }
 
-    /// Returns how much of a range of `bytes` may be moved now, and the turn for it if one is needed. May wait for
-    /// other sessions' pieces, which never wait for their peers.
+    /// Returns how many of `bytes` bytes may be moved now, and the turn for them if one is needed. May wait for the
+    /// pieces of other sessions, which never wait for their peers.
     pub(crate) fn take(&self, session: u64, bytes: usize) -> (usize, Option<Turn<'_>>) {
         if bytes <= SHORT_BYTES || !self.serves_several() {
             return (bytes, None);
@@ -114,7 +113,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Ends a turn, if there is one, after `moved` bytes of its piece. The rest does not count as served.
+    /// Ends a turn, if there is one, after `moved` bytes of its piece. The rest of the piece does not count as served.
     pub(crate) fn end(turn: Option<Self>, moved: usize) {
         if let Some(mut turn) = turn {
             turn.unused = turn.unused.saturating_sub(moved as u64);
@@ -126,7 +125,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turns.queue().leave(self.session, self.unused);
         self.turns.next.notify_all();
-        // Lets every other ready thread of the machine run first.
+        // Lets all other threads of the machine that are ready run first.
         std::thread::yield_now();
     }
 }
@@ -139,7 +138,7 @@ impl Queue {
         share.waiting += 1;
     }
 
-    /// Whether a turn is free and no waiting session was served less.
+    /// Whether a turn is free and no waiting session was served less than this one.
     fn may_take(&self, session: u64, turns_max: usize) -> bool {
         let of = |share: &Share| share.bytes;
         let mine = self.served.get(&session).map_or(0, of);
@@ -164,7 +163,7 @@ impl Queue {
             share.holding -= 1;
             share.bytes = share.bytes.saturating_sub(unused);
         }
-        // A session served less than the floor would start from the floor again, so its entry is not needed.
+        // A session that was served no more than `floor` would start from `floor` again, so its entry is not needed.
         let floor = self.floor;
         self.served.retain(|_, share| share.waiting + share.holding > 0 || share.bytes > floor);
     }

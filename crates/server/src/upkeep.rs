@@ -1,5 +1,5 @@
-//! The server's periodic work beside its connections: it updates the rates, and returns memory that stays free to the
-//! system, a bounded amount at a time.
+//! The periodic work of a server: it updates the rates, and returns memory that stays free to the system, a bounded
+//! amount in each round.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::connection::ServerState;
 const ROUND: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// The most free blocks returned in a round: 256 MiB.
+/// Most free blocks that are returned in a round: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
-/// The most blocks whose free slots are trimmed in a round, over all sessions.
+/// Most blocks whose free slots are trimmed in a round, over all sessions.
 const TRIMMED_A_ROUND: usize = 16;
 
 /// Runs until the server stops. Returns memory that stayed free for `keep_free`.
@@ -23,8 +23,8 @@ pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let mut last = Instant::now();
     while !state.stop.is_stopping() {
         let timeout = Timespec { tv_sec: round.as_secs() as i64, tv_nsec: i64::from(round.subsec_nanos()) };
-        // An interrupted poll only makes the next round early. After an error of poll, nothing better is left than the
-        // pause.
+        // An interrupted poll only makes the next check early. After an error of poll, a short sleep is the best that
+        // is left.
         if rustix::event::poll(&mut [PollFd::new(&*state.stop, PollFlags::IN)], Some(&timeout)).is_err() {
             std::thread::sleep(ROUND_MIN);
         }

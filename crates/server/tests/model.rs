@@ -12,14 +12,14 @@ use proptest::prelude::RngCore;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
-/// Far space is small and sparse, so that ranges meet slots of all states.
+/// Number of pages of far space. It is small, so that ranges meet slots of all states.
 const PAGES: u64 = 3000;
 
 struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// The contents of each page of a held slot. Empty slots have no entry.
+    /// The contents of each page of a slot that the server holds. Other slots have no entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,
@@ -33,7 +33,7 @@ impl Model {
         Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
     }
 
-    /// A clone of the session, and a copy of the model.
+    /// A clone of the session, with a copy of the model.
     fn cloned(&self, seed: u8) -> Model {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let client = self.client.cloned(&self.options);
@@ -51,7 +51,7 @@ impl Model {
         self.rng.next_u64() % n
     }
 
-    /// A range, mostly short, at most 4 MiB.
+    /// A random range as its first page and its number of pages. Most ranges are short; the longest have 4 MiB.
     fn range(&mut self) -> (u64, u64) {
         let first = self.below(PAGES);
         let most = if self.below(8) == 0 { 1024 } else { 20 };
@@ -78,7 +78,7 @@ impl Model {
     fn write(&mut self, first: u64, count: u64, n: u64) {
         for slot in self.slots(first, count) {
             if !self.holds_slot(slot) {
-                // A new slot reads as zeroes except where it was written.
+                // A new slot reads as zeroes, except for the pages that are written.
                 let pages = slot * self.slot_pages..(slot + 1) * self.slot_pages;
                 self.pages.extend(pages.map(|number| (number, vec![0; PAGE as usize])));
             }
@@ -89,7 +89,7 @@ impl Model {
             bytes.extend_from_slice(&content);
             self.pages.insert(number, content);
         }
-        // Written in parts of uneven length, as a client gathers them.
+        // The bytes are written in parts of uneven length, as a client gathers them.
         let parts: Vec<IoSlice<'_>> = bytes.chunks(bytes.len() / 40 + 7).map(IoSlice::new).collect();
         self.client.writer.write(n, first * PAGE, &parts).expect("sent");
         assert_eq!(self.client.ack(n).expect("an answer"), AckStatus::Done);
@@ -139,7 +139,7 @@ fn several_clients(server: &TestServer, endpoint: &Endpoint) {
             scope.spawn(move || model.run(250));
         }
     });
-    // A session's slots are freed a moment after its end. Then all blocks are free.
+    // A session's slots are freed a moment after the session ends. Then all blocks are free.
     let status = server.status_until(|status| {
         let held = (status.sessions, status.slots, status.slots_free, status.spill_bytes);
         held == (0, 0, 0, 0) && status.memory_bytes == status.memory_free_bytes
@@ -159,7 +159,7 @@ fn several_clients_over_unix() {
     several_clients(&server, &server.unix);
 }
 
-/// With hardly any memory, nearly everything spills, and freed slots change between memory and spill file.
+/// The server has so little memory that nearly everything spills. Freed slots change between memory and the spill file.
 #[test]
 fn several_clients_that_spill() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -170,8 +170,8 @@ fn several_clients_that_spill() {
     several_clients(&server, &server.tcp);
 }
 
-/// Sessions and several generations of clones, each against a model of its own. First one after the other, then all at
-/// once, each on its own connection and thread.
+/// Sessions and several generations of clones, each compared with a model of its own. They run first one after the
+/// other and then all at once, each on its own connection and thread.
 fn families(server: &TestServer, endpoint: &Endpoint) {
     for (seed, slot_size, checksum) in [(50, 4096, true), (80, 65536, false), (110, 2 << 20, false)] {
         let mut family = vec![Model::new(endpoint, slot_size, checksum, seed)];
@@ -184,7 +184,7 @@ fn families(server: &TestServer, endpoint: &Endpoint) {
                 family.push(other);
             }
             if n % 101 == 0 {
-                // Any session may be closed first, even the original one.
+                // Any session of the family may be closed first, even the original one.
                 let first = family.remove(0);
                 drop(first);
             }

@@ -1,4 +1,4 @@
-//! Stopping: what has arrived is answered, everything ends within 5 s, and nothing is left.
+//! Stopping: requests that have arrived are answered, everything ends within 5 s, and nothing is left behind.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::{AckStatus, Attachment, Endpoint, LinkError, Session, SessionOptions, Wait};
 
-/// The promised 5 s, and 3 s more because a slow machine may notice the end late.
+/// Time limit of the end: the documented 5 s, and 3 s more because a slow machine may notice the end late.
 const END: Duration = Duration::from_secs(8);
 
 #[test]
@@ -27,7 +27,7 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     }
     let start = Instant::now();
     server.stop.stop();
-    // The versions may be mixed, because the two connections are not ordered. Every page is whole.
+    // Each page has one of two versions, because the order of the two connections is open. Every page is whole.
     for n in 0..200u64 {
         let bytes = client.receive(n * 4096, 4096).expect("a page that was asked for before");
         assert!(bytes == page(n, 1) || bytes == page(n, 2), "page {n}");
@@ -45,7 +45,8 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     assert!(matches!(result, Err(LinkError::Unreachable { .. })));
 }
 
-/// A client that never stops sending requests, one that reads no answers, and one that never sends HELLO.
+/// Three clients that do not end by themselves: one never stops sending requests, one reads no answers, and one never
+/// sends a HELLO.
 #[test]
 fn clients_that_will_not_end_are_cut() {
     let server = TestServer::start(64 * MIB);

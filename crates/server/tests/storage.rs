@@ -42,8 +42,8 @@ fn freed_slots_are_reused_and_counted() {
     }
 }
 
-/// A session writes one page of a slot of 64 KiB that another session had filled. The rest must be zeroes, in memory
-/// and in the spill file alike.
+/// A session writes one page of a slot of 64 KiB that another session had filled. The rest of the slot must read as
+/// zeroes.
 #[test]
 fn nothing_of_another_session_ever_shows() {
     let secret = vec![0xAB; 65536];
@@ -66,7 +66,8 @@ fn nothing_of_another_session_ever_shows() {
     assert!(server.status().slots_reused >= 32);
 }
 
-/// The same within one session: a freed slot is written again in part.
+/// A session writes a part of a slot that it has freed before. The rest of the slot must read as zeroes, in memory and
+/// in the spill file alike.
 #[test]
 fn a_slot_written_again_in_part_reads_as_zeroes_elsewhere() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -110,21 +111,21 @@ fn a_write_cut_short_shows_nothing() {
         let error = replies.try_header(Wait::Block { timeout: SOON }).expect_err("nothing held yet");
         assert!(matches!(error, LinkError::Server { code: ErrorCode::NotHeld, .. }), "{error:?}");
         if wait == 0 {
-            // With its connection gone, the write is over and its slots are free again.
+            // When its connection is closed, the write is over, and its slots are free again.
             rustix::net::shutdown(writer.as_fd(), rustix::net::Shutdown::Both).expect("shut down");
             server.status_until(|status| status.slots == 0);
         }
     }
 }
 
-/// Writes 1 MiB slots until the server is full. Returns how many it took.
+/// Writes 1 MiB slots until the server is full. Returns the number of slots that it took.
 fn fill(client: &mut Client) -> u64 {
     let full = |n: &u64| client.write(n * MIB, &vec![*n as u8; 1 << 20]).expect("an answer") == AckStatus::Full;
     (0..1024).find(full).unwrap_or(1024)
 }
 
-/// A program stopped in the middle of a WRITE, with answers waiting for it, finds its pages when it goes on: the server
-/// waits longer than any client.
+/// A program may be stopped in the middle of a WRITE while answers wait for it. It must find its pages when it goes on,
+/// so the server waits without limit.
 #[test]
 fn a_client_that_pauses_keeps_its_session() {
     let server = TestServer::start(8 * MIB);
@@ -150,8 +151,8 @@ fn memory_then_spill_then_full() {
         let disk = rustix::fs::statvfs(spill.path()).expect("a disk");
         disk.f_bavail * disk.f_frsize
     };
-    // The margin leaves 64 MiB of the disk to the server. Others use the disk, too, so a try during which its free
-    // space changed proves nothing.
+    // The margin leaves 64 MiB of the disk to the server. Other processes use the disk, too. So a try proves nothing if
+    // the disk's free space changed during it.
     let (server, mut client, held) = (0..20)
         .find_map(|_| {
             let before = free();
@@ -173,7 +174,7 @@ fn memory_then_spill_then_full() {
     for n in 0..held {
         assert!(client.read(n * MIB, 1 << 20).expect("a page").iter().all(|byte| *byte == n as u8), "slot {n}");
     }
-    // The connection has survived the refusal. A freed slot makes room again.
+    // The connection still works after the refusal. A freed slot makes room again.
     client.discard(0, 1 << 20);
     assert_eq!(client.write(5000 * MIB, &vec![7; 1 << 20]).expect("an answer"), AckStatus::Done);
 }
@@ -214,7 +215,7 @@ fn a_dead_client_frees_its_slots_and_a_living_one_keeps_its_own() {
     let mut dying = Client::open(&server.tcp, 4096);
     dying.write(0, &vec![1; 4 << 20]).expect("an answer");
     assert_eq!(server.status().slots, 1025);
-    // The session stays open with one of its two connections.
+    // The session stays open with the other of its two connections.
     let Client { requests, replies, writer, .. } = dying;
     drop(writer);
     let status = server.status_until(|status| status.sessions == 2);
@@ -245,7 +246,7 @@ fn many_requests_in_flight_are_answered_in_order() {
     assert_eq!(client.ack(77).expect("an answer"), AckStatus::Done);
     let ranges: Vec<_> = (0..500u64).rev().map(|n| (n, n * PAGE, 4096)).collect();
     client.requests.request_many(&ranges).expect("sent");
-    // A range that is not held fails alone, among others that succeed.
+    // A range that is not held fails alone, between ranges that succeed.
     client.requests.request(1000, 1000 * PAGE, 4096).expect("sent");
     client.requests.request(0, 0, 500 * PAGE as u32).expect("sent");
     for n in (0..500).rev() {
@@ -278,7 +279,7 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(matches!(error, ServerError::NoKey { .. }) && error.to_string().contains("--key"), "{error}");
     assert!(matches!(bind(&["[::]:0"], 4 * MIB, None), ServerError::NoKey { .. }));
 
-    // A path that a server listens on is kept. A path that a dead server left is taken over.
+    // A path on which a server listens is kept. A path that a dead server left behind is taken over.
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("socket");
     let endpoint = Endpoint::Unix(path.clone());
@@ -292,7 +293,7 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(!path.exists());
 }
 
-/// A clone costs nothing until one of the two writes; then it costs one slot.
+/// A clone takes no slots until one of the two sessions writes. Then it takes one slot for each slot written.
 #[test]
 fn a_clone_shares_slots_until_one_side_writes() {
     let server = TestServer::start(64 * MIB);
@@ -317,12 +318,12 @@ fn a_clone_shares_slots_until_one_side_writes() {
     assert!(child.read(5 * 4096, 4096).expect("held") == page(5, 4));
     assert!(child.read(6 * 4096, 4096).expect("held") == page(6, 1));
     drop(parent);
-    // This write replaces slot 5 of the parent and its slot 6 as well.
+    // The parent's end frees its own versions of pages 5 and 6. The child keeps the 95 slots that it holds.
     server.status_until(|status| status.sessions == 1 && status.slots == 95);
     assert!(child.read(99 * 4096, 4096).expect("held") == page(99, 1));
 }
 
-/// When there is no room for a copy, the write is answered FULL and both sessions keep what they had.
+/// If there is no room for a copy, a write is answered with FULL, and both sessions keep their contents.
 #[test]
 fn a_full_server_says_so_when_a_shared_slot_is_written() {
     let server = TestServer::start(2 * MIB);

@@ -1,5 +1,5 @@
-//! Clients that may not use the server, or do not follow its protocol: keys, tokens, garbage, lies. Each is refused
-//! with a reason, and the other clients are served as before.
+//! Clients that may not use the server or do not follow its protocol: wrong keys and tokens, garbage, false lengths.
+//! Each is refused with a reason, and all other clients are served as before.
 
 mod common;
 
@@ -101,7 +101,7 @@ fn frame(stream: &mut TcpStream) -> (Header, Vec<u8>) {
     (header, payload)
 }
 
-/// A connection that was welcomed to a new session.
+/// Opens a connection that the server welcomes to a new session.
 fn welcomed(server: &TestServer) -> (TcpStream, Welcome) {
     let mut stream = connect(server);
     hello(&mut stream, Role::Session, 0, [0; 16]);
@@ -110,7 +110,7 @@ fn welcomed(server: &TestServer) -> (TcpStream, Welcome) {
     (stream, Welcome::decode(&payload).expect("a welcome"))
 }
 
-/// Reads up to the ERROR that ends the connection.
+/// Reads the ERROR that ends the connection, and checks that nothing follows it.
 fn final_error(stream: &mut TcpStream) -> ErrorCode {
     let (header, text) = frame(stream);
     assert_eq!(header.kind, Kind::Error);
@@ -228,10 +228,10 @@ fn more_connections_than_allowed_are_turned_away() {
     }
 }
 
-/// Longest time that an honest client may wait while such clients are connected.
+/// Longest time that an honest client may wait while hostile clients are connected.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A new client connects and is served.
+/// Checks that a new client can connect and is served in time. `beside` names the hostile clients for the message.
 fn serves_others(server: &TestServer, beside: &str) {
     let start = Instant::now();
     let mut client = Client::open_with(&server.tcp, &SessionOptions::for_endpoint(&server.tcp, 4096))
@@ -257,7 +257,7 @@ fn those_who_say_half_of_it_or_nothing_keep_nobody_waiting() {
         serves_others(&server, what);
         let start = Instant::now();
         for mut stream in strangers {
-            // Each connection ends in time: it is refused with a reason, or cut.
+            // Each connection must end in time. The server may refuse it with a reason or cut it.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
         assert!(start.elapsed() < 2 * SERVED_WITHIN, "{what}: {:?}", start.elapsed());
@@ -281,7 +281,7 @@ fn half_frames_and_lying_lengths_after_the_welcome_hold_up_nobody_else() {
     }
 }
 
-/// More connections than there are places and descriptors for, as fast as one peer can make them.
+/// One peer opens connections as fast as it can, more than the server has places and descriptors for.
 #[test]
 fn a_flood_of_connections_keeps_no_client_out() {
     let server = TestServer::start_with(8 * MIB, |config| config.connections_max = 32);
@@ -305,7 +305,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     while Instant::now() < ends {
         let start = Instant::now();
         assert!(old.read(0, 4096).expect("a page") == page(0, 7));
-        // A new client may be refused. Then it tries again.
+        // A new client may be refused in the flood, and then tries again.
         while let Err(error) = fetch_status(&server.tcp, None, SERVED_WITHIN) {
             assert!(start.elapsed() < SERVED_WITHIN, "{error}");
         }
@@ -317,7 +317,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     server.status_until(|status| status.sessions == 1);
 }
 
-/// Replaying the messages by which a client proved its key gives no access.
+/// Sending the messages again by which a client proved its key gives no access.
 #[test]
 fn a_handshake_that_was_overheard_opens_nothing() {
     let key = key("the right key 123");
@@ -345,7 +345,7 @@ fn a_handshake_that_was_overheard_opens_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever a welcomed client sends, the server goes on and holds nothing for it afterwards.
+    /// Whatever a welcomed client sends, the server goes on, and holds nothing for that client afterwards.
     #[test]
     fn any_frames_at_all_leave_the_server_in_order(
         frames in prop::collection::vec((any::<u8>(), any::<[u8; 29]>(), any::<bool>(), 0usize..5000), 1..12),
@@ -357,7 +357,7 @@ proptest! {
             let mut bytes = Header::bare(Kind::Ping, 0).encode();
             bytes[7..36].copy_from_slice(&fields);
             if sound {
-                // A real kind, aligned and of modest length, so that it passes the first checks.
+                // The frame has a valid kind, an aligned range and a modest length, so that it passes the first checks.
                 bytes[6] = [16, 18, 20, 34, 32][usize::from(kind) % 5];
                 bytes[7] = 0;
                 bytes[16..24].copy_from_slice(&u64::from(fields[9] % 64).wrapping_mul(4096).to_le_bytes());
@@ -372,7 +372,7 @@ proptest! {
             }
         }
         drop(stream);
-        // A session's slots are freed a moment after its end.
+        // A session's slots are freed a moment after the session ends.
         server.status_until(|status| (status.sessions, status.slots, status.slots_free) == (0, 0, 0));
     }
 }

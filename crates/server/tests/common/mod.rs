@@ -13,11 +13,11 @@ use hanare_wire::{
 };
 use tempfile::TempDir;
 
-/// Far longer than anything here takes, and short enough to report a hang soon.
+/// Time limit of every wait. It is far longer than anything takes here, and short enough to report a hang soon.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
-/// A running server; stopped and joined when dropped.
+/// A running server. When this is dropped, the server is stopped and its thread is joined.
 pub struct TestServer {
     pub tcp: Endpoint,
     pub unix: Endpoint,
@@ -51,7 +51,7 @@ impl TestServer {
         fetch_status(&self.unix, None, SOON).expect("a status")
     }
 
-    /// Waits until the status meets a condition. The server notices the end of a connection a little later.
+    /// Waits until the status satisfies `wished`. The server notices the end of a connection with a small delay.
     pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + SOON;
         loop {
@@ -81,7 +81,7 @@ impl Drop for TestServer {
     }
 }
 
-/// A session used one request at a time.
+/// A session that is used for one request at a time.
 pub struct Client {
     pub requests: ReadRequests,
     pub replies: ReadReplies,
@@ -100,7 +100,7 @@ impl Client {
         Ok(Client { requests, replies, writer, info, tag: 0 })
     }
 
-    /// A session that begins with the contents of this one.
+    /// Opens a session that begins with the contents of this one.
     pub fn cloned(&self, options: &SessionOptions) -> Client {
         let (requests, replies, writer, info) = Session::open_clone(&self.info, options).expect("a clone").split();
         Client { requests, replies, writer, info, tag: 0 }
@@ -140,7 +140,7 @@ impl Client {
     }
 }
 
-/// A page in which every word encodes the page's place and the number of the write.
+/// A page in which every word encodes `place`, `version` and the word's index.
 pub fn page(place: u64, version: u64) -> Vec<u8> {
     (0..512u64).flat_map(|word| (place << 40 | version << 16 | word).to_le_bytes()).collect()
 }
