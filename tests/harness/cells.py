@@ -1,7 +1,7 @@
-"""Runs one command with a bound on its time, and leaves nothing of it behind.
+"""Runs a command with a bound on its time, and leaves none of its processes behind.
 
-What `tests/programs/run.py` and `tests/torture/torture.py` share. A command may start services and daemons, so this
-process adopts its descendants (PR_SET_CHILD_SUBREAPER) and ends them all by their numbers.
+`tests/programs/run.py` and `tests/torture/torture.py` share this module. A command may start services and daemons, so
+this process adopts its descendants (PR_SET_CHILD_SUBREAPER) and ends them all by their process numbers.
 """
 
 import ctypes
@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass, field
 
 PR_SET_CHILD_SUBREAPER = 36
-# Bytes kept of a command's output: its end.
+# Most bytes that are kept of a command's output. The end of the output is kept.
 OUTPUT_MAX = 1 << 20
-# Processor time, in seconds of one, that a command past its limit must use in 2 s to count as slow, not as hanging.
+# Least CPU time, in seconds, that a command past its limit must use within 2 s. With less it counts as hanging, not
+# slow.
 BUSY = 0.05
 
 # Exit codes of `hanare run` that are Hanare's own.
@@ -31,13 +32,13 @@ def adopt_orphans():
 class Outcome:
     """How a command ended."""
 
-    code: int = 124  # as a shell tells it: 128 + n for signal n
+    code: int = 124  # the shell's exit code: 128 + n for signal n
     stdout: bytes = b""
     stderr: str = ""
     seconds: float = 0.0
     timed_out: bool = False
-    busy: bool = False  # whether it still computed when its time was over
-    stacks: str = ""  # where its threads were, when its time was over
+    busy: bool = False  # whether it was still computing when its time was over
+    stacks: str = ""  # where its threads were when its time was over
     left_behind: list = field(default_factory=list)  # processes that outlived it
 
     def hanare_lines(self):
@@ -46,7 +47,7 @@ class Outcome:
 
 
 def stat_fields(pid):
-    """The fields of /proc/PID/stat behind the name, or None when the process is gone."""
+    """The fields of /proc/PID/stat after the name, or None when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(") ")[2].split()
@@ -55,8 +56,8 @@ def stat_fields(pid):
 
 
 def descendants(of, but=()):
-    """The numbers of all living processes below `of`, nearest first, without `but` and those below them. A zombie does
-    not live."""
+    """The numbers of all living processes below `of`, nearest first. Leaves out `but` and the processes below those. A
+    zombie does not count as living."""
     children = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
@@ -96,7 +97,7 @@ def read_text(path):
 
 
 def where_threads_are(pids):
-    """For each thread its state, what it waits for in the kernel, and its system call; stacks where gdb is installed."""
+    """Describes each thread: its state, where it waits in the kernel, its system call, and its stack if gdb runs."""
     lines = []
     for pid in pids:
         lines.append(f"process {pid}: {command_of(pid)}")
@@ -109,7 +110,7 @@ def where_threads_are(pids):
                 f"call {read_text(at + '/syscall')}"
             )
             lines += ["    " + line for line in read_text(at + "/stack").splitlines()[:6]]
-        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # its own threads are told by their calls
+        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # for Hanare's own command, the calls are enough
             lines += stacks_by_gdb(pid)
     return "\n".join(lines)
 
@@ -127,7 +128,7 @@ def stacks_by_gdb(pid):
 
 
 def end_all(leader, but=()):
-    """Kills all processes that this process started, until none is left (5 s at most)."""
+    """Kills the processes below this one, except `but`, until none is left. Gives up after 5 s."""
     for _ in range(500):
         alive = descendants(os.getpid(), but)
         for pid in alive:
@@ -142,7 +143,7 @@ def end_all(leader, but=()):
 
 
 def reap(but):
-    """Collects the exit codes of adopted processes. The command itself is waited for by its own `Popen`."""
+    """Collects the exit codes of adopted processes, except `but`. A command itself is waited for by its own `Popen`."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
         if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) not in but:
@@ -153,12 +154,12 @@ def reap(but):
 
 
 def run(command, *, cwd, env, limit, disturb=None, linger=1.0, beside=(), prepare=None):
-    """Runs `command` in a session of its own for `limit` seconds at most, and ends whatever it left behind: one command
-    at a time a process.
+    """Runs `command` in a session of its own for `limit` seconds at most, and ends the processes that it left behind. A
+    process may run only one command at a time.
 
-    `disturb(pid)` is called again and again while it runs, and may sleep. What is still there `linger` seconds after
-    its end counts as left behind. The processes `beside` are the caller's. `prepare` runs in the child before the
-    command.
+    `disturb(pid)` is called repeatedly while the command runs, and may sleep. Processes that are alive `linger` seconds
+    after the command's end count as left behind. The processes `beside` are the caller's and are left alone. `prepare`
+    runs in the child before the command.
     """
     with tempfile.TemporaryFile(dir=cwd) as out, tempfile.TemporaryFile(dir=cwd) as err:
         began = time.monotonic()
@@ -197,12 +198,12 @@ def watch(process, began, limit, disturb, beside):
 
 
 def examine(outcome, beside):
-    """Describes a command that has exceeded its time: whether it computes, and where its threads stand."""
+    """Describes a command that has exceeded its time: whether it still computes, and where its threads are."""
     outcome.timed_out = True
     pids = descendants(os.getpid(), beside)
     before = cpu_seconds(pids)
     time.sleep(2)
-    # A command that ends just now did not hang either.
+    # A command that ends at this moment did not hang either.
     outcome.busy = cpu_seconds(pids) - before >= BUSY or not descendants(os.getpid(), beside)
     outcome.stacks = where_threads_are(pids)
 

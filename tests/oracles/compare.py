@@ -3,8 +3,8 @@
 usage: compare.py HANARE DIRECTORY [SEEDS]
 
 For seeded reference strings of several kinds and several sizes of memory, the hits of LRU, FIFO, Clock, 2Q and Belady
-must be the same to the last one; ARC's, whose rounding the paper leaves open, within 0.2 % of the touches. Objects have
-unit size. The last line says how much was compared; the exit code is 1 when anything differs.
+must be exactly the same. Those of ARC may differ by 0.2 % of the accesses, because the paper leaves its rounding open.
+Objects have unit size. The last line says how much was compared. The exit code is 1 when a comparison fails.
 """
 
 import bisect
@@ -18,7 +18,8 @@ import libcachesim
 ORACLES = {
     "lru": (libcachesim.LRU, {}),
     "fifo": (libcachesim.FIFO, {}),
-    # The access that brings a page sets its bit, as a trap does in paper 1; libcachesim's own default leaves it clear.
+    # An access that brings a page in sets its bit, as a trap does in paper 1. By default, libcachesim leaves the bit
+    # clear.
     "clock": (libcachesim.Clock, {"init_freq": 1}),
     "2q": (libcachesim.TwoQ, {}),
     "arc": (libcachesim.ARC, {}),
@@ -30,7 +31,7 @@ LENGTH = 20_000
 
 
 def zipf(rng, pages, skew):
-    """Independent accesses; the frequency of the k-th page is proportional to 1 / k^skew, pages in random order."""
+    """Independent accesses. The k-th most frequent page has a frequency proportional to 1 / k^skew. Ranks are drawn."""
     total, sums = 0.0, []
     for rank in range(1, pages + 1):
         total += rank**-skew
@@ -40,7 +41,7 @@ def zipf(rng, pages, skew):
 
 
 def loops(rng, pages):
-    """Sweeps over ranges of random place and length, several times each."""
+    """Sweeps over ranges of random position and length. Each range is swept several times."""
     touches = []
     while len(touches) < LENGTH:
         first = rng.randrange(pages)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Real programs under `hanare run`, compared with themselves without it: `make test-programs`.
+"""Compares real programs under `hanare run` with the same programs without it: `make test-programs`.
 
-Each program of list.ini runs once plain, and then once in every cell: each trap mode, with large allocations far and
-with all, at a quarter and at half of its far memory. A cell is
+Each program of list.ini runs once plain, and then once in every cell. The cells combine each trap mode with far large
+allocations or all allocations far, and with local memory of a quarter or half of the far memory. A cell's result is
 
     right    the same output (or, where the program checks itself, exit code 0)
     wrong    exit code 0 and another output
     refused  Hanare ended it with one line and a documented exit code
     failed   another exit code      crash  a signal ended it
-    hang     nothing computed when the time was over      slow  it still did
+    hang     it did not compute any more when its time was over      slow  it still computed then
 
-Results are appended to a file as they come, and what is there already is not run again; the table is made from it.
-Exit code 1 when a cell is wrong, failed, crashed or hung.
+Results are appended to a file at once, and cells that are in the file are not run again. The table is made from the
+file. The exit code is 1 when a cell is wrong, failed, crashed or hung.
 """
 
 import argparse
@@ -94,7 +94,7 @@ class Program:
 
 
 def read_list(name=None):
-    """All programs, or the section of this name. `common` is the part that several of them read, and not a program."""
+    """All programs, or only the one with this name. The section `common` is no program: other sections read it."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
     parser.read(HERE / "list.ini", encoding="utf-8")
     if name:
@@ -102,15 +102,15 @@ def read_list(name=None):
     return [Program(parser[name]) for name in parser.sections() if name != "common"]
 
 
-# ---- what programs need ----
+# ---- requirements of programs ----
 
 
 def install(programs, work, options):
-    """Installs missing programs where possible; names those that cannot be installed."""
+    """Installs missing programs where possible, and prints the names of those that cannot be installed."""
     python = work / "venv/bin/python"
     wanted = sorted({package for p in programs for package in p.apt if any(map(absent, p.needs))})
     if wanted and not options.no_install and os.geteuid() == 0 and shutil.which("apt-get"):
-        for package in wanted:  # one by one, since one that cannot be had would keep all others away
+        for package in wanted:  # one by one, because one missing package would make apt refuse all others
             subprocess.run(
                 ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends",
                  package],
@@ -147,7 +147,7 @@ def has_python(python, package, options):
 
 
 def test(program, work, options, results):
-    """Runs the cells of a program that were not run yet."""
+    """Runs those cells of a program that have no result yet."""
     wanted = [
         (mode, far, program.local or local)
         for mode in options.modes.split(",")
@@ -183,7 +183,7 @@ def shell(script):
 
 
 def in_a_place(program, work, far, limit, stats=False):
-    """Runs a program in a private folder, which is removed afterwards. Users without rights may write there."""
+    """Runs a program in a temporary folder, in which users without rights may write too."""
     with tempfile.TemporaryDirectory(dir=work, prefix="cell-") as place:
         os.chmod(place, 0o777)
         outcome = cells.run(
@@ -200,7 +200,7 @@ def figures(path):
 
 
 def prepare(program, work):
-    """Makes a program's inputs, unless they were made this way before. Returns the error, or None."""
+    """Makes a program's inputs, unless they were already made in this way. Returns the error, or None."""
     place, stamp = work / "inputs" / program.name, work / "inputs" / (program.name + ".made")
     if stamp.exists() and stamp.read_text() == program.prepare:
         return None
@@ -270,7 +270,7 @@ def judge(program, outcome, plain):
     if outcome.timed_out:
         return "slow" if outcome.busy else "hang"
     ours = outcome.code in (cells.LOST, cells.FULL, cells.NO_START, cells.CANNOT_RUN, cells.NOT_FOUND)
-    # A pipe, or a program that starts another, has its own exit code.
+    # A pipe, or a program that starts another one, has an exit code of its own.
     ours |= outcome.code != 0 and "hanare: allocations below" in outcome.stderr
     if ours and outcome.hanare_lines():
         return "refused as listed" if program.expect == f"refused {outcome.code}" else "refused"
@@ -285,7 +285,7 @@ def judge(program, outcome, plain):
 
 
 class Results:
-    """The results, in a file with a line per cell; the last line of a cell counts."""
+    """The results, in a file with one line for each result. The last line of a cell counts."""
 
     def __init__(self, path, again):
         self.path, self.cells, self.plain, self.fresh = path, {}, {}, set()
@@ -320,7 +320,7 @@ class Results:
 
 
 def table(programs, results):
-    """A line per program, a column per mode and kind of far memory, with the results at both shares of local memory."""
+    """The table, with a line for each program and a column for each mode and kind of far memory."""
     heads = " | ".join(f"{mode} {far}" for mode in MODES for far in FARS)
     lines = [f"| program | what is run | plain s | far MiB | {heads} |", "| --- " * (4 + len(MODES) * len(FARS)) + "|"]
     for program in programs:
@@ -335,7 +335,7 @@ def table(programs, results):
 
 
 def cell_text(records):
-    """`right 3.1 x`, or the result at each share of local memory."""
+    """The text of a cell: `right 3.1 x`, or a result for each size of local memory if they differ."""
     if not records:
         return "-"
     texts = []

@@ -1,4 +1,4 @@
-//! The programs under test, built once per test program from the current sources.
+//! The programs under test, built once for each test program from the current sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ pub struct Built {
     pub root: PathBuf,
     /// Cargo's target directory.
     pub target: PathBuf,
-    /// `release` or `debug`, with the command and the libraries.
+    /// The directory `release` or `debug`, with the command and the libraries.
     pub profile_dir: PathBuf,
     /// The compiled workloads.
     pub workloads: PathBuf,
@@ -64,7 +64,7 @@ impl Built {
         assert!(make.status().expect("make runs").success(), "make could not build the workloads");
     }
 
-    /// The profile's name for `cargo --profile`.
+    /// The name of the profile for `cargo --profile`.
     pub fn profile(&self) -> &str {
         match self.profile_dir.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",
@@ -72,12 +72,12 @@ impl Built {
         }
     }
 
-    /// The `hanare` command.
+    /// The path of the `hanare` command.
     pub fn hanare(&self) -> PathBuf {
         self.profile_dir.join("hanare")
     }
 
-    /// A compiled workload.
+    /// The path of a compiled workload.
     pub fn workload(&self, name: &str) -> PathBuf {
         self.workloads.join(name)
     }

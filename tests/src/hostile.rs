@@ -1,5 +1,5 @@
-//! Memory servers that misbehave, each in one way. At first they keep pages as an honest server does, so that a program
-//! is in the middle of its work when the misbehaviour begins.
+//! Memory servers that misbehave, each in one way. At first they store pages as an honest server does, so that a
+//! program is in the middle of its work when the misbehaviour begins.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use hanare_wire::limits::RANGE_MAX;
 use hanare_wire::payload::{Hello, NO_QUOTA, Role, Status, Welcome};
 use hanare_wire::{ErrorCode, handshake};
 
-/// Reads answered correctly before the misbehaviour begins.
+/// Number of reads that are answered correctly before the misbehaviour begins.
 const HONEST_READS: u32 = 40;
 const UNIT: usize = 4096;
 
@@ -31,7 +31,7 @@ pub enum Lie {
     NoSessions,
     /// It stops answering reads.
     ReadsStop,
-    /// It accepts write-backs and does not answer.
+    /// It accepts write-backs and does not acknowledge them.
     WritesStop,
     /// It sends bytes that are not a frame in place of a page.
     ReadsGarbage,
@@ -45,7 +45,7 @@ pub enum Lie {
     ShortPage,
     /// It sends pages before they are requested.
     Unasked,
-    /// It claims not to hold a page that it was given.
+    /// It denies holding a page that it was given.
     NotHeld,
     /// It acknowledges a write-back that was never sent.
     OtherAck,
@@ -53,14 +53,14 @@ pub enum Lie {
     VersionLater,
 }
 
-/// A hostile server on a free port of the loopback. Its threads end with the connections, or with the test.
+/// A hostile server on a free port of the loopback. Its threads end with their connections, or with the test process.
 pub struct Hostile {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: String,
 }
 
 impl Hostile {
-    /// Starts a server that lies in this way.
+    /// Starts a server that misbehaves as `lie` says.
     pub fn start(lie: Lie) -> Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -68,7 +68,7 @@ impl Hostile {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let peer = Peer { stream, held: held.clone(), lie };
-                // An error means that the client has closed the connection, which is what it should do.
+                // An error means that the client has closed the connection, as it should.
                 std::thread::spawn(move || peer.live());
             }
         });
@@ -76,7 +76,7 @@ impl Hostile {
     }
 }
 
-/// The state that all connections share: pages by unit, and the number of reads answered.
+/// The state that all connections share: the pages by their units, and the number of reads answered.
 #[derive(Default)]
 struct Held {
     units: Mutex<HashMap<u64, Vec<u8>>>,
@@ -200,7 +200,7 @@ impl Peer {
     fn send(&mut self, kind: Kind, tag: u64, payload: &[u8]) -> io::Result<()> {
         let mut header = handshake::control_header(kind, tag, 0, payload);
         if matches!(kind, Kind::Done | Kind::Pong) {
-            // The free room that the server reports.
+            // The free room that the server reports, in bytes.
             header.offset = 1 << 30;
         }
         self.stream.write_all(&header.encode())?;

@@ -1,8 +1,8 @@
-//! The base of the end-to-end tests: the built command and workloads, a directory for each test, programs run with a
-//! bounded wait, memory servers good and hostile.
+//! The base of the end-to-end tests: the built command and workloads, a directory for each test, programs with a
+//! bounded run time, and memory servers, both honest and hostile.
 //!
-//! The tests in `tests/` drive the built `hanare` as a user does and judge only what a user sees: exit codes, output,
-//! the figures of `--stats-json`. This crate must not know how the pager works.
+//! The tests in `tests/` use the built `hanare` as a user does. They judge only what a user sees: exit codes, output,
+//! and the figures of `--stats-json`. This crate must not know how the pager works.
 
 mod built;
 mod hostile;
@@ -22,5 +22,5 @@ pub use served::{Served, status};
 
 use std::time::Duration;
 
-/// The longest wait for one program of a test's usual size. Reaching it kills the program and fails the test.
+/// Longest time that one program of a test's usual size may run. Then the program is killed and the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! The features and limits of this machine, as far as a test depends on them.
+//! The features and limits of this machine on which tests depend.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use hanare_sys::features::{Disabled, Features};
 
 use crate::{PATIENCE, built};
 
-/// Number of repetitions of tests that find a bug only by chance: `HANARE_TEST_ROUNDS`, 1 by default.
+/// How often a test repeats that finds a bug only by chance. `HANARE_TEST_ROUNDS` sets the number; the default is 1.
 pub fn rounds() -> u32 {
     match std::env::var("HANARE_TEST_ROUNDS") {
         Ok(text) => text.parse().expect("HANARE_TEST_ROUNDS is a number"),
@@ -18,12 +18,12 @@ pub fn rounds() -> u32 {
     }
 }
 
-/// Whether programs run at their full size, by `HANARE_TEST_FULL=1`: minutes instead of seconds.
+/// Whether programs run at their full size, which takes minutes. `HANARE_TEST_FULL=1` asks for it.
 pub fn is_full() -> bool {
     std::env::var_os("HANARE_TEST_FULL").is_some_and(|wish| wish == "1")
 }
 
-/// The longest wait for one program.
+/// Longest time that one program may run.
 pub fn patience() -> Duration {
     if is_full() { 10 * PATIENCE } else { PATIENCE }
 }
@@ -38,8 +38,8 @@ pub fn installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// Whether programs that make system calls on far pages run here: only where userfaultfd traps the kernel's accesses.
-/// Prints a line if they do not, since the test then does nothing.
+/// Whether programs that make system calls on far pages work here, which needs userfaultfd traps for the kernel's
+/// accesses. Prints a line if they do not, because the test then checks nothing.
 pub fn system_calls_work_on_far_pages() -> bool {
     let works = choose::system_calls_work(Mode::Thread, &Features::probe(&Disabled::default()));
     if !works {

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::{Running, built, patience, until};
 
-/// A directory for one test: its files, its TMPDIR, and the output of its programs.
+/// The directory of one test, with its files, its TMPDIR, and the output of its programs.
 pub struct Place {
     dir: tempfile::TempDir,
     runs: AtomicU32,
 }
 
-/// A program's exit and its output.
+/// The exit code of a program and its output.
 pub struct Outcome {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
@@ -28,28 +28,28 @@ pub struct Outcome {
 pub struct Figures(serde_json::Value);
 
 impl Place {
-    /// A new directory. Its path is short, because paths of sockets must be.
-    #[allow(clippy::new_without_default)] // it makes a directory
+    /// Makes a new directory. Its path is short, because paths of sockets must be short.
+    #[allow(clippy::new_without_default)] // a default value should not create a directory
     pub fn new() -> Place {
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").expect("a directory in /tmp");
         std::fs::create_dir(dir.path().join("tmp")).expect("a TMPDIR");
         Place { dir, runs: AtomicU32::new(0) }
     }
 
-    /// A path in this place.
+    /// The path of `name` in this directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Writes a file.
+    /// Writes a file into this directory and returns its path.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).expect("a file");
         path
     }
 
-    /// Any command with a clean environment: no variables of Hanare or of the dynamic linker, TMPDIR in this directory,
-    /// and a locale that compares bytes.
+    /// A command with a clean environment. It has no variables of Hanare or of the dynamic linker, TMPDIR is in this
+    /// directory, and the locale compares bytes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -61,7 +61,7 @@ impl Place {
         command
     }
 
-    /// `hanare` with these arguments; the library is the one built beside it.
+    /// The command `hanare` with these arguments. It uses the library that was built beside it.
     pub fn hanare<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.command(built().hanare());
         command.args(args);
@@ -79,8 +79,8 @@ impl Place {
         self.start(command).finish(patience())
     }
 
-    /// Asserts that no process names this directory (private servers have its TMPDIR in their command line) and that
-    /// its TMPDIR is empty.
+    /// Asserts that no process has this directory's TMPDIR in its command line, as private servers do, and that TMPDIR
+    /// is empty.
     pub fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());
@@ -88,7 +88,7 @@ impl Place {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// The private server that a run in this directory has started.
+    /// The process number of the private server that a run in this directory has started.
     pub fn private_server(&self) -> Option<i32> {
         processes_naming(&self.path("tmp")).first().copied()
     }
@@ -106,19 +106,19 @@ fn processes_naming(path: &Path) -> Vec<i32> {
 }
 
 impl Outcome {
-    /// Standard output as text.
+    /// The standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Asserts exit code 0 and silence on stderr.
+    /// Asserts that the exit code is 0 and that standard error is empty.
     #[track_caller]
     pub fn assert_well(&self, what: &str) {
         assert!(self.code == Some(0) && self.stderr.is_empty(), "{what}: {self:?}");
     }
 
-    /// Asserts an end by Hanare: this exit code, and one line on stderr that begins with "hanare: " and contains
-    /// `part`.
+    /// Asserts that Hanare ended the program: the exit code is `code`, and standard error is one line that begins with
+    /// "hanare: " and contains `part`.
     #[track_caller]
     pub fn assert_ended_by_us(&self, code: i32, part: &str) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -128,7 +128,7 @@ impl Outcome {
 }
 
 impl fmt::Debug for Outcome {
-    /// Prints the end of each output, which is the informative part.
+    /// Prints the exit code and the end of each output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let out = String::from_utf8_lossy(&self.stdout[self.stdout.len().saturating_sub(600)..]);
         write!(f, "exit code {:?}, {} bytes of stdout ending in {out:?}", self.code, self.stdout.len())?;
@@ -136,7 +136,7 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// Reads what `--stats-json` wrote.
+/// Reads the file that `--stats-json` wrote.
 #[track_caller]
 pub fn figures(path: &Path) -> Figures {
     let bytes = std::fs::read(path).expect("the figures' file");
@@ -144,19 +144,19 @@ pub fn figures(path: &Path) -> Figures {
 }
 
 impl Figures {
-    /// A figure that must be present.
+    /// The figure `name`, which must be present.
     #[track_caller]
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("no number {name:?} in {}", self.0))
     }
 
-    /// The trap mode that was used.
+    /// The trap mode that the run used.
     #[track_caller]
     pub fn mode(&self) -> &str {
         self.0["mode"].as_str().unwrap_or_else(|| panic!("no mode in {}", self.0))
     }
 
-    /// Asserts that far memory was really paged: at least `bytes` were written back and fetched, within the budget.
+    /// Asserts that far memory was paged: at least `bytes` bytes were written back and fetched, within the budget.
     #[track_caller]
     pub fn assert_paged(&self, bytes: u64, what: &str) {
         let (out, back) = (self.number("bytes_out"), self.number("bytes_in"));

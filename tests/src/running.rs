@@ -1,4 +1,4 @@
-//! A started program: its output in files, a bounded wait, and its end with the end of the test.
+//! A started program. Its output goes to files, a wait for it is bounded, and it ends at the latest with the test.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command. Output goes to files, so that a process that holds a pipe open cannot block a reader.
+    /// Starts a command. Its output goes to files, because a process that keeps a pipe open could block the reader.
     pub(crate) fn start(command: &mut Command, stdout: PathBuf, stderr: PathBuf) -> Running {
         let create = |path| File::create(path).expect("a file for output");
         command.stdout(create(&stdout)).stderr(create(&stderr)).process_group(0);
@@ -29,7 +29,7 @@ impl Running {
         Running { child, stdout, stderr, ended: false }
     }
 
-    /// Waits until the program ends. After `limit` kills its group and fails the test.
+    /// Waits until the program ends. If it runs for longer than `limit`, kills its group and fails the test.
     pub fn finish(mut self, limit: Duration) -> Outcome {
         let began = Instant::now();
         let status = loop {
@@ -47,7 +47,7 @@ impl Running {
         self.outcome(status.code())
     }
 
-    /// The state of each thread of the group, for a failure's message: its name, its system call with arguments, and
+    /// Describes each thread of the group for the message of a failure: its name, its system call with arguments, and
     /// the kernel function in which it waits.
     fn stand(&self) -> String {
         let mut stand = String::new();
@@ -55,7 +55,7 @@ impl Running {
         for process in entries("/proc") {
             let path = process.path();
             let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-            // Fields after the name, which is in parentheses: state, parent, group.
+            // The fields after the name, which is in parentheses, are state, parent and group.
             let stat = read("stat");
             let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2));
             if group != Some(&self.child.id().to_string()) {
@@ -87,20 +87,21 @@ impl Running {
         Outcome { code, stdout: read(&self.stdout), stderr }
     }
 
-    /// Sends a signal to its group. The group's number is the child's, and stays taken until the child is waited for.
+    /// Sends a signal to the program's group. The group's number is the child's, and is not reused before the child is
+    /// waited for.
     pub fn signal(&self, signal: Signal) {
         let group = Pid::from_raw(self.child.id() as i32).expect("a process number");
-        // Fails only when the group is empty.
+        // This fails only if the group is empty.
         let _ = kill_process_group(group, signal);
     }
 
-    /// CPU time that the processes of its group have used so far.
+    /// CPU time that the processes of the program's group have used so far.
     pub fn cpu_time(&self) -> Duration {
         let group = self.child.id().to_string();
         let ticks = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name in parentheses may contain anything. Fields after it: state, parent, group, and later user and
-            // system time.
+            // The name in parentheses may contain anything. The fields after it begin with state, parent and group.
+            // User time and system time come later.
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
             let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
             (*fields.get(2)? == group).then_some(ticks(11)? + ticks(12)?)
@@ -123,7 +124,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits for a condition. After [`PATIENCE`] the test fails.
+/// Waits until `condition` holds. Fails the test after [`PATIENCE`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {

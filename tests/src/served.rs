@@ -9,27 +9,27 @@ use rustix::process::Signal;
 
 use crate::{Place, Running, until};
 
-/// A running `hanare serve`; killed when dropped.
+/// A running `hanare serve`. It is killed when this value is dropped.
 pub struct Served {
     running: Running,
-    /// The address that it printed.
+    /// The address that the server printed.
     pub address: String,
 }
 
 impl Served {
-    /// A server on a free TCP port of the loopback with this much memory (`64M`).
+    /// Starts a server on a free TCP port of the loopback. `memory` is its size (`64M`).
     pub fn tcp(place: &Place, memory: &str) -> Served {
         Served::with(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
     }
 
-    /// A server on a Unix socket called `name` in the place.
+    /// Starts a server on a Unix socket called `name` in the test's directory.
     pub fn unix(place: &Place, memory: &str, name: &str) -> Served {
         let mut command = place.hanare(["serve", "--memory", memory, "--unix"]);
         command.arg(place.path(name));
         Served::with(place, command)
     }
 
-    /// A server started by the caller's command.
+    /// Starts a server with the caller's command.
     pub fn with(place: &Place, mut command: Command) -> Served {
         let mut running = place.start(&mut command);
         let mut said = String::new();
@@ -60,7 +60,7 @@ pub fn status(address: &str) -> Status {
     let mut answer = None;
     until("a server that answers", || {
         answer = match fetch_status(&endpoint, None, Duration::from_secs(10)) {
-            // A socket exists a moment before the server listens.
+            // The socket exists a moment before the server listens.
             Err(LinkError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => None,
             other => Some(other.expect("a server that answers")),
         };

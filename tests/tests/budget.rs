@@ -11,11 +11,11 @@ use hanare_tests::{Outcome, Place, Served, built, figures, until};
 
 const MIB: u64 = 1 << 20;
 
-/// A memory cgroup for this test, removed when dropped.
+/// A memory cgroup for one test. It is removed when this value is dropped.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// A cgroup that holds `bytes` bytes without swap. Prints the reason if there is none.
+    /// Makes a cgroup that holds `bytes` bytes and has no swap. Prints the reason if that fails.
     fn new(name: &str, bytes: u64) -> Option<Cgroup> {
         let name = format!("hanare-test-{name}-{}", std::process::id());
         let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
@@ -34,7 +34,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The most bytes it ever held.
+    /// The most bytes that the cgroup has ever held.
     fn peak_bytes(&self) -> Option<u64> {
         let read = |name| std::fs::read_to_string(self.0.join(name)).ok();
         let text = read("memory.max_usage_in_bytes").or_else(|| read("memory.peak"))?;
@@ -44,7 +44,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel releases the last process a moment after it was waited for.
+        // The kernel removes the last process from the cgroup a moment after the process was waited for.
         for _ in 0..500 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -54,7 +54,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Runs `touch size` under `local`, both in MiB, in a cgroup of `local` and `spare` MiB.
+/// Runs the workload `touch` with `size` MiB and a budget of `local` MiB, in a cgroup of `local + spare` MiB.
 fn fits(name: &str, size: u64, local: u64, spare: u64, flags: &[&str]) {
     let Some(group) = Cgroup::new(name, (local + spare) * MIB) else { return };
     let place = Place::new();
@@ -71,7 +71,7 @@ fn fits(name: &str, size: u64, local: u64, spare: u64, flags: &[&str]) {
     assert_eq!(seen.number("local_bytes_budget"), local * MIB, "{what}");
     let peak = group.peak_bytes();
     println!("{what}: {:?} MiB at the peak", peak.map(|bytes| bytes / MIB));
-    // The program really ran in the cgroup: it used most of its budget there.
+    // The program really ran in the cgroup, because it used most of its budget there.
     assert!(peak.is_none_or(|bytes| bytes > local * MIB / 2), "{what}: only {peak:?} bytes were charged");
     place.assert_nothing_left();
     until("the cgroup is empty", || std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|p| p.is_empty()));
@@ -100,7 +100,7 @@ fn nor_over_tcp() {
 
 #[test]
 fn the_cgroup_does_kill() {
-    // The same program, run natively, shows that the limit holds. Otherwise the tests above could not fail.
+    // The same program without Hanare is killed. If it were not, the other tests could not fail.
     let Some(group) = Cgroup::new("native", 96 * MIB) else { return };
     let place = Place::new();
     let mut command = place.command("sh");
@@ -110,7 +110,7 @@ fn the_cgroup_does_kill() {
     assert_ne!(outcome.code, Some(0), "256 MiB fit into 96: {outcome:?}");
 }
 
-/// The full size of the specification: `HANARE_TEST_FULL=1`.
+/// The full size of the specification, which runs only with `HANARE_TEST_FULL=1`.
 #[test]
 fn a_gibibyte_under_128_mib() {
     if std::env::var_os("HANARE_TEST_FULL").is_none() {

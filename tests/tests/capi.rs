@@ -1,12 +1,12 @@
-//! Guards the DLM paper's promise to C programs. Its example compiles with plain `cc` against the installation of `make
-//! install`, runs with the paper's `-f hostfile -n 2`, and finds its own arguments unchanged.
+//! Guards what the DLM paper promises to C programs. The paper's example compiles with plain `cc` against an
+//! installation by `make install`. It runs with the paper's `-f hostfile -n 2`, and finds its own arguments unchanged.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use hanare_tests::{Place, Served, built, status};
 
-/// Installs into the place, compiles the example against it, and returns the program.
+/// Installs Hanare into the directory, compiles the example against it, and returns the path of the program.
 fn installed_example(place: &Place) -> PathBuf {
     let built = built();
     let prefix = place.path("prefix");
@@ -28,7 +28,7 @@ fn installed_example(place: &Place) -> PathBuf {
     program
 }
 
-/// Words of 4 bytes, as the program's own argument: 16 MiB at first, 32 MiB after its realloc.
+/// The program's own argument: a number of words of 4 bytes. They are 16 MiB at first, and 32 MiB after the realloc.
 const WORDS: &str = "4M";
 const SAID: &str = "ok dlm_example: 4194304 words\n";
 
@@ -44,7 +44,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     let outcome = place.run(command.args(["-f", &hosts, WORDS, "-n", "2"]));
     outcome.assert_well("with a host file");
     assert_eq!(outcome.text(), SAID);
-    // Of at least 32 MiB, 8 MiB are local.
+    // The program uses at least 32 MiB, and 8 MiB of them are local.
     let seen = status(&used.address);
     assert!(seen.write_bytes >= 16 << 20 && seen.read_bytes >= 8 << 20, "{seen:?}");
     assert_eq!(status(&unused.address).write_bytes, 0, "-n 2 is the compute node and one server");
@@ -55,7 +55,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     assert_eq!(outcome.text(), SAID);
     place.assert_nothing_left();
 
-    // The library finds the command with which it was installed.
+    // The library finds the command that was installed with it.
     let mut command = place.command(&example);
     command.env("PATH", format!("{}:/usr/bin:/bin", place.path("prefix/bin").display()));
     let outcome = place.run(command.args(["--mode=sigsegv", "--local=8M", WORDS]));
@@ -71,7 +71,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     refusals(&place, &example, &used.address);
 }
 
-/// Each mistake ends the example with 125 and one line, before its own work begins.
+/// Checks that each mistake ends the example with code 125 and one line, before its own work begins.
 fn refusals(place: &Place, example: &PathBuf, server: &str) {
     let bad = place.file("bad", format!("here 8\n{server} lots\n")).display().to_string();
     let cases: [(&[&str], &str); 5] = [
@@ -96,7 +96,7 @@ fn a_lost_server_ends_the_example_with_its_name() {
     let server = Served::tcp(&place, "512M");
     let hosts = place.file("hosts", format!("here 4\n{} 512\n", server.address)).display().to_string();
     let mut command = place.command(&example);
-    // Long enough to be interrupted: 512 MiB in all, with 4 MiB of local memory.
+    // The program runs long enough to be interrupted: it uses 512 MiB in all, with 4 MiB of local memory.
     let run = place.start(command.args(["-f", &hosts, "32M"]));
     hanare_tests::until("it pages", || status(&server.address).write_bytes > 16 << 20);
     let address = server.address.clone();

@@ -1,13 +1,13 @@
-//! Guards against programs that act on all descriptors and all threads of their process, including Hanare's: they close
-//! every descriptor, use all of them up, change user and groups, cancel threads. No word may be wrong, and nothing may
-//! hang.
+//! Guards against programs that act on all descriptors and all threads of their process, including Hanare's own. They
+//! close every descriptor, use all of them up, change user and groups, or cancel threads. No word may be wrong, and
+//! nothing may hang.
 
 use std::time::Duration;
 
 use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
-/// A hang of the kind that these tests detect lasts for ever.
+/// Time limit of a run. A hang of the kind that these tests detect lasts for ever.
 const LIMIT: Duration = Duration::from_secs(60);
 const WAYS: [&str; 7] = ["range", "from", "loop", "dup2", "dup3", "number", "proc"];
 
@@ -18,7 +18,7 @@ fn run(place: &Place, mode: &str, program: &[&str]) -> Outcome {
     place.start(&mut command).finish(LIMIT)
 }
 
-/// Runs `descriptors` in each of `ways`, in all modes, and asserts that every word was right.
+/// Runs `descriptors` with each of `ways` in all modes, and asserts that every word was right.
 fn all_right(ways: &[&str]) {
     let program = built().workload("descriptors");
     let program = program.to_str().expect("a path of text");
@@ -50,7 +50,7 @@ fn a_program_without_descriptors_keeps_its_memory() {
     all_right(&["full", "full-fork", "lower", "soft-first"]);
 }
 
-/// Far memory starts with the first large allocation in thread mode, and before the program in the others.
+/// Far memory starts with the first large allocation in thread mode, and before the program in the other modes.
 #[test]
 fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
     let program = built().workload("descriptors");
@@ -70,13 +70,13 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = program.to_str().expect("a path of text");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
-        // The code depends on which lost descriptor is noticed first.
+        // The exit code depends on which lost descriptor is noticed first.
         let code = if outcome.code == Some(120) { 120 } else { 123 };
         outcome.assert_ended_by_us(code, "");
         if mode != "sigsegv" {
             let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
-            // The message depends on the thread that notices first: the one that waits for faults, or one that resolves
-            // them.
+            // The message depends on the thread that notices the loss first: the one that waits for faults, or one that
+            // resolves them.
             outcome.assert_ended_by_us(123, "");
             let told = ["userfaultfd is lost", "the program closed a descriptor of Hanare's"];
             assert!(told.iter().any(|part| outcome.stderr.contains(part)), "{outcome:?}");
@@ -108,7 +108,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     }
 }
 
-/// Programs that start others close the descriptors that these must not inherit.
+/// Programs that start others close the descriptors that the others must not inherit.
 #[test]
 fn shells_and_python_start_programs_as_ever() {
     let python = "import subprocess, os, sys\n\

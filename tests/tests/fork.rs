@@ -1,5 +1,5 @@
-//! Guards the meaning of fork: a child sees its parent's memory as it was, and both continue to page, within one
-//! budget. Where that is impossible, a child ends; it never reads wrong bytes.
+//! Guards the meaning of fork. A child sees its parent's memory as it was at the fork, and both go on to page within
+//! one budget. If that is impossible, the child ends; it never reads wrong bytes.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use hanare_tests::{
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Runs `forks` and asserts that it found every word correct.
+/// Runs `forks` and asserts that it found every word right.
 fn forks(place: &Place, options: &[&str], size: &str) -> Figures {
     let json = place.path("json");
     let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
@@ -37,8 +37,8 @@ fn children_have_their_parents_memory() {
     }
 }
 
-/// Memory that never left is inherited by the kernel's own fork. No page of it may be unmapped in that moment, neither
-/// for reference sampling nor for a budget that becomes shared.
+/// Memory that was never evicted is inherited by the kernel's own fork. No page of it may be unmapped at that moment,
+/// neither for reference sampling nor for a budget that becomes shared.
 #[test]
 fn children_inherit_what_never_left() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -56,7 +56,8 @@ fn children_inherit_what_never_left() {
     }
 }
 
-/// Data that a thread reads before its first function runs is present when Hanare's own threads start in a child.
+/// A new thread reads some data of the C library before its first function runs. The data must be present when Hanare's
+/// own threads start in a child.
 #[test]
 fn children_of_programs_with_a_locale() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -73,8 +74,8 @@ fn children_of_programs_with_a_locale() {
     }
 }
 
-/// Clean pages that parent and child share are write-protected. Unmapping such a page must not wait for a write that
-/// only the pager itself could resolve.
+/// Clean pages that parent and child share are write-protected. To unmap such a page, the pager must not wait for a
+/// write that only the pager itself could resolve.
 #[test]
 fn pages_shared_with_children_are_hidden() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -87,7 +88,7 @@ fn pages_shared_with_children_are_hidden() {
     }
 }
 
-/// The budget holds too few pages to give every process two. The processes get two even so.
+/// The budget has too few pages to give every process two of them. Every process gets two nevertheless.
 #[test]
 fn children_with_hardly_any_pages() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -116,7 +117,7 @@ fn children_over_links() {
     }
 }
 
-/// The server keeps the memory that children share until the last of them is gone, even if it is killed.
+/// The server keeps the memory that children share until the last child is gone, even if that child is killed.
 #[test]
 fn a_killed_child_leaves_nothing_on_a_server() {
     let place = Place::new();
@@ -130,8 +131,8 @@ fn a_killed_child_leaves_nothing_on_a_server() {
     assert_eq!(status(&server.address).slots, 0);
 }
 
-/// A child that outlives its parent, the command and its report keeps its memory; when it ends, so does the private
-/// server.
+/// A child that outlives its parent, the command and the command's report keeps its memory. The private server ends
+/// with that child.
 #[test]
 fn a_child_outlives_the_command() {
     for (mode, local) in [("thread", "4M"), ("thread", "64M"), ("sigsegv", "4M")] {
@@ -153,8 +154,8 @@ fn a_child_outlives_the_command() {
     }
 }
 
-/// Executed programs page by themselves, within the one budget, even if every descriptor but the standard ones was
-/// closed.
+/// A program that a process executes pages by itself and shares the one budget. That holds even if the process has
+/// closed all descriptors but the standard ones.
 #[test]
 fn programs_that_are_executed_share_the_budget() {
     if !mode_works("thread") {
@@ -256,8 +257,8 @@ print('ok')
     place.assert_nothing_left();
 }
 
-/// A process may leave the root that contains the private server's socket, `/dev` and `/proc`, before it forks or
-/// after.
+/// A process may leave the root that contains the private server's socket, `/dev` and `/proc`. It may do so before or
+/// after it forks.
 #[test]
 fn children_have_their_memory_where_no_path_leads_to_its_server() {
     if !rustix::process::geteuid().is_root() {
@@ -267,7 +268,8 @@ fn children_have_their_memory_where_no_path_leads_to_its_server() {
     let program = built().workload("elsewhere");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
-            // A program whose memory fits the budget never evicts a page, so its child is dormant until it allocates.
+            // A program whose memory fits into the budget never evicts a page. Its child is then dormant until it
+            // allocates.
             for (local, size) in [("4M", "16M"), ("64M", "2M")] {
                 let place = Place::new();
                 let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);

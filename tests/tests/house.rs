@@ -1,5 +1,5 @@
-//! Guards the structure of the code: the modules of a crate, its files beside `lib.rs`, depend on each other in one
-//! direction. Files and functions stay short enough to remember.
+//! Guards the structure of the code. The modules of a crate, which are the files beside its `lib.rs`, depend on each
+//! other in one direction. Files and functions stay short enough to remember.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ const FILE_LINES_MAX: usize = 600;
 /// Most lines of a function, from its first line to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Each module of a crate, with the modules that it names. `name.rs` and the files below `name/` are one module.
+/// The modules of a crate, each with the modules that it names. `name.rs` and the files below `name/` are one module.
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
-/// The names after `crate::`: one name, or a list in braces.
+/// The names that follow `crate::` in a source, one by one or as a list in braces.
 fn names_after_crate(source: &str) -> BTreeSet<String> {
     let first_word =
         |text: &str| text.trim_start().split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned);
@@ -27,7 +27,7 @@ fn names_after_crate(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// A source without its comments and without the tests at its end.
+/// A source without its comments, and without the tests at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
@@ -59,7 +59,7 @@ fn rooms(sources: &Path) -> Rooms {
     rooms
 }
 
-/// Every module that can be reached from this one.
+/// All modules that can be reached from the module `from`.
 fn reachable(rooms: &Rooms, from: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut next = vec![from.to_owned()];
@@ -73,7 +73,7 @@ fn reachable(rooms: &Rooms, from: &str) -> BTreeSet<String> {
     found
 }
 
-/// The modules that depend on themselves, directly or through others, sorted.
+/// The names of the modules that depend on themselves, directly or through other modules, in order.
 fn in_circles(rooms: &Rooms) -> Vec<String> {
     rooms.keys().filter(|room| reachable(rooms, room).contains(*room)).cloned().collect()
 }
@@ -106,7 +106,7 @@ fn what_counts_as_a_circle() {
     assert_eq!(names_after_crate(&source).into_iter().collect::<Vec<_>>(), ["five", "one", "two"]);
 }
 
-/// The name of the function whose definition begins in a line.
+/// The name of the function whose definition begins in `line`.
 fn function_in(line: &str) -> Option<&str> {
     let (before, after) = line.trim_start().split_once("fn ")?;
     let is_qualifier =
@@ -115,8 +115,8 @@ fn function_in(line: &str) -> Option<&str> {
     (before.split_whitespace().all(is_qualifier) && !name.is_empty()).then_some(name)
 }
 
-/// The functions of a formatted source that are too long, with their line numbers. A function ends at the first brace
-/// with the same indentation as its first line; a declaration ends at such a semicolon.
+/// The functions of a formatted source that are too long, each with its first line's number. A function ends at the
+/// first brace that is indented as its first line. A declaration without a body ends at a semicolon.
 fn long_functions(source: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = source.lines().collect();
     let depth = |line: &str| line.len() - line.trim_start().len();

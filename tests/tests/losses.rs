@@ -1,7 +1,6 @@
-//! Guards shared memory against failures of its ranks. The failures: one rank is killed or stopped in any phase;
-//! strangers connect where ranks meet; a signal handler accesses shared memory in the middle of a call; a limit is too
-//! low to start. Every rank ends with a line and the documented exit code, or the job continues. No rank waits for
-//! ever.
+//! Guards shared memory against failures of its ranks. A rank is killed or stopped in any phase. Strangers connect
+//! where ranks meet. A signal handler accesses shared memory in the middle of a call. A limit is too low to start. In
+//! each case, every rank ends with a line and the documented exit code, or the job goes on. No rank waits for ever.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +11,10 @@ use std::time::{Duration, Instant};
 use hanare_tests::{Outcome, Place, built, installed, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longest time until all ranks have ended after one is killed, including the program's own time before that.
+/// Longest time until all ranks have ended after one was killed, including the program's own time before the kill.
 const SOON: Duration = Duration::from_secs(5);
 const PHASES: [&str; 7] = ["start", "meet", "barrier", "lock", "wait", "transfer", "shutdown"];
-/// Directory of shared memory objects of programs that do not use memfd.
+/// The directory of shared memory objects that are made without memfd.
 const SHM: &str = "/dev/shm";
 
 fn launch(place: &Place, flags: &[&str], program: &[&str]) -> Outcome {
@@ -33,7 +32,7 @@ fn shm() -> Vec<std::ffi::OsString> {
 #[test]
 fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
     let place = Place::new();
-    // Built before any time is measured.
+    // Building happens here, so that it does not count in the measured times.
     built();
     for phase in PHASES {
         for victim in [0, 1, 2] {
@@ -47,7 +46,7 @@ fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
                     assert!(outcome.stderr.contains(&format!("rank {rank} lost rank ")), "{case}");
                 }
                 assert!(outcome.stderr.contains(&format!("rank {victim} was ended by signal 9\n")), "{case}");
-                // The phase is reached within three seconds, even on a busy machine.
+                // Even on a busy machine, the phase is reached within three seconds.
                 assert!(began.elapsed() < SOON + Duration::from_secs(3), "{case}");
                 place.assert_nothing_left();
             }
@@ -106,7 +105,7 @@ fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     assert!(began.elapsed() < SOON && outcome.code != Some(0), "after {:?}: {outcome:?}", began.elapsed());
 }
 
-/// Rank 0 or rank 1 of two that meet by TCP, started by hand.
+/// The command for one of two ranks that meet by TCP. It is started without a launcher.
 fn rank(place: &Place, address: &str, rank: u32) -> Command {
     let mut command = place.command(built().workload("litmus"));
     command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_RANK0", address);
@@ -165,7 +164,7 @@ fn a_folder_of_somebody_elses_is_refused() {
     }
 }
 
-/// Another user who may enter any folder, like a program with CAP_DAC_OVERRIDE, and connects to the ranks there.
+/// Another user enters any folder, as a program with CAP_DAC_OVERRIDE may, and connects to the ranks' sockets there.
 #[test]
 fn another_user_at_the_socket_of_a_rank_is_dropped() {
     if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("python3", "python3")
@@ -194,7 +193,7 @@ fn another_user_at_the_socket_of_a_rank_is_dropped() {
     assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
 }
 
-/// `ulimit` with these arguments, before a single rank and before two.
+/// `ulimit` sets each limit in the shell that starts a rank: once for a single rank, and once for each rank of two.
 #[test]
 fn limits_too_low_to_start_are_one_line() {
     let place = Place::new();
@@ -217,7 +216,7 @@ fn limits_too_low_to_start_are_one_line() {
             if outcome.code == Some(0) {
                 continue;
             }
-            // If the dynamic linker or the shell fails, it prints the reason and ends with its own exit code.
+            // If the dynamic linker or the shell fails, it prints its own reason and has its own exit code.
             let is_loaded = !outcome.stderr.contains("shared librar") && !outcome.stderr.contains("sh: ");
             assert!(!outcome.stderr.contains("panicked") && (!is_loaded || outcome.code == Some(125)), "{case}");
             if is_loaded && ranks == 1 {
@@ -228,7 +227,8 @@ fn limits_too_low_to_start_are_one_line() {
     place.assert_nothing_left();
 }
 
-/// A thread-local of such a library is made at its first use. In the middle of a fault that would call malloc.
+/// The thread-local variables of a library that is opened late are made at their first use. In the middle of a fault,
+/// that would call malloc.
 #[test]
 fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     let place = Place::new();
@@ -237,8 +237,8 @@ fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     {
         let mut command = place.command(built().workload("late"));
         command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
-        // Without this the dynamic linker refuses libhanare.so: its thread-locals need space that is reserved at the
-        // start.
+        // Without this setting the dynamic linker refuses libhanare.so, because its thread-local variables need space
+        // that is reserved at the start.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
         if !mode.is_empty() {
             command.env("HANARE_MODE", mode);

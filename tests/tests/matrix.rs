@@ -1,6 +1,6 @@
-//! Guards against lost, torn and stale words. Eight threads read and write one array at random with a budget of a
-//! quarter of its size. They do so in every trap mode, at every page size, with each kernel feature switched off in
-//! turn. Every word that a thread reads is compared with the last write there. `HANARE_TEST_ROUNDS` multiplies the
+//! Guards against lost, torn and stale words. Eight threads read and write one array at random, with a budget of a
+//! quarter of the array's size. They do so in every trap mode and at every page size, with each kernel feature switched
+//! off in turn. Every word that a thread reads is compared with its last write. `HANARE_TEST_ROUNDS` multiplies the
 //! runs.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
@@ -8,7 +8,7 @@ use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 const PAGE_SIZES: [&str; 7] = ["4K", "16K", "64K", "256K", "1M", "2M", "auto"];
 
-/// One run: its settings, and the features that are switched off.
+/// The settings of one run, with the kernel features that are switched off.
 #[derive(Debug)]
 struct Cell<'a> {
     mode: &'a str,
@@ -18,8 +18,8 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Calls per thread. Enough for every page to come and go often, and few enough for the slowest cell to take only
-    /// seconds.
+    /// Number of accesses of each thread. They are enough to evict and fetch every page often, and few enough for the
+    /// slowest cell to take only seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,
@@ -31,12 +31,12 @@ impl Cell<'_> {
         }
     }
 
-    /// The sizes of the array and of the budget: a quarter of it, and at least four pages.
+    /// The sizes of the array and of the budget, which is a quarter of the array and at least four pages.
     fn sizes(&self) -> (&str, &str) {
         if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
     }
 
-    /// Runs it with these further flags. `expected` is the mode it must have used.
+    /// Runs the workload with these settings and `flags`. `expected` is the mode that the run must have used.
     fn run(&self, flags: &[&str], expected: &str) {
         for round in 0..rounds() {
             let place = Place::new();
@@ -59,7 +59,7 @@ impl Cell<'_> {
     }
 }
 
-/// Every page size, with separate and with shared pages.
+/// Runs the workload at every page size, once with separate and once with shared pages.
 fn every_page_size(mode: &str, expected: &str, disable: &str) {
     for page_size in PAGE_SIZES {
         for share in [false, true] {
@@ -116,8 +116,8 @@ fn over_links() {
     let both = [one[0], one[1], "--server", unix.address.as_str()];
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for page_size in PAGE_SIZES {
-            // Over a link, pages of 16K come in runs of several pages. If frames cannot be moved, pages of every size
-            // do.
+            // Over a link, pages of 16K are fetched in runs of several pages. If frames cannot be moved, pages of every
+            // size are.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }
@@ -141,8 +141,8 @@ fn policies_and_prefetchers_over_a_link() {
     }
 }
 
-/// Guards the time between a page's arrival and its protection: a handler that runs while its thread waits for a page
-/// writes to that page.
+/// Guards the time between a page's arrival and its protection. A signal handler runs while its thread waits for a
+/// page, and writes to that page.
 #[test]
 fn signals_write_to_the_page_that_is_waited_for() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

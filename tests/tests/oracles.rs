@@ -1,5 +1,5 @@
 //! Compares the policies with independent implementations: `oracles/compare.py` runs the PyPI package libcachesim on
-//! the same reference strings and compares hits.
+//! the same reference strings and compares the hits.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,8 +17,8 @@ fn imports_it(python: &OsString) -> bool {
     import.status().is_ok_and(|status| status.success())
 }
 
-/// A python with libcachesim: `HANARE_TEST_PYTHON`, or one in an environment that this test creates. Prints a line if
-/// there is none.
+/// A python with libcachesim: the one that `HANARE_TEST_PYTHON` names, or one in an environment that this test creates.
+/// Prints a line if there is none.
 fn python(place: &Place) -> Option<OsString> {
     if let Some(python) = std::env::var_os("HANARE_TEST_PYTHON").filter(imports_it) {
         return Some(python);

@@ -3,7 +3,7 @@
 
 use hanare_tests::{Place, mode_works, until};
 
-/// Fills pages with different values, prints their addresses, and waits.
+/// A program that fills pages with different values, prints their addresses, and waits.
 const PROGRAM: &str = "\
 import ctypes, os, sys, time
 size = 32 << 20
@@ -15,7 +15,7 @@ print(os.getpid(), where, size, file=sys.stderr, flush=True)
 time.sleep(100)
 ";
 
-/// Reads every 16th page of another process in two ways, and counts the results.
+/// A program that reads every 16th page of another process in two ways, and counts the results.
 const LOOKER: &str = "\
 import collections, ctypes, os, sys
 pid, where, size = map(int, sys.argv[1:])
@@ -42,12 +42,12 @@ for name, read in (('call', call), ('file', file)):
     print(name, seen['right'], seen['refused'], seen['wrong'])
 ";
 
-/// The numbers of right, refused and wrong pages that a reader got.
+/// The numbers of right, refused and wrong pages: by process_vm_readv, and through the file of the memory.
 fn look(mode: &str) -> [[u64; 3]; 2] {
     look_without(mode, "")
 }
 
-/// The same with `disable` switched off.
+/// Like [`look`], with the kernel features in `disable` switched off.
 fn look_without(mode: &str, disable: &str) -> [[u64; 3]; 2] {
     let place = Place::new();
     let program = place.file("program.py", PROGRAM);
@@ -87,12 +87,12 @@ fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
 
 #[test]
 fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
-    // docs/debugging.md describes what the file shows there.
+    // docs/debugging.md describes what the file of the memory shows in this mode.
     let [[right, refused, wrong], _] = look_without("sigsegv", "guards");
     assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
 }
 
-/// Zeroes were taken for data there.
+/// Guards against zeroes that were read by another process and taken for data.
 #[test]
 fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() {
     if hanare_sys::features::Features::probe(&hanare_sys::features::Disabled::default()).guards {
@@ -112,12 +112,12 @@ fn a_run_that_dumps_core_says_what_the_core_lacks() {
         shell.args(["-c", &script, "sh"]).arg(hanare_tests::built().hanare());
         let outcome = place.run(shell.args(["run", "--local", "8M", "--", "python3"]).arg(&program));
         if outcome.stderr.contains("ulimit") {
-            // This user may not write core files.
+            // This user may not change the limit on core files.
             continue;
         }
         assert_eq!(outcome.code, Some(134), "{outcome:?}");
         let says = outcome.stderr.contains("hanare: the core file lacks the program's ");
-        // A system may pass core files to a program whatever the limit is.
+        // Some systems pass core files to a program whatever the limit is.
         assert!(says == told || limit == "0", "{limit}: {outcome:?}");
         place.assert_nothing_left();
     }

@@ -4,10 +4,10 @@
 use hanare_settings::{POLICIES, PREFETCHERS};
 use hanare_tests::{Place, built, figures, mode_works};
 
-/// Sizes of the array and of the budget, and a page size small enough for many pages to choose from.
+/// The sizes of the array, of the budget and of a page. The pages are small, so that a policy can choose among many.
 const SIZES: [&str; 3] = ["8M", "2M", "16K"];
 
-/// Runs two threads' random reads and writes under these flags.
+/// Runs two threads that read and write at random, with this mode, policy and prefetcher.
 fn check(mode: &str, policy: &str, prefetch: &str) {
     let place = Place::new();
     let json = place.path("json");
@@ -25,7 +25,7 @@ fn check(mode: &str, policy: &str, prefetch: &str) {
     place.assert_nothing_left();
 }
 
-/// Every policy with every prefetcher, both with their defaults.
+/// Runs every policy with every prefetcher in one mode, with default settings.
 fn all_in(mode: &str) {
     if !mode_works(mode) {
         return;

@@ -1,5 +1,5 @@
-//! Guards the purpose of Hanare: unmodified programs of the distribution, with far more memory than their budget, print
-//! byte for byte the same as without Hanare.
+//! Guards the purpose of Hanare. Unmodified programs of the distribution use far more memory than their budget, and
+//! print byte for byte the same as without Hanare.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,8 +12,8 @@ use hanare_tests::{
     system_calls_work_on_far_pages,
 };
 
-/// Runs `program args` natively and under `hanare run` with these flags and `stdin`. Asserts the same output, exit code
-/// and empty stderr, and that at least `paged_bytes` were written back and fetched.
+/// Runs `program args` natively, and under `hanare run` with `flags` and `stdin`. Asserts that output and exit code are
+/// the same, that standard error is empty, and that at least `paged_bytes` bytes were written back and fetched.
 fn same_as_native<S: AsRef<OsStr>>(
     place: &Place,
     flags: &[&str],
@@ -46,7 +46,7 @@ fn same_as_native<S: AsRef<OsStr>>(
     far
 }
 
-/// Lines of words in random order: a text of at least `bytes` bytes that gives a program work.
+/// Writes a text of at least `bytes` bytes, with lines of words in random order, and returns its path.
 fn text(place: &Place, bytes: usize) -> std::path::PathBuf {
     let path = place.path("text");
     let mut file = std::io::BufWriter::new(File::create(&path).expect("a file"));
@@ -119,7 +119,7 @@ print(repr(p.sum()), repr(p[7, 11]), repr(n.linalg.norm(p - p.T)))
 
 #[test]
 fn growth_in_cpp() {
-    // The workload's only system call on far pages is mremap, so it runs in every mode.
+    // The only system call that the workload makes on far pages is mremap, so it runs in every mode.
     for mode in ["auto", "sigbus", "sigsegv"] {
         let place = Place::new();
         let vector = built().workload("vector");
@@ -136,7 +136,7 @@ fn xz_there_and_back() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // Two threads of 670 MB each, used sparsely; -9 hashes every byte to a random page, so the text is short.
+    // Two threads use 670 MB each, but sparsely. -9 hashes every byte to a random page, so the text is short.
     let place = Place::new();
     let text = text(&place, 1_000_000);
     let args = ["-9", "-T2", "--block-size=512KiB", "-c"];
@@ -153,7 +153,7 @@ fn sqlite_in_memory() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // SQLite gets its page cache as one large block, because small allocations stay near.
+    // SQLite gets its page cache as one large block, because its small allocations stay near.
     let sql = "\
 create table t as with recursive c(i) as (select 1 union all select i + 1 from c where i < 200000)
   select i, i * 7919 % 200003 as k, hex(i * 31) || '-----------------------------------' as s from c;
@@ -170,7 +170,7 @@ pragma integrity_check;
     assert!(said.text().ends_with("\nok\n"), "{said:?}");
 }
 
-/// Runs a program that checks itself, with a quarter of its far memory local. Asserts success and paging.
+/// Runs a program that checks itself, with a quarter of its far memory local. Asserts that it succeeds and pages.
 fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Figures) {
     let place = Place::new();
     let json = place.path("json");
@@ -184,7 +184,7 @@ fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Fig
     (outcome, seen)
 }
 
-/// Two processes at a time, which traverse their memory in some thirty ways and check its contents.
+/// Runs two processes at a time that traverse their memory in about thirty ways and check its contents.
 #[test]
 fn stress_ng_verifies() {
     if !installed("stress-ng", "stress-ng") || !system_calls_work_on_far_pages() {
@@ -207,7 +207,7 @@ fn memtester_finds_no_fault() {
     let size = if is_full() { "64M" } else { "2M" };
     let place = Place::new();
     let json = place.path("json");
-    // memtester traverses both halves of its memory word by word, many times. With base pages that would take minutes.
+    // memtester traverses both halves of its memory word by word, many times. That would take minutes with base pages.
     let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
     let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -216,7 +216,7 @@ fn memtester_finds_no_fault() {
     place.assert_nothing_left();
 }
 
-/// A C file with this many functions, each with a type of its own.
+/// A C source with the given number of functions, each with a type of its own.
 fn source(functions: usize) -> String {
     let function = |n: usize| {
         format!(
@@ -258,7 +258,8 @@ fn gcc_compiles_to_the_same_object() {
     place.assert_nothing_left();
 }
 
-/// Runs one of our Python scripts natively and with a quarter of its far memory local, with `--far large` and `all`.
+/// Runs one of our Python scripts natively, and with a quarter of its far memory local, for `--far large` and `--far
+/// all`.
 fn python_says_the_same(module: &str, script: &str, size: &str, paged_bytes: u64) {
     let Some(python) = python_with(module) else { return };
     if !system_calls_work_on_far_pages() {
@@ -290,7 +291,7 @@ print(round(found.inertia_, 3), found.labels_[::each // 3].tolist())
     python_says_the_same("sklearn", script, if is_full() { "200000" } else { "10000" }, 16 << 20);
 }
 
-/// The C Clustering Library, whose distance matrices the papers' clustering programs page.
+/// Runs the C Clustering Library. Its distance matrices are what the papers' clustering programs page.
 #[test]
 fn biopython_finds_the_tree() {
     let script = "\

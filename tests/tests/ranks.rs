@@ -9,7 +9,8 @@ use hanare_tests::{Outcome, Place, Running, built, until};
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const LIMIT: Duration = Duration::from_secs(120);
-/// Small enough for 32 ranks on few CPUs, large enough for pages with several writers.
+/// The workloads with their arguments. They are small enough for 32 ranks on few CPUs, and large enough for pages with
+/// several writers.
 const WORKLOADS: [&[&str]; 5] = [
     &["lu", "-n", "256"],
     &["lu", "-n", "96", "-b", "16", "--home", "one"],
@@ -67,7 +68,7 @@ fn is_installed(program: &str, package: &str) -> bool {
     found
 }
 
-/// Different ports that were free a moment ago.
+/// Returns different ports that were free a moment ago.
 fn free_ports<const N: usize>() -> [u16; N] {
     let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("its address").port())
@@ -92,7 +93,7 @@ fn ranks_of_mpirun_meet_on_one_host_and_by_tcp() {
     }
 }
 
-/// A Slurm cluster on this machine: a controller and three hosts, which are this machine under three names.
+/// A Slurm cluster with a controller and three hosts, which are this machine under three names.
 struct Slurm<'a> {
     place: &'a Place,
     config: std::path::PathBuf,
@@ -153,7 +154,7 @@ fn ranks_of_srun_meet_across_hosts() {
     command.env("HANARE_RANK0", format!("127.0.0.1:{port}")).args(["-N", "3", "-n", "3"]);
     command.arg(built().workload("laplace")).args(["-i", "10", "--verify"]);
     check(&place.start(&mut command).finish(LIMIT), "srun");
-    // The names of the hosts mean nothing outside Slurm. Every rank names the host that it cannot find.
+    // The hosts' names mean nothing outside Slurm. So every rank must name the host that it cannot find.
     let mut command = slurm.command("srun");
     command.args(["-N", "3", "-n", "3"]).arg(built().workload("laplace"));
     let outcome = place.start(&mut command).finish(LIMIT);

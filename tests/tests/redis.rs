@@ -1,5 +1,5 @@
-//! Guards the typical work of redis: it is written to, forks a child that saves the memory of that moment, and is
-//! written to meanwhile. The saved dataset must be the one at the fork, word for word.
+//! Guards the typical work of redis: it forks a child that saves the memory of that moment, and is written to
+//! meanwhile. The saved dataset must be the one at the fork, word for word.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn server(place: &Place, under: Option<&[&str]>, socket: &Path) -> Running {
         None => place.command("redis-server"),
     };
     command.args(["--port", "0", "--save", "", "--dbfilename", "saved.rdb", "--enable-debug-command", "yes"]);
-    // Warnings about the machine's settings do not concern this test.
+    // Warnings about the machine's settings go to a file, because they do not concern this test.
     command.args(["--logfile", "log", "--unixsocket"]).arg(socket);
     place.start(&mut command)
 }
@@ -41,7 +41,7 @@ fn write(place: &Place, socket: &Path, keys: &str, tests: &str) {
     assert_eq!(outcome.text().lines().count(), 1 + tests.split(',').count(), "a line for each test: {outcome:?}");
 }
 
-/// With `--far all` the values of redis are far; with the default, its tables are.
+/// With `--far all` the values of redis are far. With the default, only its tables are far.
 fn saves_while_it_is_written_to(far: &str, paged_bytes: u64) {
     let place = Place::new();
     let (socket, json) = (place.path("s"), place.path("json"));
@@ -61,7 +61,7 @@ fn saves_while_it_is_written_to(far: &str, paged_bytes: u64) {
     assert!(say(&place, &socket, &["info", "persistence"]).contains("rdb_last_bgsave_status:ok"));
     assert_eq!(say(&place, &socket, &["get", "marker"]), "after");
     assert_ne!(say(&place, &socket, &["debug", "digest"]), before, "it was written to");
-    // The closed connection at its shutdown is not an answer to redis-cli.
+    // The shutdown closes redis-cli's connection without an answer, so the result is not checked.
     place.run(place.command("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
     redis.finish(patience()).assert_well(&format!("redis-server, --far {far}"));
     let seen = figures(&json);

@@ -1,10 +1,10 @@
-//! Guards that a program learns in time of a lack of memory. When servers, quotas or the spill disk have no room,
+//! Guards that a program learns of a lack of memory in time. When servers, quotas or the spill disk have no room,
 //! malloc and mmap return ENOMEM, and all allocated memory keeps its bytes. A program that uses memory without reserved
-//! room ends with 121.
+//! room ends with exit code 121.
 
 use hanare_tests::{Outcome, Place, Served, built, figures, status, until};
 
-/// Runs `fill` under these flags.
+/// Runs the workload `fill` with these flags and arguments.
 fn fill(place: &Place, flags: &[&str], args: &[&str]) -> Outcome {
     fill_with(place, flags, args, "heuristic")
 }
@@ -15,7 +15,8 @@ fn fill_with(place: &Place, flags: &[&str], args: &[&str], overcommit: &str) -> 
     place.run(&mut command)
 }
 
-/// Asserts a normal end of `fill` after ENOMEM, with one line that contains `part`. Returns the bytes that it filled.
+/// Asserts that `fill` ended normally after ENOMEM, with one line that contains `part`. Returns the bytes that it
+/// filled.
 #[track_caller]
 fn refused_after(outcome: Outcome, part: &str) -> u64 {
     let text = outcome.text();
@@ -37,8 +38,8 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // The program must get most of the room, and never more. Some is wasted by pages that small blocks do not
-            // fill and by extents with scattered pages. A block of 1 MiB has pages of its own.
+            // The program must get most of the room, and never more. Some room is lost in pages that small blocks do
+            // not fill, and in extents of scattered pages. A block of 1 MiB has pages of its own.
             let least = match (page_size, args) {
                 ("2M", _) => 10 * M,
                 (_, ["200K"]) => 16 * M,
@@ -91,7 +92,7 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
-    // A program with `always` meets the quota in the middle of its work.
+    // With `always`, a program reaches the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
     outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
 
@@ -108,13 +109,13 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
     let place = Place::new();
     let server = Served::tcp(&place, "32M");
     let flags = ["--server", &server.address];
-    // Twice the room, with no access before the last block was allocated.
+    // The program allocates twice the server's room, and accesses none of it before the last allocation.
     let at_once = ["1M", "--at-once", "64", "--most", "64"];
     fill_with(&place, &flags, &at_once, "heuristic").assert_ended_by_us(121, "full");
     until("its slots are free", || status(&server.address).slots == 0);
     let bytes = refused_after(fill_with(&place, &flags, &at_once, "never"), &server.address);
     assert!((20 * M..=32 * M).contains(&bytes), "{bytes} bytes");
-    // A single allocation that cannot fit at all is refused in both cases.
+    // A single allocation that can never fit is refused under both settings.
     let outcome = fill(&place, &flags, &["64M"]);
     assert!(outcome.text().starts_with("ok fill 0 bytes, then no more"), "{outcome:?}");
     place.assert_nothing_left();
@@ -124,7 +125,7 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
 fn what_others_take_is_seen_and_what_they_give_back_too() {
     let place = Place::new();
     let server = Served::tcp(&place, "64M");
-    // Another program holds most of the server.
+    // Another program uses most of the server's memory.
     let mut other = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
     let other = place.start(other.arg(built().workload("touch")).args(["40M", "--passes", "100000"]));
     until("it holds 36M", || status(&server.address).slots >= 18);

@@ -1,7 +1,7 @@
 //! Guards that a program never hangs on its memory and never continues with wrong bytes. A memory server that is
-//! killed, lies or falls silent ends the run with one line that names it and a documented exit code. Several servers
-//! share the pages in proportion to their sizes. When one is full the next takes over, and when all are full a line
-//! says so.
+//! killed, lies or falls silent ends the run with a documented exit code and one line that names the server. Several
+//! servers share the pages in proportion to their sizes. When one is full the next takes over, and when all are full a
+//! line says so.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figure
 /// Longest time from the end of a server to the end of its program.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A program that pages until it is ended, under a budget far below its size. `args` name the servers.
+/// Starts a program that pages until it is ended, with a budget far below its size. `args` name the servers.
 fn paging_for_long(place: &Place, args: &[&str]) -> Running {
     let mut command = place.hanare(["run", "--local", "4M"]);
     command.args(args).arg("--").arg(built().workload("touch")).args(["32M", "--passes", "100000"]);
     place.start(&mut command)
 }
 
-/// Waits until pages have gone to the server and come back.
+/// Waits until many pages have gone to the server at `address` and come back.
 fn until_pages_came_back(address: &str) {
     until("pages have come back", || status(address).read_bytes > 64 << 20);
 }
@@ -55,7 +55,7 @@ fn a_killed_private_server_ends_the_run() {
         let place = Place::new();
         let run = paging_for_long(&place, &["--mode", mode]);
         until("the private server is there", || place.private_server().is_some());
-        // Long enough for the program to be in the middle of its paging. It must end after any time.
+        // The pause lets the program get into the middle of its paging. It must end after any pause.
         std::thread::sleep(Duration::from_millis(500));
         let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
         rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
@@ -63,7 +63,7 @@ fn a_killed_private_server_ends_the_run() {
     }
 }
 
-/// Runs a program of 32M against a server that lies, and checks how it ends.
+/// Runs a program of 32 MiB against a server that misbehaves as `lie` says. Checks its exit code and its line.
 fn meets(lie: Lie, code: i32, part: &str) {
     meets_in(lie, code, part, "auto");
 }
@@ -132,8 +132,8 @@ fn a_stopped_server_counts_as_silent() {
     place.assert_nothing_left();
 }
 
-/// Guards against starvation: with several servers a waiting thread polled all links without pause. Sometimes it ran
-/// before all other threads on its CPU, and servers on the same host did not run.
+/// Guards against starvation. With several servers, a waiting thread polled all links without pause. It sometimes ran
+/// before all other threads on its CPU, so servers on the same host did not run.
 #[test]
 fn who_waits_for_one_of_several_servers_leaves_the_cpu_to_them() {
     use rustix::process::Signal;
@@ -169,10 +169,10 @@ fn a_pause_of_program_and_server_is_no_silence() {
     let run = place.start(&mut command);
     until_pages_came_back(&server.address);
     server.signal(Signal::STOP);
-    // Now the program waits for a page.
+    // After this pause the program waits for a page.
     std::thread::sleep(Duration::from_millis(200));
     run.signal(Signal::STOP);
-    // Longer than the limit for a silent server, as when Ctrl-Z stops a job that continues later.
+    // The pause is longer than the limit for a silent server, as when Ctrl-Z stops a job that continues later.
     std::thread::sleep(Duration::from_millis(2500));
     run.signal(Signal::CONT);
     std::thread::sleep(Duration::from_millis(300));
@@ -181,7 +181,7 @@ fn a_pause_of_program_and_server_is_no_silence() {
     place.assert_nothing_left();
 }
 
-/// A host file of these servers, with sizes in megabytes.
+/// Writes a host file with these servers and their sizes in megabytes. Returns its path.
 fn hosts(place: &Place, local: u32, servers: &[(&Served, u32)]) -> String {
     let mut text = format!("here {local} // computes\n# the others lend memory\n");
     for (server, megabytes) in servers {
@@ -204,7 +204,7 @@ fn a_host_file_spreads_pages_by_the_sizes() {
     assert_eq!(seen.number("local_bytes_budget"), 8 << 20, "the budget is the first line's");
     let written = |server: &Served| status(&server.address).write_bytes;
     let (one, three) = (written(&small) as f64, written(&large) as f64);
-    // Sizes of 32 and 96: a ratio of one to three.
+    // The sizes of 32 and 96 give a ratio of one to three.
     assert!((2.0..4.5).contains(&(three / one)), "{one} and {three} bytes were written");
     assert_eq!(written(&unused), 0, "-n 3 leaves the third server out");
     place.assert_nothing_left();
@@ -212,8 +212,8 @@ fn a_host_file_spreads_pages_by_the_sizes() {
 
 #[test]
 fn a_full_server_hands_over_to_the_next() {
-    // By the size in the host file, the first server would get half of the pages. It is full long before, because it
-    // lends less.
+    // The first two servers together have a quarter of the memory that the program needs. So they fill up early, and
+    // the last one has to take over.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
     let other = Served::tcp(&place, "8M");
@@ -232,7 +232,7 @@ fn a_full_server_hands_over_to_the_next() {
 
 #[test]
 fn a_server_that_fills_up_for_another_run_hands_over_too() {
-    // Two runs share the first server. When they started, each counted on all of the server's memory.
+    // Two runs share the first server. At its start, each of them counts on all of the server's memory.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
     let start = || {
@@ -254,14 +254,14 @@ fn when_all_servers_are_full_it_is_said() {
     let (first, second) = (Served::tcp(&place, "8M"), Served::unix(&place, "8M", "second"));
     let mut command =
         place.hanare(["run", "--local", "8M", "--server", &first.address, "--server", &second.address, "--"]);
-    // The memory was not reserved; `room.rs` tests programs that ask first.
+    // The program does not reserve its memory. `room.rs` tests programs that do.
     command.env("HANARE_OVERCOMMIT", "always");
     let outcome = place.run(command.arg(built().workload("touch")).arg("64M"));
     outcome.assert_ended_by_us(121, "full");
     place.assert_nothing_left();
 }
 
-/// The output of `hanare status --json`.
+/// The output of `hanare status --json` for the server at `address`.
 fn told(place: &Place, address: &str) -> serde_json::Value {
     let outcome = place.run(&mut place.hanare(["status", address, "--json"]));
     outcome.assert_well("status");
@@ -287,7 +287,7 @@ fn status_names_who_uses_a_server_and_a_killed_client_is_gone_within_two_seconds
             (&session["slots"], Some(128 << 20)),
             "{sheet}"
         );
-        // The process of the program itself, not of the command.
+        // This kills the process of the program itself, not that of the command.
         let program = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
         rustix::process::kill_process(program, rustix::process::Signal::KILL).expect("a program of this test's");
         let killed = Instant::now();
@@ -305,7 +305,8 @@ fn a_server_serves_the_next_run_after_one_that_was_killed() {
     let place = Place::new();
     let server = Served::tcp(&place, "64M");
     for _ in 0..3 {
-        // Each run needs nearly all of the server's memory, so the memory of a killed run must be free again.
+        // Each run needs nearly all of the server's memory. So the memory of a killed run must be free again for the
+        // next one.
         let run = paging_for_long(&place, &["--server", &server.address]);
         until_pages_came_back(&server.address);
         drop(run);

@@ -1,4 +1,4 @@
-//! Guards shared memory on a live machine: the papers' LAPLACE at many ranks with exact counts, outcomes that release
+//! Guards shared memory on a live machine: the papers' LAPLACE with many ranks and exact counts, outcomes that release
 //! consistency forbids, and that every rank ends with a reason when one of them cannot continue.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hanare_tests::{Outcome, Place, built};
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a program of the workloads on `ranks` ranks.
+/// Runs a workload on `ranks` ranks.
 fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> Outcome {
     let mut command = place.command(built().hanare());
     command.arg("launch").args(["-n", &ranks.to_string()]).args(flags).arg("--");
@@ -16,7 +16,8 @@ fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> Outcom
     place.start(&mut command).finish(LIMIT)
 }
 
-/// Rows of the grid are two pages each. Every rank but the edge ones reads a row of each of two neighbours.
+/// Runs LAPLACE and checks its result and its counts. Each row of the grid takes two pages. Every rank but the first
+/// and the last reads one row of each of its two neighbours.
 fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iterations: u64) {
     let laplace = ["laplace", "-i", &iterations.to_string(), "--verify", "--json"];
     let outcome = launch(place, ranks, &[&["--protocol", protocol], flags].concat(), &laplace);
@@ -25,7 +26,7 @@ fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iter
     assert!(outcome.stderr.contains("verified"), "{case}: {}", outcome.stderr);
     let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
     let count = |name: &str| counts[name].as_u64().expect("a count");
-    // Rows have their homes at the ranks that compute them. No page has rows of two ranks.
+    // Each row has its home at the rank that computes it, and no page has rows of two ranks.
     let edges = 4 * (u64::from(ranks) - 1);
     let (shares, updates) = (count("page_shares"), count("page_updates"));
     match protocol {

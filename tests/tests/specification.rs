@@ -1,4 +1,4 @@
-//! The tables of SPECIFICATION.md have the figures of benches/results.tsv: every measured figure is the benchmark's.
+//! Guards the tables of SPECIFICATION.md: every measured figure in them must be the one in benches/results.tsv.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Guards programs that manage stacks and memory themselves: Go with C, whose Go memory is near and whose C blocks are
-//! far; and coroutines on far stacks. Where the trap is a signal those end, and the command explains why.
+//! Guards programs that manage stacks and memory themselves. Go with C has near Go memory and far C blocks. Coroutines
+//! run on far stacks. Where the trap is a signal, far stacks end the program, and the command explains why.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use hanare_tests::{Place, built, figures, installed, mode_works};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Goroutines that grow their stacks, fill maps and free memory, while Go also reads and writes far blocks of C.
+/// A program whose goroutines grow their stacks, fill maps and free memory. Go also reads and writes far blocks of C in
+/// it.
 const GO: &str = r##"
 package main
 
@@ -50,7 +51,7 @@ func main() {
 }
 "##;
 
-/// Builds a program from this text with these flags. `None`, with a printed line, where there is no Go.
+/// Builds a Go program from `text` with these flags. Prints a line and returns `None` if Go is not installed.
 fn go_program(place: &Place, text: &str, flags: &[&str]) -> Option<PathBuf> {
     if !installed("go", "golang-go") || !installed("cc", "gcc") {
         return None;

@@ -1,9 +1,9 @@
-//! Guards that no result is dropped silently where Hanare meets the kernel: an unnoticed refusal ends in a wrong byte.
-//! Each result is handled, or the comment before it begins with "Ignored:" and gives the reason.
+//! Guards that no result is dropped silently where Hanare calls the kernel, because an unnoticed refusal ends in a
+//! wrong byte. Each result is handled, or the comment before it begins with "Ignored:" and gives the reason.
 
 use std::path::{Path, PathBuf};
 
-/// The modules where results matter, as paths in the workspace.
+/// Modules in which no result may be dropped, as paths in the workspace.
 const ROOMS: [&str; 10] = [
     "crates/runtime/src/view.rs",
     "crates/runtime/src/view",
@@ -25,7 +25,7 @@ fn drops_a_result(line: &str) -> bool {
     binds_nothing || is_statement || line.contains("drop(unsafe {")
 }
 
-/// The lines of a source, numbered from 1, that drop a result without a reason. Its tests are left out.
+/// The lines of a source, numbered from 1, that drop a result without a reason. The tests at its end are left out.
 fn silent(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut reason = false;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checking programs under random disturbances for an hour: `make torture MINUTES=60 SEED=n`.
+"""Runs workloads that check themselves under random disturbances for an hour: `make torture MINUTES=60 SEED=n`.
 
-Every run is drawn from the seed and its own number: a workload that checks itself, a trap mode, a page size, a policy,
-a prefetcher, a budget, servers, features of the kernel to do without, refused system calls, and a disturbance. It must
-end within its time, with an exit code that is documented for what was done to it, and leave nothing behind. Each
-finding is written with the command that repeats it; the last line counts. Exit code 1 when there are findings.
+Every run is drawn from the seed and its own number: a workload, a trap mode, a page size, a policy, a prefetcher, a
+budget, servers, kernel features to switch off, refused system calls, and a disturbance. The run must end within its
+time, with an exit code that is documented for its disturbance, and leave nothing behind. Each finding is written with
+the command that repeats it. The last line counts runs and findings. The exit code is 1 when there are findings.
 """
 
 import argparse
@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import cells  # noqa: E402
 from cells import CANNOT_RUN, FULL, KERNEL, LOST, NO_START  # noqa: E402
 
-# A rank of shared memory was lost.
+# Exit code of a rank of shared memory that has lost another rank.
 RANK_LOST = 122
-# Exit code of a workload where the kernel, or Hanare, refuses its subject.
+# Exit code of a workload when the kernel or Hanare refuses the calls that it tests.
 SKIPPED = 77
 
 MODES = ["thread", "sigbus", "sigsegv"]
@@ -43,9 +43,10 @@ FEATURES = ["move", "wp", "wp_async", "userfaultfd", "user_mode_only", "kernel_f
 DISTURBANCES = ["none"] * 6 + ["signals", "signals", "stop program", "stop program", "stop server", "kill server",
                                "kill program", "end command", "few files", "little address space", "small cgroup",
                                "busy beside", "scarce servers"]
-# Longest time of a run in seconds; most take 0.2 to 5. The time includes waiting for a processor.
+# Longest time of a run in seconds. It includes waiting for a processor. Most runs take 0.2 to 5 s.
 LIMIT = 120
-# Output of a workload when a limit was set and its own call was refused, or its child killed for want of memory.
+# Texts that a workload may print when a limit was set and a call of its own was refused, or its child was killed for
+# want of memory.
 REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left",
             "ended with signal 9")
 
@@ -102,7 +103,7 @@ def read_options():
 
 
 def work(options, first, end, results):
-    """One worker: its runs have the numbers first, first + jobs, ..."""
+    """A worker process. It makes the runs with the numbers first, first + jobs, first + 2 * jobs and so on."""
     cells.adopt_orphans()
     number = first
     try:
@@ -111,7 +112,7 @@ def work(options, first, end, results):
             kind = "run" if not finding else "slow" if finding["what"].startswith("slow") else "finding"
             results.put((kind, tell(finding, options) if finding else None))
             number += options.jobs
-    except Exception as error:  # ours: the others' results are told all the same
+    except Exception as error:  # a mistake of this script; the other workers' results still count
         results.put(("finding", f"run {number} could not be made: {error!r}"))
     results.put(("end", None))
 
@@ -122,11 +123,11 @@ def tell(finding, options):
     return f"{finding['what']}\n    {finding['command']}\n    again: {finding['again']}"
 
 
-# ---- what is drawn ----
+# ---- the draw of a run ----
 
 
 class Case:
-    """One run, drawn from a seed and a number."""
+    """One run, drawn from the seed and the run's number."""
 
     def __init__(self, options, number):
         self.number, self.options = number, options
@@ -141,7 +142,7 @@ class Case:
         self.moment = r.choice([0.02, 0.1, 0.3, 1.0]) * r.random()
         self.choose_workload(r)
         if self.name == "calls" and self.disturbance == "signals":
-            self.disturbance = "none"  # sleeps that are interrupted end, natively too
+            self.disturbance = "none"  # an interrupted sleep ends early, also without Hanare
         self.choose_budget(r)
         self.far = "all" if self.mode == "thread" and r.random() < 0.3 else "large"
         if self.disable and r.random() < 0.7:
@@ -152,14 +153,14 @@ class Case:
         self.name = r.choice(names)
         self.shared = self.name in SHARED
         self.own_servers = not self.shared and self.name != "blocks"
-        # A page costs most where protection is the trap, and a huge page most of all.
+        # A fault costs most where protection is the trap, and even more with huge pages.
         beside = self.mode == "sigbus" and self.disturbance == "busy beside"
         slow = self.options.calm or self.mode == "sigsegv" or beside
         self.mb, self.arguments = WORKLOADS[self.name](r, slow)
 
     def choose_budget(self, r):
         page = 64 if self.page_size == "auto" else {"K": 1, "M": 1024}[self.page_size[-1]] * int(self.page_size[:-1])
-        # With less memory `calls` and `syscalls` are still right, but take minutes over a link.
+        # With a smaller budget these programs are still right, but take minutes over a link.
         least = max(4096 if self.name in ("calls", "syscalls", "mapping") else 1024, 8 * page)
         share = r.choice([10, 25, 25, 50, 50, 75, 90])
         if r.random() < 0.5 and self.mb * 1024 * share // 100 >= least:
@@ -187,14 +188,14 @@ class Case:
         program = [f"{self.options.workloads}/{self.name}", *(place if a == "FOLDER" else a for a in self.arguments)]
         if self.shared:
             return [self.options.hanare, "launch", *self.launch_flags(), "--", *program]
-        if self.name == "blocks":  # it starts far memory itself, and is no program for `hanare run`
+        if self.name == "blocks":  # it starts far memory itself, without `hanare run`
             return [*program, "--local", self.local]
         return [self.options.hanare, "run", *self.flags(addresses), "--", *program]
 
     def environment(self, place):
         env = {name: value for name, value in os.environ.items() if not name.startswith("HANARE_")}
         env |= {"TMPDIR": place + "/tmp", "CHECK_TAKES_SIGNALS": "1"}
-        # The C library starts its server from it.
+        # A program that starts far memory itself finds the command for its private server in PATH.
         env["PATH"] = os.path.dirname(self.options.hanare) + ":" + env["PATH"]
         if self.disable:
             env["HANARE_DISABLE"] = ",".join(self.disable)
@@ -228,7 +229,7 @@ def direct(r, slow):
 
 
 def ranks(*arguments):
-    """Ranks that share memory, with random arguments of `hanare launch`."""
+    """Makes the arguments of a program whose ranks share memory. Callable arguments are drawn for each run."""
     return lambda r, slow: (4, [a(r) if callable(a) else a for a in arguments])
 
 
@@ -301,7 +302,7 @@ def describe(case, command, disturbance, outcome, trouble):
 
 
 class Servers:
-    """The memory servers of a run that does not have a private one."""
+    """The memory servers that are started for a run. A run with a private server has none."""
 
     def __init__(self, case, place):
         self.case, self.place, self.processes, self.addresses = case, place, [], []
@@ -328,7 +329,7 @@ class Servers:
                 [self.case.options.hanare, "serve", *flags], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             ))
-        for _ in range(1000):  # it says in its first line where it listens
+        for _ in range(1000):  # its first line names the address
             if said.read_text().endswith("\n"):
                 self.addresses.append(said.read_text().splitlines()[0].split()[-1])
                 return
@@ -339,7 +340,7 @@ class Servers:
         return [process.pid for process in self.processes]
 
     def trouble(self):
-        """Servers must still run, unless they were killed."""
+        """What is wrong with the servers, or None: they must still run unless the disturbance killed them."""
         gone = [p.returncode for p in self.processes if p.poll() is not None]
         return f"a memory server ended with {gone}" if gone and self.case.disturbance != "kill server" else None
 
@@ -350,7 +351,7 @@ class Servers:
 
 
 class Disturbance:
-    """Disturbs a run while it runs. Called repeatedly, it sleeps between disturbances."""
+    """Disturbs a run while it runs. It is called repeatedly, and sleeps between disturbances."""
 
     def __init__(self, case, servers):
         self.case, self.servers, self.done = case, servers, []
@@ -366,7 +367,7 @@ class Disturbance:
         return [process.pid for process in self.beside]
 
     def limits(self):
-        """In the child, before the command."""
+        """Sets limits for the run. Called in the child before the command."""
         if self.case.disturbance == "few files":
             most = self.random.choice([8, 12, 16, 24, 40])
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -389,8 +390,8 @@ class Disturbance:
             self.end(leader, what)
 
     def program(self, leader):
-        """The program's process number: the command's child that is not a server. None before it exists."""
-        if self.case.name == "blocks":  # starts its server itself, whose process has the program's name at first
+        """The program's process number: the child of the command that is no server. None before there is one."""
+        if self.case.name == "blocks":  # its server process has the program's name at first
             return leader
         for pid in cells.descendants(leader):
             if os.path.basename(cells.command_of(pid).split(" ")[0]) == self.case.name:
@@ -442,7 +443,7 @@ class Disturbance:
 
     def over(self):
         for process in self.beside:
-            process.terminate()  # `timeout` passes it on
+            process.terminate()  # `timeout` passes the signal on
             process.wait()
         if self.cgroup:
             for _ in range(50):
@@ -454,7 +455,7 @@ class Disturbance:
 
 
 def takes_signals(pid):
-    """Whether a process has a handler for SIGUSR1 by now."""
+    """Whether the process already has a handler for SIGUSR1."""
     for line in cells.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return int(line.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
@@ -462,7 +463,7 @@ def takes_signals(pid):
 
 
 def make_cgroup(case):
-    """A memory cgroup with less memory than the run would take, if this user may make one."""
+    """Makes a memory cgroup with less memory than the run would take. None if this user may not make one."""
     root = Path("/sys/fs/cgroup/memory")
     path = root / f"hanare-torture-{os.getpid()}"
     try:
@@ -473,14 +474,14 @@ def make_cgroup(case):
         return None
 
 
-# ---- what must hold ----
+# ---- the judgement of a run ----
 
 
 def judge(case, disturbance, outcome):
     """Returns what is wrong with the end of a run, or None."""
     several = case.shared or case.name == "forks" or case.disturbance == "few files"
     if outcome.timed_out and several and case.refuse is not None and outcome.hanare_lines():
-        return None  # one process ended by a line, and another waits for its word
+        return None  # one process ended with a line, and another waits for its message
     if outcome.timed_out:
         return "slow: over its time, and still computing" if outcome.busy else "hang"
     if "panicked at" in outcome.stderr:
@@ -502,7 +503,7 @@ def judge(case, disturbance, outcome):
 
 
 def allowed(case, disturbance, outcome):
-    """Exit codes, other than 0, that are documented for the disturbances of a run."""
+    """The exit codes, other than 0, that are documented for the disturbances of a run."""
     codes, what = set(), case.disturbance
     text = outcome.stderr + outcome.stdout.decode(errors="replace")
     if disturbance.done and what.startswith("kill server"):
@@ -522,12 +523,12 @@ def allowed(case, disturbance, outcome):
     if case.disable:
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()
     if codes & {LOST, FULL, KERNEL, NO_START} and case.name == "forks" and outcome.hanare_lines():
-        codes |= {1}  # what it says of a child that ended so
+        codes |= {1}  # the parent's code after such an end of a child
     if what == "scarce servers" and "bad_alloc" in text:
         codes |= {128 + signal.SIGABRT}
     if hoarded(text):
         codes |= {KERNEL}
-    if "budget" in text:  # too small for the page size or the link, said at the start
+    if "budget" in text:  # it is too small for the page size or the link, and the run does not start
         codes |= {NO_START}
     return codes
 
@@ -538,12 +539,12 @@ def hoarded(text):
     if not stand:
         return False
     local, held = int(stand[1]), int(stand[2])
-    # The last two pages of a fault stay, too.
+    # The two pages of the last fault also stay in memory.
     return held * 4 > local * 3 or held + 2 >= local
 
 
 def left_in(folder, disturbance):
-    """Files that a run left behind. After SIGKILL no process could remove them."""
+    """What is wrong with the files that a run left behind, or None. After SIGKILL no process could remove its files."""
     left = sorted(os.listdir(folder))
     return f"left in TMPDIR: {left}" if left and "SIGKILL" not in str(disturbance.done) else None
 

@@ -1,4 +1,4 @@
-# Serves the text to curl.
+# Serves the text file to curl.
 set -euo pipefail
 cat > conf <<CONF
 server.document-root = "$COMMON"

@@ -1,4 +1,4 @@
-"""make_bed.py SEED: 100,000 intervals."""
+"""make_bed.py SEED: prints 100,000 random intervals as BED."""
 import random
 import sys
 

@@ -1,4 +1,4 @@
-"""make_c.py N: N functions of C."""
+"""make_c.py N: prints a C file with N functions."""
 import sys
 
 for i in range(int(sys.argv[1])):

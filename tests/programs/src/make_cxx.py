@@ -1,4 +1,4 @@
-"""make_cxx.py N: C++ with N instances of the standard library's templates."""
+"""make_cxx.py N: prints C++ with N instances of the standard library's templates."""
 import sys
 
 print("#include <map>\n#include <string>\n#include <vector>\n#include <algorithm>\n#include <functional>")

@@ -1,4 +1,4 @@
-"""make_genome.py FOLDER: a genome of a million bases, 4,000 reads of it with errors, and 200 of them as FASTA."""
+"""make_genome.py FOLDER: writes a genome of a million bases, 4,000 reads of it with errors, and 200 reads as FASTA."""
 import random
 import sys
 

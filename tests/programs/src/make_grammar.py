@@ -1,4 +1,4 @@
-"""make_grammar.py N: a grammar of N rules for bison."""
+"""make_grammar.py N: prints a grammar of N rules for bison."""
 import sys
 
 n = int(sys.argv[1])

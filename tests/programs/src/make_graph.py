@@ -1,4 +1,4 @@
-"""make_graph.py N: a graph of N nodes for dot."""
+"""make_graph.py N: prints a graph of N nodes for dot."""
 import random
 import sys
 

@@ -1,4 +1,4 @@
-"""make_json.py N: an array of N objects."""
+"""make_json.py N: prints an array of N objects as JSON."""
 import json
 import random
 import sys

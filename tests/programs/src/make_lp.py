@@ -1,4 +1,4 @@
-"""make_lp.py N: an assignment of N to N for lp_solve."""
+"""make_lp.py N: prints an assignment problem of N to N for lp_solve."""
 import random
 import sys
 

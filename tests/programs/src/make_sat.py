@@ -1,4 +1,4 @@
-"""make_sat.py VARIABLES RATIO SEED: random 3-SAT."""
+"""make_sat.py VARIABLES RATIO SEED: prints a random 3-SAT problem."""
 import random
 import sys
 

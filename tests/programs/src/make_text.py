@@ -1,4 +1,4 @@
-"""make_text.py MB: a text of random words in lines, the same each time."""
+"""make_text.py MB: prints a text of random words in lines, which is the same each time."""
 import random
 import sys
 

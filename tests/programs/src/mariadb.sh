@@ -1,4 +1,4 @@
-# A server with O_DIRECT and a small pool: rows in, sums, CHECK TABLE.
+# Runs a MariaDB server with O_DIRECT and a small buffer pool: inserts rows, sums them, and makes CHECK TABLE.
 set -euo pipefail
 mkdir data; chown 65534:65534 data .
 as="setpriv --reuid=65534 --regid=65534 --clear-groups"

@@ -1,4 +1,4 @@
-# memcached.sh ARGUMENTS: values in and out by the text protocol.
+# memcached.sh ARGUMENTS: stores values by the text protocol and reads them back.
 set -euo pipefail
 $FAR memcached -s "$PWD/s" -a 0777 -m 40 -t 2 "$@" > server.log 2>&1 &
 server=$!

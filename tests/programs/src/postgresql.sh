@@ -1,4 +1,4 @@
-# A server of nobody's: initdb, pgbench, and the sums that pgbench keeps equal.
+# Runs a PostgreSQL server as the user nobody: initdb, pgbench, and the sums that pgbench keeps equal.
 set -euo pipefail
 bin=$(pg_config --bindir 2>/dev/null || ls -d /usr/lib/postgresql/*/bin | tail -1)
 [ -x "$bin/initdb" ] || bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1)

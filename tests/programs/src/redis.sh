@@ -1,4 +1,4 @@
-# Keys in, a background save while more are written, and the saved set loaded again.
+# Sets keys, saves them in the background, and loads the saved set again.
 set -euo pipefail
 serve() { $1 redis-server --port 0 --unixsocket "$PWD/s" --dir "$PWD" --save '' --appendonly no > server.log 2>&1 & server=$!
     for i in $(seq 300); do redis-cli -s "$PWD/s" ping 2> ping.log | grep -q PONG && return; sleep 0.1; done; }
