@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 PR_SET_CHILD_SUBREAPER = 36
 # Most bytes that are kept of a command's output. The end of the output is kept.
 OUTPUT_MAX = 1 << 20
-# Least CPU time, in seconds, that a command past its limit must use within 2 s. With less it counts as hanging, not
-# slow.
+# A command past its limit is looked at this many times, a tenth of a second apart. It counts as slow, not as hanging, if
+# a thread of it runs or waits for a CPU at half of these times, or if it uses this much CPU time, in seconds. A limit on
+# CPU time (a cgroup's quota) can keep a thread that computes off its CPU for long.
+LOOKS = 20
 BUSY = 0.05
 
 # Exit codes of `hanare run` that are Hanare's own.
@@ -56,12 +58,11 @@ def stat_fields(pid):
 
 
 def descendants(of, but=()):
-    """The numbers of all living processes below `of`, nearest first. Leaves out `but` and the processes below those. A
-    zombie does not count as living."""
+    """The numbers of all living processes below `of`, nearest first. Leaves out `but` and the processes below those."""
     children = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
-        if fields and fields[0] not in "ZX":
+        if fields and lives(fields):
             children.setdefault(int(fields[1]), []).append(int(name))
     found = []
     ahead = [of]
@@ -70,6 +71,12 @@ def descendants(of, but=()):
         found += below
         ahead += below
     return found
+
+
+def lives(fields):
+    """Whether a process with these fields has a thread that has not ended. The state is that of its first thread, and the
+    first thread of a zombie may have ended before others."""
+    return fields[0] not in "ZX" or int(fields[17]) > 1
 
 
 def command_of(pid):
@@ -86,6 +93,19 @@ def cpu_seconds(pids):
         fields = stat_fields(pid)
         ticks += int(fields[11]) + int(fields[12]) if fields else 0
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def wants_cpu(pids):
+    """Whether a thread of these processes runs or waits for a CPU."""
+    for pid in pids:
+        tasks = f"/proc/{pid}/task"
+        try:
+            names = os.listdir(tasks)
+        except OSError:
+            continue
+        if any((stat_fields(f"{pid}/task/{name}") or ["?"])[0] == "R" for name in names):
+            return True
+    return False
 
 
 def read_text(path):
@@ -201,10 +221,13 @@ def examine(outcome, beside):
     """Describes a command that has exceeded its time: whether it still computes, and where its threads are."""
     outcome.timed_out = True
     pids = descendants(os.getpid(), beside)
-    before = cpu_seconds(pids)
-    time.sleep(2)
+    before, wanted = cpu_seconds(pids), 0
+    for _ in range(LOOKS):
+        wanted += wants_cpu(pids)
+        time.sleep(0.1)
+    computes = cpu_seconds(pids) - before >= BUSY or 2 * wanted >= LOOKS
     # A command that ends at this moment did not hang either.
-    outcome.busy = cpu_seconds(pids) - before >= BUSY or not descendants(os.getpid(), beside)
+    outcome.busy = computes or not descendants(os.getpid(), beside)
     outcome.stacks = where_threads_are(pids)
 
 

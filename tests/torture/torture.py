@@ -45,6 +45,8 @@ DISTURBANCES = ["none"] * 6 + ["signals", "signals", "stop program", "stop progr
                                "busy beside", "scarce servers"]
 # Longest time of a run in seconds. It includes waiting for a processor. Most runs take 0.2 to 5 s.
 LIMIT = 120
+# Seconds after a run's end in which Hanare's own processes may end. On a busy machine they wait for a CPU.
+LINGER = 5.0
 # Texts that a workload may print when a limit was set and a call of its own was refused, or its child was killed for
 # want of memory.
 REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left",
@@ -272,7 +274,7 @@ def torture(options, number, verbose=False):
         command = case.command(place, servers.addresses)
         disturbance = Disturbance(case, servers)
         outcome = cells.run(
-            command, cwd=place, env=case.environment(place), limit=options.limit, disturb=disturbance,
+            command, cwd=place, env=case.environment(place), limit=options.limit, disturb=disturbance, linger=LINGER,
             beside=(*servers.pids(), *disturbance.pids()), prepare=disturbance.limits,
         )
         disturbance.over()

@@ -29,7 +29,7 @@ pub(crate) use parts::{open_mechanism, open_store};
 use parts::{open_pager, open_threads, open_trap, open_view};
 
 /// Most descriptors that a start needs at a time, with a private server.
-const DESCRIPTORS: usize = 16;
+const DESCRIPTORS: usize = 18;
 const DESCRIPTORS_PER_SERVER: usize = 3;
 
 /// The environment for a start at the first use.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering:
 use std::time::{Duration, Instant};
 
 use hanare_sys::flags::OWN;
+use hanare_sys::futex::LockCell;
 use hanare_sys::signal::SignalMask;
-use hanare_sys::thread;
+use hanare_sys::thread::{self, Arrivals, RunWatch};
 use hanare_sys::{futex, limits};
 
 use crate::view::Still;
@@ -29,11 +30,14 @@ static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
 /// Process number of the engine's process. It is also the id of the process's first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
+/// Shows whether the first thread of the engine's process runs. `None` where `/proc` does not tell.
+static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
 
 /// Notes that this process has the engine. `thread_mode` says whether a thread reads its traps.
 pub(crate) fn are_home(thread_mode: bool) {
-    // Opens the thread count now, because the program may use up all descriptors later.
+    // Both are opened now, because the program may use up all descriptors later.
     let _ = thread::count();
+    *WATCH.lock() = RunWatch::open(thread::first());
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
@@ -70,7 +74,12 @@ pub(crate) fn still() -> Option<Still> {
     if !waits || !is_alone() {
         return None;
     }
-    thread::run_ns(home).map(|ns| Still::Ran { tid: home, ns })
+    WATCH.lock().as_ref()?.off_cpu().map(Still::OffCpu)
+}
+
+/// How often the first thread has been given a CPU.
+pub(crate) fn arrivals() -> Option<Arrivals> {
+    WATCH.lock().as_ref()?.arrivals()
 }
 
 /// Marks the calling thread as one of Hanare's while it lives. The end of a program does not wait for such threads.

@@ -172,6 +172,8 @@ pub(crate) struct Program {
     pub(crate) is_alone: fn() -> bool,
     /// Returns evidence that no code of the program runs, if there is any.
     pub(crate) still: fn() -> Option<Still>,
+    /// Returns how often the program's first thread has been given a CPU.
+    pub(crate) arrivals: fn() -> Option<thread::Arrivals>,
 }
 
 /// Evidence that no code of the program has run since the question was asked.
@@ -179,21 +181,18 @@ pub(crate) struct Program {
 pub(crate) enum Still {
     /// The program's only thread is the calling one, which is in the engine with signals blocked.
     Here,
-    /// CPU time of the program's only thread, in nanoseconds. If it is the same later, the thread did not run.
-    Ran {
-        /// The thread.
-        tid: i32,
-        /// Its CPU time.
-        ns: u64,
-    },
+    /// The program's only thread was off its CPU, after this many arrivals on one. While the number is the same, the
+    /// thread has not run.
+    OffCpu(thread::Arrivals),
 }
 
 impl Still {
-    /// Whether the evidence still holds. A thread that did not run cannot have made a second one.
-    fn holds(self) -> bool {
+    /// Whether the evidence still holds. `arrivals` returns the present number. A thread that did not run cannot have
+    /// made a second one.
+    fn holds(self, arrivals: fn() -> Option<thread::Arrivals>) -> bool {
         match self {
             Still::Here => true,
-            Still::Ran { tid, ns } => thread::run_ns(tid) == Some(ns),
+            Still::OffCpu(before) => arrivals() == Some(before),
         }
     }
 }

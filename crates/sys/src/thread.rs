@@ -1,5 +1,9 @@
 //! Threads of this process: their identity, CPUs and number.
 
+mod watch;
+
+pub use watch::{Arrivals, RunWatch};
+
 use crate::descriptors;
 use crate::futex::LockCell;
 use crate::raw::Errno;
@@ -301,19 +305,6 @@ static TASK_PID: AtomicI32 = AtomicI32::new(0);
 /// The inode of the directory.
 static TASK_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Nanoseconds of CPU time that a thread of this process has used. The same value twice means that it did not run in
-/// between. `None` if there is no such thread. One short system call.
-#[must_use]
-pub fn run_ns(tid: i32) -> Option<u64> {
-    // The kernel's number for a thread's clock (CPUCLOCK_PERTHREAD) that counts the time the scheduler gave it
-    // (CPUCLOCK_SCHED).
-    let clock = (!tid << 3) | 4 | 2;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills a struct of ours.
-    let ok = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
-    ok.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
 /// How many threads this process has, at least 1. Two short system calls and no allocation. Returns `usize::MAX` if the
 /// number is unknown, because callers act on being alone and must not do so by mistake.
 #[must_use]
@@ -449,34 +440,6 @@ mod tests {
         assert!(meanwhile.is_set(cpu) && meanwhile.count() == 1);
         drop(confined);
         assert!(rustix::thread::sched_getaffinity(None).unwrap() == before);
-    }
-
-    #[test]
-    fn only_a_thread_that_runs_has_run_longer() {
-        let (tell, tid) = std::sync::mpsc::channel();
-        let (go, wait) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = wait.recv();
-        });
-        let tid = tid.recv().unwrap();
-        let asleep = || std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap().contains(") S ");
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while !asleep() {
-            assert!(std::time::Instant::now() < deadline, "it waits for nothing else");
-            std::thread::yield_now();
-        }
-        let before = run_ns(tid).unwrap();
-        let mine = run_ns(gettid()).unwrap();
-        assert_eq!(run_ns(tid), Some(before));
-        assert!(run_ns(gettid()).unwrap() > mine);
-        go.send(()).unwrap();
-        other.join().unwrap();
-        // The kernel adds to the number when the thread leaves its CPU, which may be after `join`.
-        while run_ns(tid) == Some(before) {
-            assert!(std::time::Instant::now() < deadline, "it ran and ended");
-            std::thread::yield_now();
-        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::StartError;
 use crate::keeper::UPKEEP_WANTED;
 use crate::plan::Plan;
 use crate::process::{self, State};
-use crate::threads::{self, is_alone, own_thread, still};
+use crate::threads::{self, arrivals, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
 use crate::{handler, keeper, tracing};
 
@@ -43,7 +43,7 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
         wide_frames: config.wide.frames as usize,
         aside_units: plan.aside_units(mode, features),
     };
-    Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still })?)
+    Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still, arrivals })?)
 }
 
 /// Opens the store. A private server is reached through its door if the parent left one.

@@ -344,7 +344,7 @@ mod tests {
             wide_frames: 0,
             aside_units: 0,
         };
-        let program = Program { is_alone: || false, still: || None };
+        let program = Program { is_alone: || false, still: || None, arrivals: || None };
         let mechanism = Mechanism::Protection(Protection::Guards { mappings });
         Some(LiveView::new(mechanism, sizes, false, false, program).expect("a view"))
     }

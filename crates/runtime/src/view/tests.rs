@@ -25,7 +25,7 @@ fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> 
     let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
     let sizes =
         Sizes { reserve: 4 << 20, unit: OS_PAGE, block: OS_PAGE, small_frames, wide_frames: 0, aside_units: PLACES };
-    let program = Program { is_alone: || false, still: || None };
+    let program = Program { is_alone: || false, still: || None, arrivals: || None };
     let view = LiveView::new(Mechanism::Uffd(uffd), sizes, huge, false, program).expect("a view");
     for page in 0..pages {
         let bytes = [page as u8 + 1; OS_PAGE];

@@ -142,7 +142,7 @@ impl Userfaultfd {
         }
         let Some(before) = before else { return writable };
         protect(&self.uffd, to, span.len, true, false);
-        let certain = before.holds();
+        let certain = before.holds(self.program.arrivals);
         if !certain {
             protect(&self.uffd, to, span.len, false, true);
         }

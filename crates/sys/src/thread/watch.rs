@@ -1,0 +1,157 @@
+//! Finds out whether another thread of this process has run.
+
+use crate::descriptors;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::CStr;
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Proves that one thread of this process has not run, by two files under `/proc`.
+///
+/// A thread's CPU time is no proof: on a virtual machine the kernel subtracts the time that the host took (stolen time),
+/// so a short run can count as nothing.
+#[derive(Debug)]
+pub struct RunWatch {
+    schedstat: OwnedFd,
+    syscall: OwnedFd,
+}
+
+/// How often a thread has been given a CPU since it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrivals(u64);
+
+impl RunWatch {
+    /// Watches thread `tid`; `None` if there is no such thread. Allocation-free.
+    #[must_use]
+    pub fn open(tid: i32) -> Option<Self> {
+        let open = |name: &str| {
+            let mut path = [0u8; 64];
+            write!(&mut path[..], "/proc/self/task/{tid}/{name}\0").ok()?;
+            let path = CStr::from_bytes_until_nul(&path).ok()?;
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok().map(descriptors::keep)
+        };
+        Some(Self { schedstat: open("schedstat")?, syscall: open("syscall")? })
+    }
+
+    /// The thread's number of arrivals on a CPU, if the thread is now off every CPU, and no child runs on its memory
+    /// while it waits (vfork). As long as [`arrivals`](Self::arrivals) returns the same number, the thread has not run
+    /// since this call. Two short system calls, no allocation. It must not be the calling thread.
+    #[must_use]
+    pub fn off_cpu(&self) -> Option<Arrivals> {
+        // The number is read first. If the thread arrived between this line and the next, the number differs later.
+        let arrivals = self.arrivals()?;
+        let mut text = [0u8; 256];
+        let len = rustix::io::pread(&self.syscall, &mut text, 0).ok()?;
+        waits_alone(&text[..len]).then_some(arrivals)
+    }
+
+    /// The thread's number of arrivals on a CPU; `None` if the thread has ended or the kernel does not count them. One
+    /// short system call, no allocation.
+    #[must_use]
+    pub fn arrivals(&self) -> Option<Arrivals> {
+        let mut text = [0u8; 128];
+        let len = rustix::io::pread(&self.schedstat, &mut text, 0).ok()?;
+        parse_arrivals(&text[..len])
+    }
+}
+
+impl Drop for RunWatch {
+    fn drop(&mut self) {
+        // From here on, the program may use their numbers.
+        for fd in [&self.schedstat, &self.syscall] {
+            descriptors::forget(fd.as_raw_fd());
+        }
+    }
+}
+
+/// The third number of a `schedstat` file: how often the thread was given a CPU. It is 0 if the kernel does not count.
+fn parse_arrivals(schedstat: &[u8]) -> Option<Arrivals> {
+    let number: u64 = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()?;
+    (number > 0).then_some(Arrivals(number))
+}
+
+/// Whether the thread of a `syscall` file is off its CPU, in no call that starts a process. The kernel writes `running`
+/// for a thread that is not off its CPU. For others it writes the number of the system call, or -1 for a thread that
+/// waits in a page fault.
+fn waits_alone(syscall: &[u8]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    const STARTING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];
+    #[cfg(not(target_arch = "x86_64"))]
+    const STARTING: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
+    let first = std::str::from_utf8(syscall).ok().and_then(|text| text.split_ascii_whitespace().next());
+    first.and_then(|word| word.parse().ok()).is_some_and(|number: i64| !STARTING.contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::gettid;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn only_a_thread_that_runs_arrives_on_a_cpu() {
+        let (tell, tid) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            while wait.recv().is_ok() {
+                tell.send(0).unwrap();
+            }
+        });
+        let watch = RunWatch::open(tid.recv().unwrap()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for _ in 0..1000 {
+            // The thread may sleep shortly on its way to the long sleep.
+            let mut before = watch.off_cpu();
+            while before.is_none() || watch.arrivals() != before {
+                assert!(Instant::now() < deadline, "the thread waits for nothing else");
+                std::thread::yield_now();
+                before = watch.off_cpu();
+            }
+            go.send(()).unwrap();
+            assert_eq!(tid.recv(), Ok(0));
+            // However short the run was, and although the thread may still be on its CPU.
+            assert_ne!(watch.arrivals(), before);
+        }
+        drop(go);
+        other.join().unwrap();
+        while watch.off_cpu().is_some() {
+            assert!(Instant::now() < deadline, "the thread has ended");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_on_its_cpu_is_not_off_it() {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (tell, tid) = mpsc::channel();
+            let stop = &stop;
+            scope.spawn(move || {
+                tell.send(gettid()).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let watch = RunWatch::open(tid.recv().unwrap()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            let seen = (0..100).filter_map(|_| watch.off_cpu()).count();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(seen, 0);
+        });
+    }
+
+    #[test]
+    fn the_files_of_a_thread_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_arrivals(b"12 34 56\n"), Some(Arrivals(56)));
+        assert_eq!(parse_arrivals(b"0 0 0\n"), None, "a kernel that does not count");
+        assert_eq!(parse_arrivals(b"12 34"), None);
+        assert!(waits_alone(b"-1 0x7ffd 0x55d5\n"), "in a page fault");
+        assert!(waits_alone(b"0 0x3 0x7f36 0x20000 0x22 0xffffffff 0x0 0x7fff 0x7f36\n"), "in read");
+        assert!(!waits_alone(b"running\n") && !waits_alone(b""));
+        assert!(!waits_alone(format!("{} 0x4111 0x0", libc::SYS_clone).as_bytes()));
+        assert!(!waits_alone(format!("{} 0x4111 0x0", libc::SYS_clone3).as_bytes()));
+    }
+}
