@@ -52,7 +52,7 @@ Examples:
 Memory servers are started with 'hanare serve'.
 Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_POLICY, \
 HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE. These have no flag: HANARE_STATIC (on), HANARE_RESERVE (256G), \
-HANARE_TIMEOUT (3 s), HANARE_DISABLE.";
+HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
 /// Run a program whose large allocations live in far memory.
 ///

@@ -21,7 +21,11 @@ There are two ranks on this host. A share is a page fetched at a read fault, wit
 a sharer at a memory barrier: update_1_us is one page alone with the rest of its barrier, update_us each of 64 pages, \
 transfer_us the part of sending and receiving one. A flush sends a page with 1 or 256 dirty words home at a memory barrier; \
 the figure is for each of 64. fault_floor_us is a trap by a handler thread and a 4 KiB round trip on a local socket. \
-barrier_N_us is an empty memory barrier of N ranks. Ratios are those of the medians of one run.";
+barrier_N_us is an empty memory barrier of N ranks. Ratios are those of the medians of one run.
+
+Examples:
+  hanare bench dsm
+  hanare bench dsm --runs 9 --json=dsm.json";
 
 /// Measure what shared memory (hanare launch, dsm.h) costs on this host.
 #[derive(Debug, Args)]

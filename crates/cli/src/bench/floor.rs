@@ -40,7 +40,11 @@ trap_us is the time of an access that the faulting thread resolves by a COPY (us
 trap_thread_us is the same with a handler thread on the same CPU. Links are loopback sockets, polled on both sides. They \
 carry requests of 64 bytes with their replies, or one stream of 1 MiB chunks. A stream sends the same chunk again and again \
 or, if cold, goes through 128 MiB. memcpy copies bytes that no cache holds. A figure that this machine does not have is \
-'-' (null in JSON).";
+'-' (null in JSON).
+
+Examples:
+  hanare bench floor
+  hanare bench floor --runs 9 --json > floor.json";
 
 /// Measure the least that trapping, moving and fetching a page costs on this machine.
 #[derive(Debug, Args)]

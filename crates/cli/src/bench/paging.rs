@@ -41,7 +41,11 @@ checked. A wrong word is printed with its address, and the exit code is 1.
 fault_us is the time of an access that faulted, in the program (random only). handler_us is the pager's part of it, from \
 the trap to the page. ratio_tcp_stream is gb_per_s relative to one polled TCP stream over loopback. ratio_fault_floor is \
 fault_us_p50 relative to trap_us + the link's 4 KiB round trip (direct: one cold memcpy) + copy_4k_us. \
-ratio_fault_floor_own uses trap_thread_us in thread mode. Floors are measured right before each run.";
+ratio_fault_floor_own uses trap_thread_us in thread mode. Floors are measured right before each run.
+
+Examples:
+  hanare bench paging --pattern seq
+  hanare bench paging --pattern rand --page-size 4K --link tcp --access rw";
 
 /// Measure the pager on a pattern of accesses, as a ratio to this machine's floors.
 #[derive(Debug, Args)]

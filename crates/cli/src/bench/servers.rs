@@ -26,11 +26,17 @@ const GREEDY_DEPTH: u64 = 64;
 /// Number of distinct ranges that it requests.
 const GREEDY_RANGES: u64 = 16;
 
+const EXAMPLES: &str = "\
+Examples:
+  hanare bench servers
+  hanare bench servers --clients 31 --touches 2000 --json";
+
 /// Measure how a greedy client slows the other clients of a memory server.
 ///
 /// fault_us is the time of an access that faulted in a modest client: `alone` with one client, `modest` with all modest
 /// ones, `greedy` with the greedy one beside them. The ratio is that of `greedy` to `modest`.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct ServersArgs {
     /// Modest clients.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=64))]
