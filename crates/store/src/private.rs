@@ -38,7 +38,7 @@ pub enum PrivateError {
     #[error("cannot name a directory for the private memory server: {0}")]
     Directory(std::io::Error),
     /// It could not be started.
-    #[error("cannot start the private memory server {command}: {source}; check that it is there, `ulimit -u` and the memory that is left", command = command.display())]
+    #[error("cannot start the private memory server {command}: {source}; {advice}", command = command.display(), advice = start_advice(source))]
     Spawn {
         /// The command.
         command: PathBuf,
@@ -54,6 +54,13 @@ pub enum PrivateError {
         /// What happened.
         what: String,
     },
+}
+
+fn start_advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "put 'hanare' into a folder of PATH, or name it by HANARE_BIN",
+        _ => "check `ulimit -u` and the memory that is left",
+    }
 }
 
 /// The resources of a private server.
