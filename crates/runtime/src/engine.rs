@@ -1,11 +1,12 @@
-//! The engine: drives the pure pager on a live program. It submits events to the pager, carries out the pager's actions
-//! through the view and the store, and submits their results. It decides nothing about pages.
+//! The engine: drives the pager (a pure state machine) on a live program. The engine submits events to the pager. It
+//! carries out the pager's actions through the view and the store, and submits their results. It makes no decisions
+//! about pages.
 //!
 //! Any thread may submit an event: the faulting thread itself (sigbus and sigsegv mode), the handler thread (thread
-//! mode), a writer with an acknowledgement. The pager is locked only while it decides. Actions are carried out without
-//! the lock; this is sound because a page in transit belongs to the thread that carries out its action. Nothing here
-//! allocates after construction, and no lock is one the program could hold. Callers outside handlers block signals
-//! first.
+//! mode), or a thread that sends pages to a server. The pager is locked only while it decides. Actions are carried out
+//! without the lock. This is sound because a page in transit belongs to the thread that carries out its action. The
+//! engine allocates nothing after its construction. It takes no lock that the program could hold. Callers outside
+//! signal handlers block signals before they call the engine.
 
 mod bring;
 mod fork;
@@ -32,30 +33,30 @@ use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
 
-/// Threads that can be in the engine at once without waiting for another thread's work space.
+/// Number of work spaces: at most this many threads use the engine at once. A further thread waits for a free one.
 pub(crate) const WORKS: usize = 32;
 const WAIT_QUEUES: usize = 256;
-/// Most ticks of one upkeep. Each unmaps at most [`limits::HIDES_MAX`] pages for reference sampling.
+/// Most ticks of one upkeep. Each tick unmaps at most [`limits::HIDES_MAX`] pages for reference sampling.
 const TICKS_MAX: u32 = 1 << 16;
-/// Rounds of polling, about 5 us each, before a waiting thread sleeps.
+/// Number of short rounds in which a waiting thread polls and sleeps at most 50 us. Later rounds last milliseconds.
 const SPINS: u32 = 60;
-/// Rounds after which the watchdog learns of a wait.
+/// Number of rounds after which a thread reports its wait to the watchdog.
 const ROUNDS_UNWATCHED: u32 = 200;
-/// Milliseconds without progress, beyond a server's allowed silence, after which a wait counts as a hang.
+/// Milliseconds added to the longest silence allowed to a server. A longer wait without progress counts as a hang.
 const HANG_MARGIN_MS: u64 = 2_000;
 
-/// An engine over a view and a store, either of a live process or of a test.
+/// An engine over a view and a store. Tests use a simulated view and store.
 pub(crate) struct Engine<V = LiveView, S = Kind> {
     view: V,
     store: S,
     core: LockCell<Core>,
-    /// Stacks for two uses: signal handlers, because the program's alternate stacks may be too small, and threads whose
-    /// own stack is far.
+    /// Stacks in near memory. Signal handlers use them, because the program's alternate stacks may be too small.
+    /// Threads whose own stack is in far memory use them too.
     stacks: Stacks,
     traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
-    /// Wait queues of the threads that wait in their handlers for a page of a block. A queue's count grows when a page
-    /// arrives.
+    /// Wait queues of threads that wait in their signal handlers for a page. Each block of units uses one queue. The
+    /// count of a queue grows when a page of its blocks arrives or changes state.
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
@@ -73,18 +74,21 @@ struct Core {
     accounts: Accounts,
 }
 
-/// One thread's work: the actions to carry out, in reverse order.
+/// The work space of one thread.
 struct Work {
+    /// The actions to carry out. The last element is the next action.
     todo: Vec<Todo>,
+    /// The pages of the present batch of page-outs.
     leaving: Vec<Todo>,
+    /// Address of a buffer with room for any page or read.
     bounce: usize,
-    /// The thread's first place for pages that are moved aside.
+    /// Index of the first of the places to which this thread moves pages aside.
     places: usize,
-    /// Whether the last fault's page was present and only had to be opened for writing.
+    /// Whether the page of the last fault was local and only had to be opened for writing or mapped again.
     opened: bool,
 }
 
-/// An action to carry out, with the length of its page in units.
+/// An action to carry out. `units` is the length of its page.
 #[derive(Clone, Copy)]
 struct Todo {
     action: Action,
@@ -101,7 +105,7 @@ pub(crate) struct Parts<V, S> {
     pub(crate) block_units: u32,
     /// Bytes of local memory that the pager does not count.
     pub(crate) overhead_bytes: u64,
-    /// Most units in local memory, whatever the budget.
+    /// Upper limit of the budget, in units.
     pub(crate) units_max: u32,
     /// Whether faults arrive as signals.
     pub(crate) traps_by_signal: bool,
@@ -140,12 +144,12 @@ impl<V: View, S: Store> Engine<V, S> {
         })
     }
 
-    /// Runs a handler's work on a stack with room for it.
+    /// Runs the work of a fault handler. A signal handler runs it on one of the engine's own stacks.
     pub(crate) fn on_own_stack(&self, work: impl FnOnce()) {
         if self.traps_by_signal { self.stacks.run(work) } else { work() }
     }
 
-    /// Runs the work of a thread whose own stack is far. Its signals are blocked.
+    /// Runs `work` on a stack in near memory, for a thread whose own stack is far. The caller has blocked its signals.
     pub(crate) fn on_near_stack(&self, work: impl FnOnce()) {
         self.stacks.run(work);
     }
@@ -160,12 +164,11 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- faults -----------------------------------------------------------------------------------------------------
 
-    /// Resolves a fault of the calling thread. Returns when the access can be retried.
+    /// Resolves a fault of the calling thread. Returns when the thread can retry its access.
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
         let Some(unit) = self.unit_of(addr) else { return };
-        // Some machines do not distinguish reads from writes. There, an access that trapped on a page in view was a
-        // write.
+        // Some machines do not tell whether a fault was a write. An access that traps on a readable page is a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let wait_queue = self.wait_queue(unit);
         let seen = wait_queue.load(Acquire);
@@ -174,15 +177,15 @@ impl<V: View, S: Store> Engine<V, S> {
         accounts::fault(self.counters, opened, now_ns() - started);
     }
 
-    /// Resolves a fault of another thread; the kernel resumes that thread when its page is present. Returns the unit,
-    /// and whether the page was present and only had to be opened for its first write. Returns `None` for an address
-    /// that is not far.
+    /// Resolves a fault of another thread. The kernel resumes that thread when its page is present. Returns the unit,
+    /// and whether the page was local and only had to be opened for writing or mapped again. Returns `None` if the
+    /// address is not in far memory.
     pub(crate) fn fault_there(&self, addr: usize, write: bool) -> Option<(u32, bool)> {
         let unit = self.unit_of(addr)?;
         Some((unit, self.submit_fault(unit, write)))
     }
 
-    /// Whether an access to this unit would not trap.
+    /// Checks whether the program can access this unit without a trap.
     pub(crate) fn is_accessible(&self, unit: u32, write: bool) -> bool {
         self.core.lock().pager.is_accessible(unit, write)
     }
@@ -193,8 +196,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.view.wake(self.span(page, units));
     }
 
-    /// Whether an address lies in a base page. Base pages are copied in, which is fast, so most of a fault's time is
-    /// spent on waking the handler.
+    /// Checks whether `addr` lies in a base page, and base pages are copied in. Copying a base page is fast, so waking
+    /// the handler takes most of such a fault's time.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
@@ -216,8 +219,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 true => Wait::Spin { iterations: 20 },
                 false => Wait::Block { timeout: Duration::from_millis(1) },
             };
-            // If another thread receives the page, or if it comes from this process, that thread notifies the wait
-            // queue.
+            // Another thread may receive the page, or fill it from this process' own memory. That thread then notifies
+            // the wait queue.
             if self.receive(wait) != Polled::Received {
                 self.sleep_on(wait_queue, seen, if rounds < SPINS { 50 } else { 1000 });
             }
@@ -240,7 +243,7 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- the program's requests -------------------------------------------------------------------------------------
 
-    /// Makes these units read as zeroes from now on.
+    /// Discards the units from `first` up to `end`, exclusive. They read as zeroes from now on.
     pub(crate) fn discard(&self, first: u32, end: u32) {
         let mut next = first;
         let mut watched = None;
@@ -262,13 +265,13 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Whether a unit was never accessed, and so reads as zeroes.
+    /// Checks whether a unit was not accessed since its allocation or its last discard. Such a unit reads as zeroes.
     pub(crate) fn is_untouched(&self, unit: u32) -> bool {
         self.core.lock().pager.state_of(unit) == State::Untouched
     }
 
-    /// Three figures in bytes: far memory that was accessed, the server room that it has or will need, and the budget
-    /// of local memory.
+    /// Returns three figures in bytes: the far memory that was accessed, the room on servers that this memory has or
+    /// will need, and the budget of local memory.
     pub(crate) fn touched_placed_and_budget_bytes(&self) -> (u64, u64, u64) {
         let core = self.core.lock();
         let bytes = |units: u32| u64::from(units) * self.unit_bytes as u64;
@@ -276,7 +279,7 @@ impl<V: View, S: Store> Engine<V, S> {
         (bytes(pager.touched_units()), bytes(pager.placed_units()), bytes(pager.budget_units()))
     }
 
-    /// Whether any page is in transit.
+    /// Checks whether any page is in transit.
     pub(crate) fn is_moving(&self) -> bool {
         self.core.lock().pager.is_moving()
     }
@@ -308,7 +311,7 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- events and actions -----------------------------------------------------------------------------------------
 
-    /// Submits an event to the pager and carries out all that follows from it.
+    /// Submits an event to the pager and carries out all actions that follow from the event.
     pub(crate) fn submit(&self, event: Event) {
         self.submit_asking(event);
     }
@@ -341,7 +344,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Submits events to the pager in order, and queues its actions before the other work.
+    /// Submits events to the pager in order. Queues the pager's actions before the actions already in the queue.
     fn step(&self, events: &[Event], work: &mut Work) -> Progress {
         let mut progress = Progress::Done;
         let mut core = self.core.lock();
@@ -357,7 +360,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 work.opened |=
                     matches!((event, action), (Event::Fault { .. }, Action::Open { .. } | Action::Show { .. }));
                 if let Action::Release { unit, count } = action {
-                    // Done while the pager is locked, so that no later write-back of the same unit comes first.
+                    // The store releases the units while the pager is locked. Otherwise a later write-back of a unit
+                    // could reach the store first, and the release would drop the new bytes.
                     self.store.release(unit, count);
                 } else {
                     work.todo.push(Todo { action, units: pager.page_of(page_of(action)).1 });
@@ -380,7 +384,7 @@ impl<V: View, S: Store> Engine<V, S> {
                 }
                 Action::Install { page, frame, writable } => {
                     let span = self.span(page, units);
-                    // SAFETY: the pager gave page and frame to this action.
+                    // SAFETY: the pager reserved `page` and `frame` for this action, and the frame is filled.
                     let certain = unsafe { self.view.move_in(span, frame, writable) };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
                     self.notify(page, 1);
@@ -389,7 +393,7 @@ impl<V: View, S: Store> Engine<V, S> {
                 Action::Show { page, frame, writable } => {
                     let span = self.span(page, units);
                     let certain = match frame {
-                        // SAFETY: the pager gave page and frame to this action.
+                        // SAFETY: the pager reserved `page` and `frame` for this action, and the frame is filled.
                         Some(frame) => unsafe { self.view.move_in(span, frame, writable) },
                         None => self.view.show(span, writable),
                     };
@@ -416,9 +420,10 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Handles a trap on a page that is present. In sigsegv mode a page whose protection the program changed
-    /// (`mprotect`) leaves the view, and such a trap shows it again. The pager stays locked, so that the page cannot
-    /// leave meanwhile. If the page can no longer be protected against writes, it is opened as by a write.
+    /// Resolves a trap on a page that is in the program's view. In sigsegv mode, changing a page's protection by
+    /// `mprotect` also makes the page trap. This function then shows the page again. The pager is locked meanwhile, so
+    /// that no thread evicts the page. If the page cannot be protected against writes any more, the function reports a
+    /// write to the pager, which opens the page.
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
@@ -441,10 +446,10 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- upkeep -----------------------------------------------------------------------------------------------------
 
-    /// Does the periodic upkeep.
+    /// Does the periodic upkeep: sends the pager the time, and lets the store maintain its links.
     pub(crate) fn keep(&self) {
         let now_ms = now_ns() / 1_000_000;
-        // The bound exceeds what a policy can ask for at once. Anything more waits for the next upkeep.
+        // `TICKS_MAX` ticks unmap more pages than a policy asks for at a time. Further pages wait for the next upkeep.
         for _ in 0..TICKS_MAX {
             if self.submit_asking(Event::Tick { now_ms }) == Progress::Done {
                 break;
@@ -453,7 +458,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.poll(Turn::Upkeep);
     }
 
-    /// Writes the state of every part, for the message that ends a hanging run.
+    /// Writes the state of the pager and of the store's links, for the message that ends a hanging run.
     pub(crate) fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
         match self.core.try_lock() {
             Some(core) => core.pager.write_stand(out)?,
@@ -471,13 +476,13 @@ impl<V: View, S: Store> Engine<V, S> {
 }
 
 impl<V> Engine<V, Kind> {
-    /// Milliseconds without progress after which a wait counts as a hang.
+    /// Returns the milliseconds without progress after which a wait counts as a hang.
     pub(crate) fn hang_ms(&self) -> u64 {
         self.store.silent().as_millis() as u64 + HANG_MARGIN_MS
     }
 }
 
-/// Whether an event completes an action.
+/// Checks whether an event reports that an action succeeded.
 fn is_completion(event: Event) -> bool {
     match event {
         Event::Fetched { ok, .. }
@@ -490,12 +495,12 @@ fn is_completion(event: Event) -> bool {
     }
 }
 
-/// Bytes of a read whose pages come into view writable.
+/// Returns the bytes of a read that become visible to the program as writable pages.
 fn writable_bytes(read: &Read) -> usize {
     read.bytes as usize / read.count as usize * read.writable as usize
 }
 
-/// First unit of an action's page.
+/// Returns the first unit of an action's page. Returns 0 for an action without a page.
 fn page_of(action: Action) -> u32 {
     match action {
         Action::Fetch { page, .. }

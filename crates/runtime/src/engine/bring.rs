@@ -1,4 +1,4 @@
-//! Page-in: pages read from the store, or filled from this process' own memory.
+//! Page-in: reads pages from the store, or fills them from this process' own memory.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,20 +14,23 @@ use crate::fatal;
 use crate::span::Span;
 use crate::view::View;
 
-/// Attempts to receive before a refused read is retried. The store refuses reads while too many are in progress.
+/// Number of polls for arrived pages before a refused read is retried. The store refuses a read while too many reads
+/// are in progress.
 const FULL_SPINS: u32 = 1000;
 
-/// Takes over the pages of one read after another.
+/// Receives the pages of reads from the store, one read after another.
 struct In<'a, V, S> {
     engine: &'a Engine<V, S>,
-    /// The work of a thread that reads. Arrivals add their actions to it, and the thread carries them out later.
+    /// The work space of a thread that starts a read. The actions that follow from an arrival are queued in it, and the
+    /// thread carries them out later. `None` for a thread that only polls: it carries them out at once.
     work: Option<&'a mut Work>,
-    /// Whether every page of this read that must be protected is protected.
+    /// Whether all pages of the present read have the protection that the pager asked for. False if a page is open for
+    /// writing that had to be protected.
     certain: bool,
 }
 
 impl<'a, V: View, S: Store> In<'a, V, S> {
-    /// Takes pages over for a thread that has no work of its own.
+    /// Makes a receiver for a thread that only polls and holds no work space.
     fn outside(engine: &'a Engine<V, S>) -> Self {
         Self { engine, work: None, certain: true }
     }
@@ -36,7 +39,7 @@ impl<'a, V: View, S: Store> In<'a, V, S> {
         Span { offset: self.engine.bytes(read.page.0), len: read.bytes as usize }
     }
 
-    /// The pager's event for a complete read.
+    /// Makes the event that reports a complete read to the pager.
     fn event(&self, read: &Read) -> Event {
         if read.frame.is_some() {
             return Event::Fetched { page: read.page, ok: true };
@@ -71,7 +74,7 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
 
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize) {
         let span = Span { offset: self.span(read).offset + at, len };
-        // SAFETY: passed on from the caller; the pages are in transit.
+        // SAFETY: the caller promises `len` bytes at `from` that do not change. The pages of a read are in transit.
         self.certain &= unsafe { self.engine.show(read, span, from) };
     }
 
@@ -89,18 +92,18 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
     }
 
     fn spare(&mut self) -> *mut u8 {
-        // The store asks for spare memory only during a read, and a thread that reads has work space.
+        // The store asks for spare memory only in `Store::read`. A thread that calls `Store::read` has a work space.
         self.work.as_ref().map_or(std::ptr::null_mut(), |work| work.bounce as *mut u8)
     }
 }
 
-/// Ends a run whose store has failed.
+/// Ends the run because the store has failed.
 pub(super) fn end(error: &StoreError<'_>) -> ! {
     fatal::die(error.exit_code(), format_args!("{error}"))
 }
 
 impl<V: View> Engine<V, Kind> {
-    /// The main function of a thread that sends pages to a memory server.
+    /// Runs as the main function of a thread that sends pages to a memory server. Never returns.
     pub(crate) fn run_sender(&self, mut sender: Sender) {
         let Kind::Remote(remote) = &self.store else { return };
         loop {
@@ -112,12 +115,12 @@ impl<V: View> Engine<V, Kind> {
 }
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Receives pages that have arrived, whichever thread waits for them.
+    /// Receives pages that have arrived. Also receives the pages that other threads wait for.
     pub(crate) fn receive(&self, wait: Wait) -> Polled {
         self.poll(Turn::Receive(wait))
     }
 
-    /// Lets the store receive.
+    /// Polls the store and receives the pages that have arrived. Ends the run if the store fails.
     pub(super) fn poll(&self, turn: Turn) -> Polled {
         self.store.poll(turn, &mut In::outside(self)).unwrap_or_else(|error| end(&error))
     }
@@ -142,7 +145,7 @@ impl<V: View, S: Store> Engine<V, S> {
         take.arrived(&read);
     }
 
-    /// Fills pages from this process' own memory.
+    /// Fills the pages of a read with zeroes or from a frame, both in this process' own memory.
     fn fill(&self, read: &Read, source: Source, take: &mut In<'_, V, S>) {
         let len = read.bytes as usize;
         let from = match source {
@@ -150,35 +153,37 @@ impl<V: View, S: Store> Engine<V, S> {
             Source::Zero | Source::Server => None,
         };
         match (read.frame, from) {
-            // SAFETY: the frame is in transit and has room for its page; the source does not change meanwhile.
+            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes. The frame
+            // at `from` does not change meanwhile.
             (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
-            // SAFETY: as above.
+            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes.
             (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
             (None, Some(from)) => {
-                // SAFETY: the page is in transit; the frame does not change while it is copied.
+                // SAFETY: the page is in transit, and this call alone fills it. The frame at `from` does not change while
+                // it is copied.
                 take.certain = unsafe { self.view.copy_in(take.span(read), from, read.writable > 0) };
             }
-            // SAFETY: as above, and nothing is written to the zeroes.
+            // SAFETY: the pages are in transit, and this call alone fills them. Nothing writes to the zeroes.
             (None, None) => take.certain = unsafe { self.show(read, take.span(read), self.view.zeroes()) },
         }
     }
 
-    /// Copies bytes of a read into view, the first pages writable and the others protected. Returns false when a page
-    /// was there already.
+    /// Copies bytes of a read into view. The first `read.writable` pages of the read become writable, all others are
+    /// protected. Returns false if a page was present already or could not be protected.
     ///
     /// # Safety
-    /// The pages are in transit, and the span's bytes lie at `from`.
+    /// The pages are in transit. `from` points to `span.len` bytes, which do not change during the call.
     unsafe fn show(&self, read: &Read, span: Span, from: *const u8) -> bool {
         let at = span.offset - self.bytes(read.page.0);
         let first = writable_bytes(read).saturating_sub(at).min(span.len);
         let rest = Span { offset: span.offset + first, len: span.len - first };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises pages in transit and constant bytes at `from`, so also for each part of `span`.
         let part = |span: Span, from, writable| span.len == 0 || unsafe { self.view.copy_in(span, from, writable) };
         let came = part(Span { len: first, ..span }, from, true);
         part(rest, from.wrapping_add(first), false) && came
     }
 
-    /// Wakes the threads that wait for these pages in their handlers.
+    /// Wakes the threads that wait for these pages in their signal handlers.
     pub(super) fn notify(&self, page: PageId, count: u32) {
         for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
             let wait_queue = self.wait_queue(unit);

@@ -1,4 +1,5 @@
-//! Fork: brings an engine to rest, takes it apart, and assembles it again in the child.
+//! Fork: brings the parent's engine to rest, so that no page is in transit at the fork. In the child, takes the copy of
+//! the engine apart and assembles a new engine from its parts.
 
 use hanare_sys::pagemap::{Pagemap, PagemapError};
 use std::sync::atomic::AtomicU32;
@@ -18,10 +19,12 @@ use crate::tree::Seat;
 use crate::view::{LiveView, View};
 use hanare_sys::clock::now_ns;
 
-/// If no page has left for this time, in nanoseconds, transfers are assumed to hold the remaining pages.
+/// Longest wait, in nanoseconds, for local memory to shrink. After this time the remaining pages count as held by
+/// transfers, which prevent their eviction.
 const HELD_NS: u64 = 1_000_000_000;
 
-/// The parts of an engine that outlive a fork: all but the view and the store.
+/// The parts of a parent's engine from which the child's engine is assembled. The view and the store are not among
+/// them.
 pub(crate) struct Kept {
     pager: Pager,
     works: Vec<Work>,
@@ -35,12 +38,15 @@ pub(crate) struct Kept {
     counters: &'static Counters,
 }
 
-/// The goal for an engine that comes to rest, and its progress.
+/// The goal of an engine that comes to rest, and the progress towards this goal.
 pub(super) struct Resting {
+    /// Whether all pages must leave the program's view.
     leave: bool,
+    /// Most bytes of local memory at rest.
     local_max: u64,
-    /// Least local memory so far, in bytes. `since_ns` is the time when it was reached.
+    /// Least local memory so far, in bytes.
     least: u64,
+    /// Time when local memory shrank to `least`, in nanoseconds.
     since_ns: u64,
 }
 
@@ -51,38 +57,39 @@ impl Resting {
 }
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Local memory in use, in bytes.
+    /// Returns the local memory in use, in bytes.
     pub(crate) fn local_bytes(&self) -> u64 {
         let core = self.core.lock();
         core.accounts.local_bytes(&core.pager)
     }
 
-    /// Reports its local memory in this budget share from now on.
+    /// Makes the engine report its local memory in this budget share from now on.
     pub(crate) fn sit(&self, seat: Seat) {
         let core = &mut *self.core.lock();
         core.accounts.sit(seat, &core.pager);
     }
 
-    /// Whether no page is in transit.
+    /// Checks whether no page is in transit, and the store has no read or write in progress.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = self.core.lock().pager.is_settled();
         settled && self.poll(Turn::Rest) == Polled::Idle
     }
 
-    /// Whether the server may hold bytes of any page.
+    /// Checks whether a server may hold bytes of any page.
     pub(crate) fn has_written_back(&self) -> bool {
         self.core.lock().pager.has_written_back()
     }
 
-    /// Keeps the policy from unmapping pages until the next access or tick. Otherwise the next event could unmap a page
-    /// that is at rest, and a child would read zeroes there.
+    /// Stops reference sampling until the next access, hint, discard or tick. Otherwise the next event could unmap a
+    /// page before the fork. The child would then read zeroes in this page.
     pub(crate) fn rest(&self) {
         self.submit(Event::Settle { first: 0, end: 0, leave: false });
     }
 
-    /// Brings everything to rest, with at most `local_max` bytes in local memory, and with nothing in view if `leave`
-    /// is true. Meanwhile other threads may only submit completions. `taken` are the allocated spans. Pages that
-    /// transfers hold stay, even beyond `local_max`. Returns false when it takes longer than `limit`.
+    /// Brings the engine to rest: afterwards no page is in transit. Evicts pages until local memory has at most
+    /// `local_max` bytes. If `leave` is true, also evicts every page in the program's view. If `leave` is false, pages
+    /// that transfers hold stay local, even beyond `local_max`. `taken` lists the allocated spans. Returns false if
+    /// `limit` passes before the engine is at rest. Meanwhile other threads may only submit the results of actions.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
         let mut resting = Resting::new(leave, local_max);
@@ -97,7 +104,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes one step towards rest. Returns whether all is at rest.
+    /// Does one step towards the goal in `resting`. Returns whether the goal is reached.
     pub(super) fn rest_turn(&self, taken: &[Span], resting: &mut Resting) -> bool {
         let Resting { leave, local_max, .. } = *resting;
         if self.local_bytes() > local_max {
@@ -105,7 +112,7 @@ impl<V: View, S: Store> Engine<V, S> {
             self.set_budget(local_max.saturating_sub(overhead_bytes));
         }
         let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-        // Pages that could not be taken out are back in view.
+        // The kernel may refuse to take a page out of view. The page is then in view again.
         let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
         let local = self.local_bytes();
         if local < resting.least {
@@ -135,7 +142,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Receives pages in transit, or waits a moment for the threads that receive them.
+    /// Receives pages in transit. If no page was received, waits a moment for other threads that receive pages.
     fn lend_a_hand(&self) {
         if self.receive(Wait::Spin { iterations: 100 }) != Polled::Received {
             let nobody = AtomicU32::new(0);
@@ -143,7 +150,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes the engine apart. Called in a child where no other thread exists.
+    /// Takes the engine apart: returns its view, its store and all other parts. Called in a child that has no other
+    /// thread, so no code uses the engine.
     pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
@@ -161,7 +169,7 @@ impl<V: View, S: Store> Engine<V, S> {
         (kept, self.view, self.store)
     }
 
-    /// Assembles an engine from the parts that were kept.
+    /// Assembles an engine from a view, a store and the parts that [`Self::apart`] returned.
     pub(crate) fn again(kept: Kept, view: V, store: S) -> Self {
         let accounts = Accounts::from_now_on(kept.counters, kept.unit_bytes, kept.overhead_bytes, &kept.pager);
         Self {
@@ -185,12 +193,12 @@ impl<V: View, S: Store> Engine<V, S> {
 
 #[cfg(test)]
 impl Kept {
-    /// Whether the tests have enough work spaces left. A run that ends by a panic keeps its own.
+    /// Checks whether at least 8 work spaces are left. A test run that ends by a panic does not return its work space.
     pub(super) fn has_works(&self) -> bool {
         self.works.len() >= 8
     }
 
-    /// The same parts with another pager.
+    /// Replaces the pager, and the sizes that belong to the old pager.
     pub(super) fn with_pager(self, pager: Pager, small_moves: bool, geometry: hanare_paging::Geometry) -> Self {
         let hanare_paging::Geometry { units, block_units, .. } = geometry;
         Self { pager, small_moves, block_units, units_max: units, ..self }
@@ -198,7 +206,8 @@ impl Kept {
 }
 
 impl Kept {
-    /// Protects the clean pages in view. The operating system copies pages into a child without their protection.
+    /// Write-protects the clean pages in the child's view. The kernel's fork gives the child these pages without
+    /// userfaultfd's write protection, so the child could write to them unseen.
     pub(crate) fn protect_clean(&self, view: &impl View, taken: &[Span]) {
         for span in taken {
             let end = ((span.offset + span.len) / self.unit_bytes) as u32;
@@ -225,8 +234,8 @@ impl Kept {
         }
     }
 
-    /// Takes over pages that came into view, or were written to, while nothing trapped. Accesses trap again when this
-    /// is called, so no more pages come meanwhile.
+    /// Registers pages that the child accessed before its engine started. At that time no access trapped, so the pager
+    /// does not know these pages. The caller has set up the trap, so no further page appears unnoticed during the call.
     pub(crate) fn adopt_present(
         &mut self,
         view: &LiveView,
@@ -241,8 +250,8 @@ impl Kept {
                 for unit in first..end {
                     let whole = Span { offset: unit * unit_bytes, len: unit_bytes };
                     if whole.offset < there.offset || whole.offset + whole.len > there.offset + there.len {
-                        // SAFETY: fills the absent pages of a unit that is partly present; present pages keep their
-                        // bytes.
+                        // SAFETY: `view.zeroes()` has `unit_bytes` zeroes, and nothing writes to them. The gate is
+                        // closed, so this call alone fills the absent pages of `whole`. Present pages keep their bytes.
                         unsafe { view.copy_in(whole, view.zeroes(), true) };
                     }
                     self.pager.adopt(unit as u32);

@@ -1,4 +1,4 @@
-//! Page-out: pages taken out of view, and their bytes saved.
+//! Page-out: takes pages out of the program's view and saves their bytes.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,16 +13,17 @@ use crate::span::Span;
 use crate::view::{Moved, View};
 use hanare_sys::clock::now_ns;
 
-// The outcome of each page of a batch is one bit.
+// `Fates` has one bit for each page of a batch.
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Takes a page out of view, together with all queued pages that leave in the same way.
+    /// Takes a page out of view. If the page is moved into a frame, the page leaves alone. Otherwise the following
+    /// queued pages that are not moved into frames leave in the same batch.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
             let started = now_ns();
-            // SAFETY: the pager gave page and (empty) frame to this action.
+            // SAFETY: the pager reserved `page` and the empty `frame` for this action.
             let ok = unsafe { self.view.move_out(self.span(page, first.units), frame, bytes == Bytes::Clean) };
             add(&self.counters.evict_ns, now_ns() - started);
             self.step(&[Event::TakenOut { page, ok, changed: true }], work);
@@ -58,13 +59,13 @@ impl<V: View, S: Store> Engine<V, S> {
         fates
     }
 
-    /// Unmaps a page for reference sampling: moves it into a frame, or changes its protection.
+    /// Unmaps a page for reference sampling. Moves the page into a frame, or protects it in place if it has none.
     pub(super) fn hide(&self, todo: Todo, work: &mut Work) {
         let Action::Hide { page, frame, is_clean } = todo.action else { return };
         let started = now_ns();
         let span = self.span(page, todo.units);
         let ok = match frame {
-            // SAFETY: the pager gave page and (empty) frame to this action.
+            // SAFETY: the pager reserved `page` and the empty `frame` for this action.
             Some(frame) => unsafe { self.view.move_out(span, frame, is_clean) },
             None => {
                 self.view.write_protect(span);
@@ -76,8 +77,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.notify(page, 1);
     }
 
-    /// Stops all writes to the dirty pages of a batch. Moves each aside, to the places from `places` on, or
-    /// write-protects it if the kernel does not move it.
+    /// Stops all writes to the dirty pages of a batch. Moves each dirty page aside, to the place with index `places`
+    /// plus the page's index in the batch. Write-protects a page that the kernel cannot move.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;
@@ -91,7 +92,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 self.view.write_protect(span);
                 continue;
             }
-            // SAFETY: the pages are this batch's, and the places this thread's, emptied after their last use.
+            // SAFETY: the pages of `run` are in transit and belong to this batch. The places belong to this thread's
+            // work space, which emptied them after their last use.
             match unsafe { self.view.move_aside(span, places + run.start) } {
                 Moved::Gone => fates.aside |= run.fold(0, |bits, index| bits | 1 << index),
                 Moved::Stays | Moved::Unmovable => {
@@ -102,10 +104,12 @@ impl<V: View, S: Store> Engine<V, S> {
         fates
     }
 
-    /// Does the same for one page, when the kernel refused its run.
+    /// Stops all writes to one dirty page of a batch, after the kernel refused to move the run of pages around it.
+    /// Moves the page aside, or write-protects it if the kernel cannot move it.
     fn stop_writes_to(&self, leaving: &[Todo], places: usize, index: usize, fates: &mut Fates) {
         let span = self.span(PageId(page_of(leaving[index].action)), 1);
-        // SAFETY: as above.
+        // SAFETY: the page is in transit and belongs to this batch. Its place belongs to this thread's work space, and
+        // the refused move left the place empty.
         match unsafe { self.view.move_aside(span, places + index) } {
             Moved::Gone => fates.aside |= 1 << index,
             Moved::Stays => fates.stay |= 1 << index,
@@ -113,7 +117,7 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// The next dirty pages of a batch, from index `from` on, that are adjacent in memory.
+    /// Finds the next run of dirty pages in a batch, from index `from` on. The pages of a run are adjacent in memory.
     fn next_dirty_run(&self, leaving: &[Todo], from: usize) -> Option<Range<usize>> {
         let is_dirty = |todo: &Todo| !matches!(todo.action, Action::TakeOut { bytes: Bytes::Clean, .. });
         let start = from + leaving[from..].iter().position(is_dirty)?;
@@ -123,7 +127,7 @@ impl<V: View, S: Store> Engine<V, S> {
         Some(start..start + 1 + more)
     }
 
-    /// Saves the bytes of dirty pages that can no longer be written to.
+    /// Saves the bytes of the dirty pages of a batch. All writes to these pages were stopped before.
     fn save_dirty(&self, leaving: &mut [Todo], fates: Fates, work: &Work) {
         let bounce = work.bounce as *mut u8;
         for (index, todo) in leaving.iter_mut().enumerate() {
@@ -134,9 +138,10 @@ impl<V: View, S: Store> Engine<V, S> {
             let (page, span) = (*page, Span { offset: self.bytes(page.0), len: self.bytes(todo.units) });
             let aside = (fates.aside >> index & 1 != 0).then(|| self.view.aside(work.places + index));
             let copy_to = |to: *mut u8| match aside {
-                // SAFETY: the page's bytes lie there, undisturbed, and `to` has room for them.
+                // SAFETY: `from` is the place that holds the page's bytes, and nothing writes to this place. `to` has
+                // room for `span.len` bytes.
                 Some(from) => unsafe { copy::copy(from, to, span.len) },
-                // SAFETY: the page is in view, and nobody writes to it; `to` has room for it.
+                // SAFETY: the page is present and write-protected. `to` has room for `span.len` bytes.
                 None => unsafe { self.view.read(span, to) },
             };
             if let Some(frame) = *frame {
@@ -144,7 +149,7 @@ impl<V: View, S: Store> Engine<V, S> {
                 continue;
             }
             let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.protected_bytes(span)) };
-            // SAFETY: both have `span.len` bytes, and nobody writes to either.
+            // SAFETY: `here` and the zeroes have `span.len` bytes each, and nothing writes to them.
             let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
             if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
                 *bytes = Bytes::Clean;
@@ -152,19 +157,20 @@ impl<V: View, S: Store> Engine<V, S> {
             }
             let may_be_same = *bytes == Bytes::Unknown;
             let write = Write { page, bytes: span.len as u32, frame: None, at: here, may_be_same, spare: bounce };
-            // SAFETY: nobody writes to the page any more; the spare room is this work's.
+            // SAFETY: all writes to the page were stopped, so the bytes at `here` do not change. `bounce` belongs to
+            // this thread's work space.
             if unsafe { self.save(&write, &mut |to| copy_to(to)) } == Saved::Same {
                 *bytes = Bytes::Clean;
             }
         }
     }
 
-    /// Writes a page through the store.
+    /// Writes a page to the store. Ends the run if the store fails.
     ///
     /// # Safety
-    /// As for [`Store::write`].
+    /// The conditions of [`Store::write`] hold.
     unsafe fn save(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Saved {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises the conditions of `Store::write`.
         unsafe { self.store.write(write, fill) }.unwrap_or_else(|error| bring::end(&error))
     }
 
@@ -188,8 +194,8 @@ impl<V: View, S: Store> Engine<V, S> {
         let (from, len) = (self.view.frame(frame), self.bytes(units));
         let (at, spare) = (Some(from.cast_const()), work.bounce as *mut u8);
         let write = Write { page, bytes: len as u32, frame: Some(frame), at, may_be_same: false, spare };
-        // SAFETY: a frame does not change during its write-back; `to` has room for it, and the spare room is this
-        // work's.
+        // SAFETY: the bytes at `from` do not change, because the pager does not reuse a frame during its write-back.
+        // `to` has room for `len` bytes. `spare` belongs to this thread's work space.
         let saved = unsafe { self.save(&write, &mut |to| copy::copy(from, to, len)) };
         if saved != Saved::Later {
             self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
@@ -198,11 +204,11 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 }
 
-/// The outcome for the pages of a batch, one bit for each.
+/// The outcome for each page of a batch. Bit `n` belongs to the page with index `n` in the batch.
 #[derive(Clone, Copy, Default)]
 struct Fates {
-    /// Pages that were moved aside. The page with index `n` of the batch is in place `n`.
+    /// Pages that were moved aside. Page `n` is in place `n` of the thread's work space.
     aside: u128,
-    /// Pages that a transfer holds. They stay in view.
+    /// Pages that stay in view because a transfer holds them.
     stay: u128,
 }
