@@ -153,8 +153,8 @@ impl<V: View, S: Store> Engine<V, S> {
             Source::Zero | Source::Server => None,
         };
         match (read.frame, from) {
-            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes. The frame
-            // at `from` does not change meanwhile.
+            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes. The bytes
+            // at `from` do not change meanwhile.
             (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
             // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes.
             (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
@@ -163,7 +163,7 @@ impl<V: View, S: Store> Engine<V, S> {
                 // it is copied.
                 take.certain = unsafe { self.view.copy_in(take.span(read), from, read.writable > 0) };
             }
-            // SAFETY: the pages are in transit, and this call alone fills them. Nothing writes to the zeroes.
+            // SAFETY: the pages are in transit, and this call alone fills them. The zeroes never change.
             (None, None) => take.certain = unsafe { self.show(read, take.span(read), self.view.zeroes()) },
         }
     }

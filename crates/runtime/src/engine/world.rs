@@ -1,13 +1,13 @@
-//! The production engine in a simulated world of failures: a view without a kernel, a store with faults, one thread, no
-//! clock.
+//! Simulation tests of the production engine. The view needs no kernel, the store fails on purpose, and one thread runs
+//! everything without a clock.
 //!
-//! A seed draws the shape of a run, the program's operations and the faults. Several threads of a program read and
-//! write; a model without pages predicts what each read returns. Between any two steps completions come in any order,
-//! the budget changes, transfers hold pages, memory is discarded, and the process forks. The checks: no byte is lost or
-//! torn, the budget holds, and no thread waits for ever. Where the store is lost or full, the run must end with that
-//! error and no other.
+//! A random seed determines the sizes of a run, the program's operations and the failures. The simulated program has
+//! several threads that read and write. A model without pages predicts the result of each read. Between any two steps,
+//! actions complete in any order, the budget changes, transfers hold pages, memory is discarded, and the process forks.
+//! The tests check that no byte is lost or torn, that the budget holds, and that no thread waits for ever. If the store
+//! is lost or full, the run must end with the error for this failure.
 //!
-//! `HANARE_SEED=n` runs one seed alone.
+//! The environment variable `HANARE_SEED=n` runs only the seed `n`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,15 +25,14 @@ use crate::view::fake::{self, FakeView};
 use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
 
-/// Words of a unit that the program uses: the first, one in the middle and the last.
+/// Indices of the 8-byte words of a unit that the simulated program uses: the first, a middle one and the last.
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
-/// Steps of a run.
+/// Number of random steps of a run.
 const STEPS: usize = 600;
-/// Most completions until everything must have ended.
+/// Most turns of `drain` or of a fork. The test fails if any operation is still pending afterwards.
 const DRAIN_MAX: usize = 20_000;
-/// Completions after which the budget has room for all pages. Without it, more waiting threads than pages could evict
-/// each other's pages for ever: a page may leave before its thread has run. On a real machine the thread runs
-/// meanwhile.
+/// Turn of `drain` in which the budget is raised to hold all pages. With a small budget, threads could evict each
+/// other's pages for ever, always before the thread of the page runs. On a real machine that thread runs in time.
 const THRASHING: usize = 2_000;
 
 struct Random(u64);
@@ -54,7 +53,7 @@ impl Random {
     }
 }
 
-/// The parameters of a run.
+/// The random parameters of a run.
 #[derive(Clone, Debug)]
 struct Shape {
     view: fake::Shape,
@@ -63,7 +62,8 @@ struct Shape {
     policy: &'static str,
     prefetcher: &'static str,
     threads: usize,
-    /// Whether threads wait in their handlers (sigbus and sigsegv mode). Otherwise the kernel wakes them.
+    /// Whether threads wait in their signal handlers (sigbus and sigsegv mode). If false, the kernel suspends and wakes
+    /// them (thread mode).
     waits_in_handlers: bool,
     sequential: bool,
 }
@@ -99,7 +99,7 @@ fn draw_shape(random: &mut Random) -> Shape {
         ahead_units: 2 * block_units as u32,
     };
     let faults = Faults {
-        // With a private server, this process copies slots itself, so every read is complete at once.
+        // With a private server, this process copies the pages itself, so every read is complete at once.
         at_once: if direct { 1000 } else { random.pick(&[0, 500]) },
         full: random.pick(&[0, 300]),
         slow: random.pick(&[0, 300]),
@@ -139,9 +139,9 @@ impl Op {
 enum Thread {
     Ready,
     Doing(Op),
-    /// The thread is in its handler, and the engine has not yet received the trap.
+    /// The thread is in its signal handler, and the engine has not yet received the trap.
     Trapped(Op),
-    /// The thread waits. The number is its wait queue's count when it began to wait.
+    /// The thread waits for its page. The number is the count of its wait queue at the beginning of the wait.
     Asleep(Op, u32),
 }
 
@@ -149,18 +149,18 @@ type TestEngine = Engine<FakeView, Faulty>;
 
 struct World {
     shape: Shape,
-    /// `None` only within a fork.
+    /// The engine. `None` only while a fork replaces it.
     engine: Option<TestEngine>,
     random: Random,
     model: Vec<[u64; WORDS.len()]>,
     threads: Vec<Thread>,
-    /// Traps that the engine has not yet received, with their threads.
+    /// Traps that the engine has not yet received. The number is the index of the thread.
     traps: Vec<(usize, Op)>,
-    /// Units that a transfer writes to.
+    /// Units to which transfers write. A unit occurs once for each transfer.
     pins: Vec<usize>,
-    /// The range that is being discarded, and the unit to continue from.
+    /// The range of units that is being discarded, and the unit from which the discard continues.
     discard: Option<(std::ops::Range<usize>, u32)>,
-    /// Most units of local memory allowed: the budget. After a reduction of the budget, the bound falls as pages leave.
+    /// Local memory at the last check, in units. While local memory exceeds a reduced budget, it must not grow.
     most: usize,
     now_ms: u64,
     fresh: u64,
@@ -171,7 +171,8 @@ fn counters() -> &'static Counters {
     static COUNTERS: std::sync::OnceLock<&Counters> = std::sync::OnceLock::new();
     COUNTERS.get_or_init(|| {
         let memory = Mapping::anonymous(size_of::<Counters>()).expect("memory").leak();
-        // SAFETY: the mapping is as large as the counters, is never unmapped, and zero is a valid value of each.
+        // SAFETY: `memory` is a zeroed mapping with the size of `Counters`, and it is never unmapped. Zero is a valid
+        // value of every counter.
         unsafe { &*(memory as *const Counters) }
     })
 }
@@ -186,7 +187,7 @@ fn pager(shape: &Shape, seed: u64) -> Pager {
 }
 
 impl World {
-    /// A world over the work spaces of the previous engine, if there was one. Work spaces are never freed.
+    /// Makes the world of a seed. Reuses the work spaces of the previous engine, because they are never freed.
     fn new(seed: u64, before: Option<TestEngine>) -> Self {
         let mut random = Random(seed);
         let shape = draw_shape(&mut random);
@@ -255,7 +256,7 @@ impl World {
         self.finish();
     }
 
-    /// Collects the threads that the kernel has woken, and checks the budget.
+    /// Lets threads continue whose wait has ended, and checks that local memory keeps to the budget.
     fn look(&mut self) {
         let Some(engine) = &self.engine else { return };
         let woken = engine.view().take_woken();
@@ -309,7 +310,7 @@ impl World {
         self.engine().will_need(first * OS_PAGE, units * OS_PAGE);
     }
 
-    /// A transfer begins into a unit that is open for writing.
+    /// Begins a transfer into a random unit, if the unit is open for writing.
     fn pin(&mut self) {
         let unit = self.random.below(self.units());
         if !self.is_discarded(unit) && self.engine().view().pin(unit) {
@@ -317,7 +318,7 @@ impl World {
         }
     }
 
-    /// A transfer ends. It has written to its unit, which must still be in its place.
+    /// Ends a random transfer, which writes a word of its unit. The unit must still be in view.
     fn unpin(&mut self) {
         if self.pins.is_empty() {
             return;
@@ -328,7 +329,7 @@ impl World {
         self.engine().view().unpin(unit, WORDS[1], Some(self.fresh));
     }
 
-    /// The process forks, and the run continues as the parent or as the child. No thread of the program runs meanwhile.
+    /// Forks the process. The run continues as the parent or as the child. No thread of the program runs meanwhile.
     fn fork(&mut self) {
         while !self.pins.is_empty() {
             self.unpin();
@@ -362,7 +363,7 @@ impl World {
         match self.threads[index] {
             Thread::Ready => self.choose(index),
             Thread::Doing(op) => self.attempt(index, op),
-            // A signal ends its wait; it tries again.
+            // A signal interrupts the wait of the thread, and the thread retries its access.
             Thread::Asleep(op, _) if self.random.chance(20) => self.attempt(index, op),
             Thread::Asleep(..) | Thread::Trapped(_) => {}
         }
@@ -402,7 +403,7 @@ impl World {
         }
     }
 
-    /// Delivers one of the traps to the engine. Returns whether there was one.
+    /// Delivers a random pending trap to the engine. Returns false if no trap was pending.
     fn deliver(&mut self) -> bool {
         if self.traps.is_empty() {
             return false;
@@ -420,7 +421,8 @@ impl World {
         self.discard.as_ref().is_some_and(|(range, _)| range.contains(&unit))
     }
 
-    /// Picks a range that no thread uses at the moment. A program that discards memory in use has a race of its own.
+    /// Starts to discard a random range, if no thread uses it at the moment. If a program discards memory in use, the
+    /// result of its reads is undefined.
     fn choose_discard(&mut self) {
         let first = self.random.below(self.units());
         let end = (first + 1 + self.random.below(2 * self.shape.view.block_units + 2)).min(self.units());
@@ -432,7 +434,7 @@ impl World {
         if self.discard.is_some() || self.threads.iter().any(in_use) || self.traps.iter().any(is_told) {
             return;
         }
-        // The range was unmapped during a transfer, which continues into memory without an owner.
+        // A transfer into the range goes on, but its bytes no longer matter. It ends here without a write.
         let view = self.engine.as_ref().expect("an engine").view();
         self.pins.retain(|&unit| {
             let stays = !(first..end).contains(&unit);
@@ -458,7 +460,7 @@ impl World {
 
     // ---- the end ----------------------------------------------------------------------------------------------------
 
-    /// Completes everything: pending operations, discards and the waits of threads.
+    /// Completes all pending operations and discards, and lets every thread finish its access.
     fn drain(&mut self) {
         let mut idle = 0;
         for turn in 0..DRAIN_MAX {
@@ -480,7 +482,7 @@ impl World {
             if is_done {
                 return;
             }
-            // With time, the pager tries again to evict pages that could not leave.
+            // A tick makes the pager retry evictions that a transfer prevented.
             idle += 1;
             self.tick();
             assert!(idle < 20, "{:?} wait for nothing that is under way; {}", self.threads, self.stand());
@@ -494,7 +496,7 @@ impl World {
         text
     }
 
-    /// Checks that every word reads as the model predicts.
+    /// Ends all transfers, and checks that every word reads as the model predicts.
     fn finish(&mut self) {
         while !self.pins.is_empty() {
             self.unpin();
@@ -507,7 +509,7 @@ impl World {
     }
 }
 
-/// Runs a seed. Returns the finding, if any, and the engine for the next seed.
+/// Runs a seed. Returns the failure, if any, and the engine whose work spaces the next seed reuses.
 fn run(seed: u64, before: Option<TestEngine>) -> (Result<(), String>, Option<TestEngine>) {
     let mut world = World::new(seed, before);
     let answer = catch_unwind(AssertUnwindSafe(|| world.run()));
@@ -545,7 +547,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) {
     }
 }
 
-/// Runs some hundred seeds. The ignored test below runs ten thousand.
+/// Runs 400 seeds and the seeds in `FOUND`. The ignored test `ten_thousand_seeds` runs more seeds.
 #[test]
 fn whatever_fails_no_byte_is_lost_and_nobody_waits_for_ever() {
     run_all((0..400).chain(FOUND));
