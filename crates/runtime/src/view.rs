@@ -1,10 +1,11 @@
-//! The program's view of far memory, and the frames beside it. Only this module makes pages appear and vanish.
+//! The program's view of far memory: the mappings through which the program accesses it. A page *in view* is mapped
+//! there. A *frame* is local memory outside the view. Only this module maps and unmaps pages of the view.
 //!
-//! The engine knows a view by the trait [`View`] alone. Two mechanisms implement it on live memory. [`Userfaultfd`]:
-//! private anonymous memory; pages are copied in or whole frames moved in and out, and protected against writes while
-//! clean. [`Doubled`] (sigsegv mode): shared memory mapped twice; pages are filled through a second mapping that never
-//! traps. [`Base`] is their common part. This module makes no decisions, allocates nothing and knows nothing of
-//! servers.
+//! The engine uses a view only through the trait [`View`]. Two types implement this trait on live memory.
+//! [`Userfaultfd`] uses private anonymous memory. It copies pages in, or moves whole frames in and out, and
+//! write-protects clean pages. [`Doubled`] (sigsegv mode) uses shared memory that is mapped twice. It fills pages
+//! through the second mapping, which never traps. [`Base`] is the common part of both types. This module makes no
+//! decisions, allocates nothing on a fault path and knows nothing of servers.
 
 mod access;
 mod base;
@@ -33,65 +34,67 @@ pub(crate) use base::{Base, Sizes};
 pub(crate) use doubled::{Doubled, Protection};
 pub(crate) use userfaultfd::Userfaultfd;
 
-/// A view, as the engine uses it. Spans are whole pages.
+/// The operations of a view that the engine uses. Every span consists of whole pages.
 ///
-/// A page *in transit* belongs to the thread that carries out the pager's action on it: no other call changes it
-/// meanwhile.
+/// A page *in transit* belongs to the thread that carries out the pager's action on the page. No other call changes the
+/// page meanwhile.
 pub(crate) trait View {
-    /// The offset of a far address; `None` for one that is not far.
+    /// Returns the offset of an address in far memory. Returns `None` for an address outside far memory.
     fn offset_of(&self, addr: usize) -> Option<usize>;
 
     // ---- memory beside the view -------------------------------------------------------------------------------------
 
-    /// Address of a frame's bytes.
+    /// Returns the address of a frame's bytes.
     fn frame(&self, frame: FrameId) -> *mut u8;
 
     /// Returns a frame's memory to the system.
     fn empty_frame(&self, frame: FrameId);
 
-    /// Number of places for pages moved aside, one unit each.
+    /// Returns the number of places for pages that are moved aside. A place has the size of a unit.
     fn aside_units(&self) -> usize;
 
-    /// Address of the bytes in `place`, one of the places for pages moved aside.
+    /// Returns the address of a place for a page that is moved aside. `place` is the index of the place.
     fn aside(&self, place: usize) -> *const u8;
 
-    /// Empties `count` places of pages that were moved aside, from place `first` on.
+    /// Drops the pages in `count` places, from the place with index `first` on.
     fn drop_aside(&self, first: usize, count: usize);
 
-    /// A range of zeroes with the length of the largest page. Nothing writes to it.
+    /// Returns the address of a range of zeroes with the length of the largest page. Nothing writes to the range.
     fn zeroes(&self) -> *const u8;
 
-    /// Address at which bytes for a page can be received straight into view. `None` if the mechanism needs a buffer.
+    /// Returns the address at which the bytes of an absent page can be received without a copy. Returns `None` if the
+    /// bytes must be received in a buffer and copied in.
     fn receive_place(&self, offset: usize) -> Option<*mut u8>;
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
-    /// Copies bytes into view at absent pages, and wakes the threads that wait for them. Returns false when a page was
-    /// there already, which keeps its bytes, or could not be protected. If it returns false, the whole span is open for
-    /// writing.
+    /// Fills absent pages with the bytes at `from`, and wakes the threads that wait for these pages. A page that is
+    /// present already keeps its bytes. Returns false if a page was present already or could not be protected. The
+    /// whole span is then open for writing.
     ///
     /// # Safety
-    /// `from` has `span.len` readable bytes that nobody changes; the pages are in transit and this call's to fill.
+    /// `from` points to `span.len` readable bytes that do not change. The pages are in transit, and no other call fills
+    /// them.
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool;
 
-    /// Moves a frame into view; the frame has no memory afterwards. Returns false when a page that had to be protected
-    /// is open for writing instead.
+    /// Moves a frame's bytes into an absent page. The frame is empty afterwards. Returns false if the page had to be
+    /// protected and is open for writing instead.
     ///
     /// # Safety
-    /// The page is in transit and the frame filled, both this call's to handle.
+    /// The page is in transit, the frame is filled, and no other call uses either of them.
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool;
 
-    /// Shows pages that were filled through [`Self::receive_place`], or were write-protected. Returns false when pages
-    /// that had to be protected are open for writing instead.
+    /// Maps pages whose bytes were received through [`Self::receive_place`], or which were write-protected, into the
+    /// view. Returns false if the pages had to be protected and are open for writing instead.
     #[must_use = "pages that are open for writing count as dirty"]
     fn show(&self, span: Span, writable: bool) -> bool;
 
-    /// Shows pages again that trapped although they are in view. Returns false, and shows nothing, if that would open a
-    /// page for writing that must stay protected.
+    /// Makes pages accessible again that trapped although they are in view. Returns false, and changes nothing, if the
+    /// call would open a page for writing that must stay protected.
     #[must_use = "pages that are not shown go on trapping"]
     fn show_again(&self, span: Span, writable: bool) -> bool;
 
-    /// Opens a protected page for writing and wakes its writers.
+    /// Opens a protected page for writing, and wakes the threads that wait to write to it.
     fn open(&self, span: Span);
 
     /// Wakes the threads that wait for a page.
@@ -99,64 +102,65 @@ pub(crate) trait View {
 
     // ---- out of view ------------------------------------------------------------------------------------------------
 
-    /// Moves a page out of view into an empty frame, atomically with respect to writes. `clean` says that it is not
-    /// open for writing; the frame receives its bytes even so, and an access brings it back from there. Returns false
-    /// when a transfer holds the page: then it is in view, unchanged.
+    /// Moves a page out of view into an empty frame, atomically with respect to writes. `clean` says that the page is
+    /// not open for writing. The frame receives the bytes of a clean page too. Returns false if a transfer holds the
+    /// page. The page is then in view, unchanged.
     ///
     /// # Safety
-    /// The page is in transit and the frame empty, both this call's to handle.
+    /// The page is in transit, the frame is empty, and no other call uses either of them.
     #[must_use = "a page that stays is still in view"]
     unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool;
 
-    /// Moves dirty base pages out of view to the places from `place` on, atomically with respect to writes. Cheaper
-    /// than to write-protect and drop them: one change of the page table instead of two.
+    /// Moves dirty base pages out of view to the places from index `place` on, atomically with respect to writes. This
+    /// changes the page table once. To write-protect the pages and drop them later would change it twice.
     ///
     /// # Safety
-    /// The pages are in transit, in view and open for writing, and the places empty, all this call's to handle.
+    /// The pages are in transit, in view and open for writing. The places are empty. No other call uses the pages or
+    /// the places.
     unsafe fn move_aside(&self, span: Span, place: usize) -> Moved;
 
-    /// Stops writes to pages in view: later ones trap and wait.
+    /// Write-protects pages in view. Later writes trap and wait.
     fn write_protect(&self, span: Span);
 
-    /// Address of a write-protected page's bytes, if they can be read in place.
+    /// Returns the address of a write-protected page's bytes. Returns `None` if they cannot be read in place.
     fn protected_bytes(&self, span: Span) -> Option<*const u8>;
 
-    /// Copies a write-protected page's bytes.
+    /// Copies the bytes of a write-protected page to `to`.
     ///
     /// # Safety
-    /// The page is write-protected and present; `to` has room for it and is the caller's.
+    /// The page is write-protected and present. `to` points to `span.len` writable bytes that only the caller uses.
     unsafe fn read(&self, span: Span, to: *mut u8);
 
-    /// Takes write-protected or clean pages out of view, all in as few calls as possible. Their bytes are lost.
+    /// Drops write-protected or clean pages from the view, with few system calls. Their bytes are lost.
     fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>);
 }
 
-/// The answer to a request to move a page.
+/// The result of a request to move pages out of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a page that stays is still in view"]
 pub(crate) enum Moved {
-    /// It is out of view, with its bytes at the destination.
+    /// The pages are out of view, and their bytes are at the destination.
     Gone,
-    /// A transfer holds it. It is in view, unchanged.
+    /// A transfer holds a page. All pages are in view, unchanged.
     Stays,
-    /// The kernel cannot move this kind of page. It is in view, unchanged, and can be write-protected, copied and
-    /// dropped.
+    /// The kernel cannot move these pages. They are in view, unchanged. The caller can write-protect, copy and drop
+    /// them instead.
     Unmovable,
 }
 
-/// Why the view could not be set up.
+/// The reason why the view could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
-    /// Address space was refused.
+    /// The kernel refused address space for far memory.
     #[error("cannot set up far memory: {0}; lower HANARE_RESERVE or raise the limit on address space")]
     Map(#[from] MapError),
-    /// The kernel refused to register it.
+    /// The kernel refused to register far memory with userfaultfd.
     #[error("cannot set up far memory: {0}; 'hanare doctor' tells what this machine allows")]
     Uffd(#[from] UffdError),
     /// This process' own memory cannot be opened as a file.
     #[error("cannot open /proc/self/mem: {0}; {advice}", advice = own_memory_advice(*.0))]
     OwnMemory(Errno),
-    /// The program has too many static arrays in different places.
+    /// Too many programs and libraries of this process have large static arrays.
     #[error("more than {WINDOWS_MAX} programs and libraries have large arrays; set HANARE_STATIC=off")]
     Windows,
 }
@@ -165,30 +169,31 @@ fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
-/// Functions by which the view asks about the program's threads.
+/// Functions that tell the view about the program's threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Program {
-    /// Whether the program has a single thread.
+    /// Returns whether the program has a single thread.
     pub(crate) is_alone: fn() -> bool,
-    /// Returns evidence that no code of the program runs, if there is any.
+    /// Returns evidence that no code of the program runs. Returns `None` if code of the program may run.
     pub(crate) still: fn() -> Option<Still>,
-    /// Returns how often the program's first thread has been given a CPU.
+    /// Returns how often the kernel has scheduled the program's first thread onto a CPU. Returns `None` if the kernel
+    /// does not tell.
     pub(crate) arrivals: fn() -> Option<thread::Arrivals>,
 }
 
-/// Evidence that no code of the program has run since the question was asked.
+/// Evidence that no code of the program runs, or has run since an earlier moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// The program's only thread is the calling one, which is in the engine with signals blocked.
+    /// The program's only thread is the calling thread. It runs the engine with signals blocked.
     Here,
-    /// The program's only thread was off its CPU, after this many arrivals on one. While the number is the same, the
-    /// thread has not run.
+    /// The program's only thread was on no CPU. The number counts how often the kernel had scheduled it. While this
+    /// number stays the same, the thread has not run.
     OffCpu(thread::Arrivals),
 }
 
 impl Still {
-    /// Whether the evidence still holds. `arrivals` returns the present number. A thread that did not run cannot have
-    /// made a second one.
+    /// Checks whether the program has still not run. `arrivals` returns how often the program's first thread has been
+    /// scheduled. A program whose only thread did not run cannot have started a second thread.
     fn holds(self, arrivals: fn() -> Option<thread::Arrivals>) -> bool {
         match self {
             Still::Here => true,
@@ -197,11 +202,11 @@ impl Still {
     }
 }
 
-/// The mechanism of a view.
+/// The mechanism by which accesses to absent pages trap.
 pub(crate) enum Mechanism {
     /// Userfaultfd, opened with the features that the mode needs.
     Uffd(Uffd),
-    /// A memfd mapped twice.
+    /// Page protection or guards on a memfd that is mapped twice.
     Protection(Protection),
 }
 
@@ -213,7 +218,7 @@ pub(crate) enum LiveView {
     Doubled(Doubled),
 }
 
-/// Calls a method of either view.
+/// Evaluates an expression on whichever view a [`LiveView`] holds.
 macro_rules! ask {
     ($view:expr, $of:ident => $answer:expr) => {
         match $view {
@@ -224,7 +229,7 @@ macro_rules! ask {
 }
 
 impl LiveView {
-    /// Reserves and registers far memory and its frames. `batches` says whether `process_madvise` drops pages.
+    /// Reserves and registers far memory and its frames. `batches` says whether `process_madvise` can drop pages.
     pub(crate) fn new(
         mechanism: Mechanism,
         sizes: Sizes,
@@ -238,17 +243,20 @@ impl LiveView {
         })
     }
 
-    /// Shows `span`, which was never used, at `addr` instead of in the reservation. Replaces whatever is mapped at
-    /// `addr`. On an error the range reads as plain zeroes, or nothing is mapped there.
+    /// Makes `addr..addr + span.len` an alias mapping: the program accesses `span` at `addr` and no longer in the
+    /// reservation. Replaces the mapping that exists at `addr`. `span` was never used. After an error the address range
+    /// is ordinary zeroed memory, or nothing is mapped there.
     ///
     /// # Safety
-    /// The caller owns `addr..addr + span.len` (whole pages) and its contents, and nothing accesses it meanwhile.
+    /// The address range consists of whole pages. The caller owns the range and its contents. Nothing accesses the
+    /// range meanwhile.
     pub(crate) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees the conditions of `add_window`.
         ask!(self, view => unsafe { view.add_window(addr, span) })
     }
 
-    /// Excludes `span` from far memory for good. Nothing of it is in view. The caller maps something there afterwards.
+    /// Excludes `span` from far memory for ever. None of its pages is in view. The caller maps other memory at its
+    /// addresses afterwards.
     pub(crate) fn puncture(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.windows.puncture(span),
@@ -256,7 +264,7 @@ impl LiveView {
         }
     }
 
-    /// The userfaultfd, if accesses trap by it.
+    /// Returns the userfaultfd. Returns `None` in sigsegv mode, which uses none.
     pub(crate) fn uffd(&self) -> Option<&Uffd> {
         match self {
             LiveView::Userfaultfd(view) => Some(&view.uffd),
@@ -311,19 +319,19 @@ impl View for LiveView {
     }
 
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees the conditions of `copy_in`.
         ask!(self, view => unsafe { view.copy_in(span, from, writable) })
     }
 
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees the conditions of `move_in`.
         ask!(self, view => unsafe { view.move_in(span, frame, writable) })
     }
 
     fn show(&self, span: Span, writable: bool) -> bool {
         match self {
             LiveView::Userfaultfd(view) => {
-                // With userfaultfd, a page in view can always be read.
+                // With userfaultfd, the program can read every page in view, so only writes need a change.
                 if writable {
                     view.open(span);
                 }
@@ -347,19 +355,19 @@ impl View for LiveView {
     fn wake(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.wake(span),
-            // The faulting thread waits in its own handler.
+            // In sigsegv mode, a faulting thread waits in its own signal handler, on a wait queue of the engine.
             LiveView::Doubled(_) => {}
         }
     }
 
     unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees the conditions of `move_out`.
         ask!(self, view => unsafe { view.move_out(span, frame, clean) })
     }
 
     unsafe fn move_aside(&self, span: Span, place: usize) -> Moved {
         match self {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller guarantees the conditions of `move_aside`.
             LiveView::Userfaultfd(view) => unsafe { view.move_aside(span, place) },
             LiveView::Doubled(_) => Moved::Unmovable,
         }
@@ -374,7 +382,7 @@ impl View for LiveView {
     }
 
     unsafe fn read(&self, span: Span, to: *mut u8) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees the conditions of `read`.
         ask!(self, view => unsafe { view.read(span, to) });
     }
 

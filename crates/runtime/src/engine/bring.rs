@@ -159,8 +159,8 @@ impl<V: View, S: Store> Engine<V, S> {
             // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes.
             (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
             (None, Some(from)) => {
-                // SAFETY: the page is in transit, and this call alone fills it. The bytes at `from` do not change during
-                // the copy.
+                // SAFETY: the page is in transit, and this call alone fills it. The bytes at `from` do not change
+                // during the copy.
                 take.certain = unsafe { self.view.copy_in(take.span(read), from, read.writable > 0) };
             }
             // SAFETY: the pages are in transit, and this call alone fills them. The zeroes never change.

@@ -1,4 +1,5 @@
-//! Access: what access the program left to its far memory (mprotect), and the protections that trap in sigsegv mode.
+//! Access rights: records which access the program allows to its far memory (mprotect). In sigsegv mode, combines these
+//! rights with the page protection by which accesses trap.
 
 use hanare_sys::map::{self, Prot};
 
@@ -9,11 +10,11 @@ use crate::span::Span;
 const USUAL: Prot = Prot::READ_WRITE;
 
 impl LiveView {
-    /// Changes the program's access to a range of its far memory. Where page protection traps, the pages leave the view
-    /// until they are shown again ([`super::View::show_again`]), each with the access that the program left.
+    /// Changes the program's access to a range of its far memory. In sigsegv mode without guards, every page of the
+    /// range then traps once more. [`super::View::show_again`] shows it with the access that the program allows.
     ///
     /// # Errors
-    /// The kernel's errno.
+    /// The errno with which the kernel refuses the change.
     pub(crate) fn restrict(&self, span: Span, prot: i32) -> Result<(), i32> {
         let is_usual = Prot(prot & USUAL.0) == USUAL;
         if !is_usual {
@@ -33,7 +34,8 @@ impl LiveView {
         };
         let mut refused = None;
         self.windows.runs(span, |addr, part| {
-            // SAFETY: the range lies in far memory, whose owner asks for this; contents do not change.
+            // SAFETY: the range is a part of far memory, and the program that owns it asks for this change. A change of
+            // protection keeps the contents.
             let answer = unsafe { map::protect(addr, part.len, prot) };
             refused = refused.or(answer.err());
         });
@@ -46,13 +48,13 @@ impl LiveView {
         Ok(())
     }
 
-    /// Sets a range's access: the usual one, or none for a moment. Retries until the kernel grants it, because the
-    /// caller relies on the result.
+    /// Sets the program's access to a range. Retries until the kernel grants the change, because the caller relies on
+    /// it.
     pub(crate) fn set_access(&self, span: Span, prot: Prot) {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }
 
-    /// Restores the usual access of freed memory.
+    /// Restores read and write access to a range that was freed.
     pub(crate) fn unrestrict(&self, span: Span) {
         if self.restrictions.touch(span) {
             self.set_access(span, USUAL);
@@ -61,23 +63,23 @@ impl LiveView {
 }
 
 impl Base {
-    /// Allocated bytes that the program has made inaccessible, or replaced by a mapping of its own.
+    /// Returns the allocated bytes that the program has made inaccessible, or replaced by a mapping of its own.
     pub(crate) fn idle_bytes(&self) -> usize {
         self.restrictions.closed_bytes() + self.windows.hole_bytes()
     }
 
-    /// Whether the program's own protection allows the access that trapped.
+    /// Checks whether the program's own protection (mprotect) allows a read or write at this offset.
     pub(crate) fn permits(&self, offset: usize, write: bool) -> bool {
         let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ };
         self.restrictions.at(offset).0 & wanted != 0
     }
 
-    /// Whether the program ever restricted access to any of its far memory.
+    /// Checks whether the program ever restricted the access to any part of its far memory.
     pub(crate) fn has_restrictions(&self) -> bool {
         self.restrictions.are_any()
     }
 
-    /// The access that the program left to a page of the operating system.
+    /// Returns the access that the program allows to the operating system's page at this offset.
     pub(crate) fn access(&self, offset: usize) -> Prot {
         self.restrictions.at(offset)
     }

@@ -1,4 +1,5 @@
-//! The base of both views: the location of far memory, the frames and places beside it, and the program's access.
+//! The common part of both views: the location of far memory, the frames, the places for pages that are moved aside,
+//! and the access that the program allows.
 
 use hanare_paging::FrameId;
 use hanare_sys::copy::OwnMemory;
@@ -16,34 +17,41 @@ use crate::windows::Windows;
 /// Bytes of a huge page.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
-/// Sizes of the view, in bytes.
+/// Sizes of the view.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
+    /// Bytes of the reservation.
     pub(crate) reserve: usize,
+    /// Bytes of a unit.
     pub(crate) unit: usize,
+    /// Bytes of a block.
     pub(crate) block: usize,
+    /// Number of frames for base pages.
     pub(crate) small_frames: usize,
+    /// Number of frames for blocks.
     pub(crate) wide_frames: usize,
-    /// Space for pages that are moved aside ([`super::View::move_aside`]), in units.
+    /// Number of places for pages that are moved aside ([`super::View::move_aside`]). A place has the size of a unit.
     pub(crate) aside_units: usize,
 }
 
-/// A view without a trap.
+/// The part of a view that does not depend on its trap.
 pub(crate) struct Base {
     pub(super) base: usize,
     pub(super) sizes: Sizes,
-    /// The address of each offset: in the reservation, except for alias mappings and foreign mappings.
+    /// Maps offsets to addresses. An offset lies in the reservation, in an alias mapping, or in a foreign mapping.
     pub(super) windows: &'static Windows,
     huge: bool,
     pools: Pools,
     pub(super) zeroes: usize,
-    /// Reads pages that the program made inaccessible. Kept open, because no descriptor may be left when it is needed.
+    /// `/proc/self/mem`, by which pages are read that the program made inaccessible. It is opened at the start, because
+    /// the program may later have used up all descriptors.
     memory: Result<OwnMemory, Errno>,
     pub(super) restrictions: Restrictions,
     pub(super) program: Program,
 }
 
-/// Memory for frames and for pages that are moved aside. An address is 0 where there is none.
+/// Start addresses of the memory for frames of base pages, for frames of blocks, and for pages that are moved aside.
+/// An address is 0 if its pool has no bytes.
 #[derive(Clone, Copy)]
 struct Pools {
     small: usize,
@@ -66,7 +74,7 @@ impl Pools {
 }
 
 impl Base {
-    /// Makes far memory at `base`, which the caller has mapped.
+    /// Makes far memory of `sizes.reserve` bytes at `base`. The caller has mapped this range.
     pub(super) fn new(base: usize, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
         Ok(Self {
             base,
@@ -81,14 +89,16 @@ impl Base {
         })
     }
 
-    /// The same view in a forked child, with frames of its own. The parent's frames are empty at rest.
+    /// Replaces the frames and places by new ones, in a forked child. The kernel does not copy the parent's frames into
+    /// the child. They are empty at the fork.
     pub(super) fn with_own_frames(self) -> Result<Self, ViewError> {
         let pools = Pools::new(&self.sizes)?;
-        // Few programs make pages inaccessible. Without `/proc`, the run ends only when such a page has to leave.
+        // Without `/proc` the file cannot be opened. The run then ends only when a page that the program made
+        // inaccessible must be evicted.
         Ok(Self { pools, memory: OwnMemory::open(), ..self })
     }
 
-    /// Start and length of each pool of frames and places.
+    /// Returns the start and the length of each pool of frames and places, in bytes.
     pub(super) fn pools(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Sizes { unit, block, small_frames, wide_frames, aside_units, .. } = self.sizes;
         let small = (self.pools.small, (small_frames * unit).next_multiple_of(HUGE_PAGE));
@@ -101,24 +111,27 @@ impl Base {
         self.pools().try_for_each(|(addr, len)| self.advise(addr, len))
     }
 
-    /// Sets the advice for a whole range of the view.
+    /// Advises the kernel (madvise) about a range of the view or about a pool: no inheritance by forked children, no
+    /// core dumps, and huge pages or none.
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // In a huge page, the first write to one frame or place would fill all others in it. But MOVE requires an empty
-        // destination.
+        // Small frames and places must not share a huge page: the first write to one of them would also fill the
+        // others. MOVE requires an empty destination.
         let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
         let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
-            // SAFETY: the range is our own mapping; none of the three changes its contents.
+            // SAFETY: the range is a mapping of far memory or of a pool. None of the three kinds of advice changes its
+            // contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });
-            // A kernel without huge pages rejects this advice, which is not needed there.
+            // A kernel without huge pages rejects advice about huge pages. It needs none.
             let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
             advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(())
     }
 
-    /// Visits every far range of addresses with the span that it shows. Adjacent ranges are merged.
+    /// Calls `visit` for each mapping of far memory, with its address and its span of offsets. Leaves out foreign
+    /// mappings.
     pub(super) fn each_range(&self, mut visit: impl FnMut(usize, Span)) {
         let whole = Span { offset: 0, len: self.sizes.reserve };
         if self.windows.hole_bytes() > 0 {
@@ -132,12 +145,12 @@ impl Base {
         }
     }
 
-    /// Start of the reservation.
+    /// Returns the start address of the reservation.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
 
-    /// Length of the reservation, in bytes.
+    /// Returns the length of the reservation, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.sizes.reserve
     }
@@ -146,7 +159,7 @@ impl Base {
         self.windows
     }
 
-    /// Whether the program has a single thread.
+    /// Checks whether the program has a single thread.
     pub(crate) fn is_alone(&self) -> bool {
         (self.program.is_alone)()
     }
@@ -169,15 +182,16 @@ impl Base {
         (self.pools.aside + place * self.sizes.unit) as *const u8
     }
 
-    /// Copies pages that the program itself cannot read.
+    /// Copies pages to `to` that the program made inaccessible by `mprotect`.
     ///
     /// # Safety
-    /// The pages are write-protected and present; `to` has room for them and is the caller's.
+    /// The pages are write-protected and present. `to` points to `span.len` writable bytes that only the caller uses.
     pub(super) unsafe fn read_closed(&self, span: Span, to: *mut u8) {
         let memory = self.memory.as_ref().unwrap_or_else(|errno| no_memory_file(*errno));
         self.windows.runs(span, |addr, part| {
             insist("read pages that the program closed", || {
-                // SAFETY: a part of the caller's buffer; the kernel reads the page whatever its protection.
+                // SAFETY: the slice is the part of the caller's buffer that belongs to `part`. The caller promises
+                // `span.len` writable bytes at `to`.
                 let into = unsafe { std::slice::from_raw_parts_mut(to.add(part.offset - span.offset), part.len) };
                 memory.read(addr, into)
             });
@@ -185,8 +199,8 @@ impl Base {
     }
 }
 
-/// Ends the run: a page that the program made inaccessible must leave, but this process was forked without `/proc` and
-/// cannot read it.
+/// Ends the run. The process must evict a page that the program made inaccessible, and cannot read the page without
+/// `/proc/self/mem`. This happens only in a forked child that could not open this file.
 #[cold]
 fn no_memory_file(errno: Errno) -> ! {
     fatal::die(
@@ -198,15 +212,15 @@ fn no_memory_file(errno: Errno) -> ! {
     )
 }
 
-/// Drops pages whose bytes are no longer needed: of a free frame, or of a page in transit out of view.
+/// Drops pages whose bytes are no longer needed: the pages of a free frame, or a page that is leaving the view.
 pub(super) fn drop_pages(addr: usize, len: usize) {
-    // SAFETY: nobody needs the bytes, as the function's contract says.
+    // SAFETY: every caller passes whole pages of the view, of a frame or of a place, whose bytes are no longer needed.
     if let Err(errno) = unsafe { map::advise(addr, len, Advice::DontNeed) } {
         drop_refused(addr, len, errno);
     }
 }
 
-/// Retries a drop that the kernel refused once. Where nothing is mapped any more, there is nothing to drop.
+/// Retries to drop pages after the kernel refused it with `first`. Returns at once if nothing is mapped there any more.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");
@@ -216,7 +230,7 @@ pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
             return;
         }
         patience.refused(errno);
-        // SAFETY: as in `drop_pages`.
+        // SAFETY: the caller passes whole pages whose bytes are no longer needed.
         match unsafe { map::advise(addr, len, Advice::DontNeed) } {
             Ok(()) => return,
             Err(again) => errno = again,

@@ -1,7 +1,7 @@
-//! Fork: the view in a child.
+//! Fork: lets a child inherit the view, and sets up the view in the child.
 //!
-//! The child inherits private pages in view by copy-on-write. It inherits neither the trap nor the frames, which are
-//! empty at rest. Foreign mappings belong to the program and are left alone.
+//! The child inherits private pages in view by copy-on-write. It does not inherit the trap and the frames. The frames
+//! are empty at the fork. Foreign mappings belong to the program, so this module does not change them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,38 +14,40 @@ use crate::kernel::insist;
 use crate::span::Span;
 
 impl LiveView {
-    /// Whether a forked child inherits the pages in view. In sigsegv mode they are shared memory, which must be out of
-    /// view.
+    /// Checks whether a forked child can inherit the pages in view by copy-on-write. In sigsegv mode it cannot: these
+    /// pages are shared memory, so all of them must be evicted before a fork.
     pub(crate) fn is_inherited(&self) -> bool {
         matches!(self, LiveView::Userfaultfd(_))
     }
 
-    /// Lets the next fork inherit the view, or leaves it out again. Only prepared forks inherit it, so that a child
-    /// made by a direct system call finds no memory instead of wrong bytes.
+    /// Makes forked children inherit the view if `inherit` is true, or not inherit it otherwise. A view is inherited
+    /// only during a fork that Hanare prepared. A child made by a direct system call finds no memory in this range, so
+    /// it cannot read wrong bytes.
     ///
     /// # Errors
-    /// The kernel's refusal; then some of the view is inherited, and the caller must leave it out again.
+    /// The errno with which the kernel refuses the change. A part of the view may then be inherited, so the caller must
+    /// call this with `inherit` false.
     pub(crate) fn let_fork(&self, inherit: bool) -> Result<(), Errno> {
         let advice = if inherit { Advice::DoFork } else { Advice::DontFork };
         if let (true, LiveView::Userfaultfd(view)) = (inherit, self) {
             view.has_forked.store(true, Relaxed);
         }
         let mut refused = None;
-        // In sigsegv mode nothing is in view, and the child inherits only the address range.
+        // In sigsegv mode no page is in view at a fork, so the child inherits only the address range.
         self.each_range(|addr, span| {
-            // SAFETY: our own mapping; the advice changes no contents.
+            // SAFETY: the range is a mapping of far memory. The advice changes only whether children inherit it.
             let advised = again(|| unsafe { map::advise(addr, span.len, advice) });
             refused = refused.take().or(advised.err());
         });
         refused.map_or(Ok(()), Err)
     }
 
-    /// Leaves the view out of the next fork.
+    /// Makes forked children not inherit the view any more. Retries until the kernel accepts it.
     pub(crate) fn end_fork(&self) {
         insist("leave far memory out of forked children", || self.let_fork(false));
     }
 
-    /// The view in a child without its trap, which belongs to the parent.
+    /// Returns the view without its trap, in a forked child. The trap belongs to the parent.
     pub(crate) fn without_trap(self) -> Base {
         match self {
             LiveView::Userfaultfd(view) => view.base,
@@ -55,7 +57,8 @@ impl LiveView {
 }
 
 impl Base {
-    /// The view in a forked child, with a trap of its own. No absent page has been accessed since the fork.
+    /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
+    /// since the fork.
     pub(crate) fn again(self, mechanism: Mechanism, batches: bool) -> Result<LiveView, ViewError> {
         let base = self.with_own_frames()?;
         Ok(match mechanism {
@@ -64,7 +67,7 @@ impl Base {
         })
     }
 
-    /// Calls `visit` with the parts of a span that are in view.
+    /// Calls `visit` with each part of a span whose pages are present, as the kernel's page table shows.
     pub(crate) fn visit_present(
         &self,
         pagemap: &Pagemap,

@@ -1,4 +1,5 @@
-//! MOVE: moves pages from one place to another, atomically with respect to writes.
+//! Moves pages by the kernel's MOVE operation (userfaultfd). MOVE moves a page from one address to another, atomically
+//! with respect to writes.
 
 use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{MoveMode, Uffd};
@@ -9,61 +10,66 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
 use crate::span::OS_PAGE;
 
-/// Most retries of a MOVE that was refused for a passing reason.
+/// Most retries of a MOVE that the kernel refused for a temporary reason.
 const AGAIN_MAX: u32 = 1000;
-/// Most retries of a MOVE that was refused because something holds a page. Few, because that mostly lasts.
+/// Most retries of a MOVE that the kernel refused because a page is held. The number is small, because pages are mostly
+/// held for long.
 const BUSY_MAX: u32 = 3;
 
-/// Why pages could not be moved. They are in their old place.
+/// The reason why pages could not be moved. The pages are at their old addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Something holds a page: a transfer of the kernel or of a device, or a child that shares it.
+    /// A page is held by a transfer of the kernel or of a device, or is shared with a forked child.
     Held,
     /// The kernel does not move pages between these mappings.
     Unmovable,
 }
 
-/// Moves the whole range. On a refusal everything is back in place.
+/// Moves the whole range `from..from + len` to `to`. If the kernel refuses a page, moves all pages back.
 ///
 /// # Safety
 /// The caller owns the contents of both ranges, and the destination is empty.
 pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> Result<(), Refusal> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller owns both ranges, and the destination is empty.
     let (done, refusal) = unsafe { move_some(uffd, to, from, len, mode) };
     let Some(refusal) = refusal else { return Ok(()) };
-    // SAFETY: these are the very pages moved above, and where they came from is empty since.
+    // SAFETY: the first `done` bytes at `to` were moved there above, so `from..from + done` is empty now.
     unsafe { move_back(uffd, from, to, done) };
     Err(refusal)
 }
 
-/// Moves pages back to their old place. If they stayed away, an access would wait for ever for a page that nobody has.
+/// Moves pages from `from` back to their old address `to`. Ends the run if the kernel refuses this for long. If the
+/// pages were lost, an access to them would wait for ever.
 ///
 /// # Safety
-/// As [`move_all`].
+/// The caller owns the contents of both ranges, and the destination is empty.
 pub(super) unsafe fn move_back(uffd: &Uffd, to: usize, from: usize, len: usize) {
     let mode = MoveMode { dontwake: true, allow_src_holes: true };
     let mut done = 0;
     for _ in 0..AGAIN_MAX {
-        // SAFETY: passed on from the caller; what was moved is left out.
+        // SAFETY: the caller owns both ranges. The call begins behind the bytes moved so far, so its destination is
+        // empty.
         done += unsafe { move_some(uffd, to + done, from + done, len - done, mode) }.0;
         if done == len {
             return;
         }
         let nobody = std::sync::atomic::AtomicU32::new(0);
-        // However the wait ends, the rest is retried.
+        // Waits a millisecond. The result of the wait does not matter.
         futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
     }
     fatal::die(EXIT_KERNEL, format_args!("the kernel does not move a page back; please report this line"));
 }
 
-/// Moves as much as the kernel allows, from the start on. Returns the bytes moved, and the reason why not more.
+/// Moves pages from the start of a range on, until the kernel refuses one. Returns the bytes moved, and the reason of
+/// the refusal, if any.
 ///
 /// # Safety
-/// As [`move_all`].
+/// The caller owns the contents of both ranges, and the destination is empty.
 unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> (usize, Option<Refusal>) {
     let (mut done, mut again, mut busy) = (0, 0, 0);
     while done < len {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller owns both ranges. The call begins behind the bytes moved so far, so its destination is
+        // empty.
         let result = unsafe { uffd.move_pages(to + done, from + done, len - done, mode) };
         done += result.done;
         if result.done > 0 {
@@ -71,9 +77,9 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
         }
         let refusal = match result.errno {
             None => continue,
-            // Linux 6.18 does not count what it moved before it had to start again, and it starts again when the
-            // processor notes an access to a page in that moment. The destination was empty. So a page that is present
-            // there and absent here was moved.
+            // Linux 6.18 restarts a MOVE if the processor sets the accessed bit of a page meanwhile. It then does not
+            // count the pages moved before the restart, and finds their destination occupied (EEXIST). The destination
+            // was empty before. So a page that is present at `to` and absent at `from` was moved.
             Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
                 if !mode.dontwake {
                     wake(uffd, to + done, OS_PAGE);
@@ -86,7 +92,8 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
                 (busy > BUSY_MAX).then_some(Refusal::Held)
             }
             Some(libc::EINVAL) => Some(Refusal::Unmovable),
-            // EAGAIN, or a passing shortage such as no memory for a page table. The holder of the page is then unknown.
+            // The reason is temporary: EAGAIN, or a shortage such as no memory for a page table. If it persists, the
+            // page counts as held.
             Some(_) => {
                 again += 1;
                 (again > AGAIN_MAX).then_some(Refusal::Held)
@@ -99,16 +106,20 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
     (done, None)
 }
 
-/// Makes pages private that a forked child shares or has shared: MOVE refuses such pages like held ones. A page that a
-/// transfer holds is already private, so a refusal after this call is due to a transfer.
+/// Makes pages private that a forked child shares or has shared. MOVE refuses such pages, as it refuses pages that a
+/// transfer holds. If MOVE still refuses a page after this call, a transfer holds the page.
+///
+/// # Errors
+/// `ENOENT` if a page is absent, or the kernel's errno.
 ///
 /// # Safety
-/// The pages are open for writing. An access to an absent or protected page would wait for this very thread, which
-/// resolves it.
+/// The pages are open for writing. This call would otherwise fault, and the calling thread is the one that resolves
+/// such a fault.
 pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
     if resident(addr, len) < len as u64 {
         return Err(Errno(libc::ENOENT));
     }
-    // SAFETY: writes to the pages as the program would, without changing them.
+    // SAFETY: the call prepares the pages for writing and keeps their contents. The pages are present and open for
+    // writing, so it causes no fault that must be resolved.
     unsafe { map::advise(addr, len, Advice::PopulateWrite) }
 }

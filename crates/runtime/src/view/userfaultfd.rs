@@ -1,9 +1,10 @@
-//! The view by userfaultfd: private anonymous memory. Pages are copied in or whole frames moved in and out, and protected
-//! against writes while clean.
+//! The view by userfaultfd: private anonymous memory. Pages are copied in, or whole frames are moved in and out. Clean
+//! pages are write-protected.
 //!
-//! A page that a transfer holds (direct I/O, io_uring, a device: the kernel calls it pinned) must not leave: the
-//! transfer would end in memory that is no longer the page's. MOVE refuses such a page, in the same step that takes all
-//! others out of view. So pages with bytes of their own leave by MOVE wherever the kernel has it. A refused page stays.
+//! A *transfer* (direct I/O, io_uring or a device) may hold a page; the kernel calls the page pinned. The page must not
+//! leave the view meanwhile: the transfer would write to memory that no longer belongs to the page. The kernel's MOVE
+//! operation refuses a pinned page in the same step in which it takes other pages out of view. So dirty pages leave by
+//! MOVE if the kernel has this operation, and a refused page stays in view.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,20 +23,21 @@ use crate::kernel::{Patience, insist};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
-/// Attempts after which ENOENT from COPY means that the mapping is gone.
+/// Number of attempts after which ENOENT from the kernel means that the mapping no longer exists.
 const GONE_TRIES: u32 = 8;
-/// How the program's memory is registered.
+/// The mode in which the program's memory is registered: absent and write-protected pages trap.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
-/// How frames are registered. MOVE requires a registered destination; with write-protect mode alone it never traps.
+/// The mode in which frames are registered, because MOVE requires a registered destination. Frames are never
+/// write-protected, so they never trap in this mode.
 const NOT_TRAPPING: RegisterMode = RegisterMode { missing: false, wp: true, minor: false };
 
-/// A view whose trap is userfaultfd.
+/// A view in which userfaultfd traps accesses.
 pub(crate) struct Userfaultfd {
     pub(super) base: Base,
     pub(super) uffd: Uffd,
-    /// Ranges to be dropped in one call.
+    /// Collects ranges that one system call drops.
     batch: Box<LockCell<DontNeedBatch>>,
-    /// Whether a forked child may share pages in view. MOVE then refuses them for that reason.
+    /// Whether a forked child may share pages in view. MOVE also refuses pages that are shared.
     pub(super) has_forked: AtomicBool,
 }
 
@@ -63,7 +65,8 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, false)
     }
 
-    /// The view in a forked child, with a trap of its own. No page that was missing has been accessed since the fork.
+    /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
+    /// since the fork.
     pub(super) fn again(base: Base, uffd: Uffd, batches: bool) -> Result<Self, ViewError> {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
@@ -77,40 +80,44 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, true)
     }
 
-    /// Makes a view over registered far memory, and registers its frames.
+    /// Makes a view over far memory that is registered already. Registers the frames and places.
     fn over(base: Base, uffd: Uffd, batches: bool, has_forked: bool) -> Result<Self, ViewError> {
         base.pools().try_for_each(|(addr, len)| uffd.register(addr, len, NOT_TRAPPING))?;
         let batch = Box::new(LockCell::new(DontNeedBatch::new(batches)));
         Ok(Self { base, uffd, batch, has_forked: AtomicBool::new(has_forked) })
     }
 
+    /// Adds an alias mapping of `span` at `addr`.
+    ///
     /// # Safety
-    /// As [`super::LiveView::add_window`].
+    /// The conditions of [`super::LiveView::add_window`] hold.
     pub(super) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
         if !self.windows.add(addr, span) {
             return Err(ViewError::Windows);
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller owns `addr..addr + span.len` and its contents, and nothing accesses the range meanwhile.
         again(|| unsafe { map::replace_with_anonymous(addr, span.len) })
             .map_err(|errno| MapError::Reserve { len: span.len, errno })?;
         self.advise(addr, span.len)?;
         Ok(self.uffd.register(addr, span.len, TRAPPING)?)
     }
 
-    /// Whether the kernel has MOVE, which refuses pages that a transfer holds (pinned ones).
+    /// Checks whether the kernel has MOVE, which refuses pages that a transfer holds.
     fn sees_pins(&self) -> bool {
         self.uffd.features() & feature::MOVE != 0
     }
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
+    /// Fills absent pages with bytes and maps them into the view; see [`super::View::copy_in`].
+    ///
     /// # Safety
-    /// As [`super::View::copy_in`].
+    /// The conditions of [`super::View::copy_in`] hold.
     pub(super) unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
         let mut came_whole = true;
         self.windows.runs(span, |addr, part| {
             let from = from as usize + (part.offset - span.offset);
-            // SAFETY: passed on from the caller; the part lies in the span.
+            // SAFETY: the caller guarantees the conditions of `copy_in` for `span`, and `part` lies in `span`.
             came_whole &= unsafe { copy_all(&self.uffd, addr, from, part.len, !writable) };
         });
         if !came_whole {
@@ -119,24 +126,28 @@ impl Userfaultfd {
         came_whole
     }
 
+    /// Moves a frame into an absent page; see [`super::View::move_in`]. Copies the frame if the kernel cannot move it.
+    ///
     /// # Safety
-    /// As [`super::View::move_in`].
+    /// The conditions of [`super::View::move_in`] hold.
     pub(super) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
         let from = self.frame(frame) as usize;
         let copied = || {
-            // SAFETY: the frame has the span's bytes; passed on from the caller.
+            // SAFETY: `from` is a filled frame with `span.len` bytes. The caller guarantees that the page is in
+            // transit and that no other call uses the page or the frame.
             let certain = unsafe { self.copy_in(span, from as *const u8, writable) };
             self.empty_frame(frame);
             certain
         };
         let Some(to) = self.windows.whole(span) else { return copied() };
-        // Between the move and its protection the program could write unseen: another thread, a signal handler, or the
-        // thread whose access brought the page. That thread may still run, because a fault can be read before its
-        // thread has decided to wait. A page is protected only if no code of the program ran in between. Otherwise it
-        // is left open, and reported so that it counts as dirty.
+        // A moved page is open for writing until the call below protects it. Code of the program could write to it
+        // unseen in between: another thread, a signal handler, or even the thread that faulted. The kernel can report
+        // a fault before the faulting thread sleeps, so that thread may still run. The page counts as protected only if
+        // no code of the program ran in between. Otherwise it is opened for writing, and the result makes it dirty.
         let before = if writable { None } else { (self.program.still)() };
         let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
-        // SAFETY: the caller owns both ranges.
+        // SAFETY: the page at `to` is absent and in transit, and the frame at `from` is filled. The caller guarantees
+        // that no other call uses them.
         if unsafe { moving::move_all(&self.uffd, to, from, span.len, mode) }.is_err() {
             return copied();
         }
@@ -160,32 +171,39 @@ impl Userfaultfd {
 
     // ---- out of view ------------------------------------------------------------------------------------------------
 
+    /// Moves a page into an empty frame; see [`super::View::move_out`]. Copies and drops the page if the kernel cannot
+    /// move it.
+    ///
     /// # Safety
-    /// As [`super::View::move_out`].
+    /// The conditions of [`super::View::move_out`] hold.
     pub(super) unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees a page in transit and an empty frame that no other call uses.
         match unsafe { self.move_away(span, self.frame(frame) as usize, clean) } {
             Moved::Gone => return true,
             Moved::Stays => return false,
             Moved::Unmovable => {}
         }
         self.write_protect(span);
-        // SAFETY: the page is write-protected, the frame is the caller's.
+        // SAFETY: the page is present and write-protected. The frame has `span.len` bytes, and only the caller uses it.
         unsafe { self.read(span, self.frame(frame)) };
         self.windows.runs(span, |addr, part| drop_pages(addr, part.len));
         true
     }
 
+    /// Moves dirty base pages to places; see [`super::View::move_aside`].
+    ///
     /// # Safety
-    /// As [`super::View::move_aside`].
+    /// The conditions of [`super::View::move_aside`] hold.
     pub(super) unsafe fn move_aside(&self, span: Span, place: usize) -> Moved {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees pages in transit that are open for writing, and empty places.
         unsafe { self.move_away(span, self.aside(place) as usize, false) }
     }
 
+    /// Moves pages out of view to the address `to`. If the kernel refuses a page, moves all pages back.
+    ///
     /// # Safety
-    /// The pages are in transit and `to` is an empty place, all the caller's to handle. Unless they are `clean` they are
-    /// open for writing.
+    /// The pages are in transit and the memory at `to` is empty. Only the caller uses them. If `clean` is false, the
+    /// pages are open for writing.
     unsafe fn move_away(&self, span: Span, to: usize, clean: bool) -> Moved {
         if !self.sees_pins() {
             return Moved::Unmovable;
@@ -195,35 +213,39 @@ impl Userfaultfd {
         self.windows.runs(span, |addr, part| {
             if refusal.is_none() {
                 let to = to + (part.offset - span.offset);
-                // SAFETY: passed on from the caller.
+                // SAFETY: the caller guarantees the conditions of `move_piece` for `span`, and `part` lies in `span`.
                 refusal = unsafe { self.move_piece(uffd, to, addr, part.len, clean) }.err();
                 done = if refusal.is_none() { part.offset + part.len - span.offset } else { done };
             }
         });
         let Some(refusal) = refusal else { return Moved::Gone };
         self.windows.runs(Span { offset: span.offset, len: done }, |addr, part| {
-            // SAFETY: the pieces that were moved above, to where they came from.
+            // SAFETY: the first `done` bytes of `span` were moved to `to` above, so their old addresses are empty.
             unsafe { moving::move_back(uffd, addr, to + (part.offset - span.offset), part.len) };
         });
         if refusal == Refusal::Held { Moved::Stays } else { Moved::Unmovable }
     }
 
+    /// Moves `len` bytes at `from` to `to`. If the kernel refuses dirty pages, makes them private and tries once more.
+    ///
     /// # Safety
-    /// As [`Self::move_away`].
+    /// The pages at `from` are in transit and the memory at `to` is empty. Only the caller uses them. If `clean` is
+    /// false, the pages are open for writing.
     unsafe fn move_piece(&self, uffd: &Uffd, to: usize, from: usize, len: usize, clean: bool) -> Result<(), Refusal> {
         let mode = MoveMode { dontwake: true, allow_src_holes: true };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller owns the pages at `from` and the empty memory at `to`.
         let moved = unsafe { moving::move_all(uffd, to, from, len, mode) };
         match moved {
             Err(Refusal::Held) if clean => {
-                // A protected page cannot be made private by a write. After a fork, a refusal may also mean that it is
-                // shared. A transfer only reads a clean page that it holds, so dropping the page takes nothing from the
-                // transfer.
+                // A clean page is write-protected, so `make_own` cannot make it private. After a fork, MOVE may have
+                // refused the page because a child shares it. The caller then copies and drops the page. This is safe
+                // even if a transfer holds it: a transfer only reads a clean page.
                 Err(if self.has_forked.load(Relaxed) { Refusal::Unmovable } else { Refusal::Held })
             }
-            // SAFETY: a dirty page is open for writing.
+            // SAFETY: `clean` is false, so the caller guarantees that the pages are open for writing.
             Err(Refusal::Held) if unsafe { moving::make_own(from, len) }.is_ok() => {
-                // SAFETY: passed on from the caller.
+                // SAFETY: the caller owns the pages at `from`. The memory at `to` is empty: a refused MOVE moves all
+                // pages back.
                 unsafe { moving::move_all(uffd, to, from, len, mode) }
             }
             moved => moved,
@@ -241,13 +263,16 @@ impl Userfaultfd {
         self.windows.whole(span).map(|addr| addr as *const u8)
     }
 
+    /// Copies the bytes of a write-protected page; see [`super::View::read`].
+    ///
     /// # Safety
-    /// As [`super::View::read`].
+    /// The conditions of [`super::View::read`] hold.
     pub(super) unsafe fn read(&self, span: Span, to: *mut u8) {
         match self.protected_bytes(span) {
-            // SAFETY: the page is present and readable, and nothing writes to it.
+            // SAFETY: the page at `from` is present, readable and write-protected. The caller guarantees `span.len`
+            // writable bytes at `to`.
             Some(from) => unsafe { copy::copy(from, to, span.len) },
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller guarantees a present, write-protected page and `span.len` writable bytes at `to`.
             None => unsafe { self.read_closed(span, to) },
         }
     }
@@ -267,18 +292,18 @@ impl Userfaultfd {
     }
 }
 
-/// Carries out the drops collected in a batch.
+/// Drops the ranges that a batch has collected.
 fn flush(batch: &mut DontNeedBatch) {
-    // SAFETY: every range pushed is a page in transit out of view, whose bytes are safe or not needed.
+    // SAFETY: every range in the batch is a page that leaves the view. Its bytes are saved or no longer needed.
     unsafe { batch.flush(base::drop_refused) };
 }
 
-/// Wakes the threads that wait in a range.
+/// Wakes the threads that wait for a page of this range.
 pub(super) fn wake(uffd: &Uffd, addr: usize, len: usize) {
     insist("wake the threads that wait for a page", || uffd.wake(addr, len));
 }
 
-/// Sets or clears the write protection of a range. Does nothing where nothing is mapped any more.
+/// Sets or clears the write protection of a range. Does nothing if the mapping no longer exists.
 fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     let mut patience = Patience::to("protect pages against writes");
     while let Err(errno) = uffd.write_protect(addr, len, on, dontwake) {
@@ -289,16 +314,19 @@ fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     }
 }
 
-/// Copies until the whole range is present. Returns false when a page was there already.
+/// Copies bytes to absent pages until the whole range is present. A page that is present already keeps its bytes.
+/// Returns false if there was such a page.
 ///
 /// # Safety
-/// As [`super::View::copy_in`].
+/// `from` points to `len` readable bytes that do not change. The pages at `to` are in transit, and no other call fills
+/// them.
 unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) -> bool {
     let mut patience = Patience::to("copy a page into the program's view");
     let (mut done, mut piece_max, mut came_whole) = (0, len, true);
     while done < len {
         let piece = piece_max.min(len - done);
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees `len` constant bytes at `from` and pages in transit at `to`. `done + piece` is at
+        // most `len`.
         let result = unsafe { uffd.copy(to + done, from + done, piece, CopyMode { wp, dontwake: false }) };
         done += result.done;
         if result.done > 0 {
@@ -311,12 +339,14 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 came_whole = false;
                 true
             }
-            // The kernel refuses a range that crosses mappings (the program changed access to part of it) as a whole.
+            // The kernel refuses a range that crosses mappings. The program splits a mapping when it changes the
+            // access to a part of it. Single pages cross no mapping.
             Some(libc::ENOENT) if piece > OS_PAGE => {
                 piece_max = OS_PAGE;
                 false
             }
-            // The mapping is gone, or the process is ending. In both cases no thread waits for the page.
+            // The mapping no longer exists, or the process is ending (ESRCH). In both cases no thread waits for the
+            // page.
             Some(libc::ENOENT) if patience.tries() > GONE_TRIES => true,
             Some(libc::ESRCH) => true,
             Some(errno) => {
