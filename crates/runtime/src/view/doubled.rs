@@ -1,7 +1,8 @@
-//! The view in sigsegv mode: shared memory mapped twice. Pages are filled through the second mapping, which never traps.
+//! The view in sigsegv mode: shared memory that is mapped twice. The program uses the first mapping. Pages are filled
+//! through the second mapping, which never traps.
 //!
-//! The program sees the first mapping. [Guards](super::guards) trap there where the kernel has them; otherwise the
-//! protection of each page does.
+//! In the first mapping, [guards](super::guards) trap accesses to absent pages if the kernel supports them. Otherwise
+//! the protection of each page traps these accesses.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -20,11 +21,11 @@ use crate::span::Span;
 /// How accesses trap on a memfd that is mapped twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// By the protection of each page. This costs up to two mappings for each page in view.
+    /// The protection of each page traps. This costs up to two mappings for each page in view.
     Pages,
-    /// Guards.
+    /// Guards trap, which are marks of the kernel in the page table.
     Guards {
-        /// Most mappings to spend on detecting writes to clean pages.
+        /// Most mappings that may be spent on the detection of writes to clean pages.
         mappings: usize,
     },
 }
@@ -35,6 +36,7 @@ pub(crate) struct Doubled {
     /// Start of the second mapping.
     behind: usize,
     file: OwnedFd,
+    /// The state of the guards. `None` if page protection traps.
     guards: Option<LockCell<Guards>>,
 }
 
@@ -52,7 +54,7 @@ impl Doubled {
         let seen = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
         let behind = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
         let base = Base::new(seen, sizes, huge, program)?;
-        // SAFETY: the range was mapped just now and nothing points into it.
+        // SAFETY: the range was mapped just now, and no pointer into it exists.
         again(|| unsafe { map::protect(seen, sizes.reserve, Prot::NONE) })
             .map_err(|errno| no_room(sizes.reserve, errno))?;
         base.advise(seen, sizes.reserve)?;
@@ -61,7 +63,7 @@ impl Doubled {
         Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
     }
 
-    /// The view in a forked child, over a file of its own. Nothing is in view.
+    /// Sets up the view in a forked child, over a new memfd. No page is in view.
     pub(super) fn again(base: Base, protection: Protection) -> Result<Self, ViewError> {
         let sizes = base.sizes;
         let file = map::memfd("hanare-view", sizes.reserve as u64)?;
@@ -69,7 +71,7 @@ impl Doubled {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
             if answer.is_ok() {
-                // SAFETY: far memory; nothing of it is in view, and the child has no other thread.
+                // SAFETY: the range is far memory without pages in view, and no other code of the child runs meanwhile.
                 let placed = again(|| unsafe {
                     map::replace_with_shared(addr, span.len, &file, span.offset as u64, Prot::NONE)
                 });
@@ -83,15 +85,17 @@ impl Doubled {
         Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
     }
 
+    /// Adds an alias mapping of `span` at `addr`.
+    ///
     /// # Safety
-    /// As [`super::LiveView::add_window`].
+    /// The conditions of [`super::LiveView::add_window`] hold.
     pub(super) unsafe fn add_window(&self, addr: usize, span: Span) -> Result<(), ViewError> {
         let guards = self.guards();
         if !self.windows.add(addr, span) {
             return Err(ViewError::Windows);
         }
         let replace = || {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller owns `addr..addr + span.len` and its contents, and nothing accesses the range meanwhile.
             unsafe { map::replace_with_shared(addr, span.len, &self.file, span.offset as u64, Prot::NONE) }
         };
         again(replace).map_err(|errno| no_room(span.len, errno))?;
@@ -103,36 +107,42 @@ impl Doubled {
     }
 
     pub(super) fn puncture(&self, span: Span) {
-        // The lock keeps other threads from opening the range now: their guards would go to the next mapping at these
-        // addresses.
+        // Other threads change mappings under this lock. Without it they could still set guards in this range, and the
+        // guards would hit the mapping that replaces it.
         let _guards = self.guards();
         self.windows.puncture(span);
     }
 
-    /// The state of the mappings, if guards trap.
+    /// Locks the state of the guards. Returns `None` if page protection traps.
     pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
         self.guards.as_ref().map(LockCell::lock)
     }
 
-    /// Address of an offset's bytes in the second mapping.
+    /// Returns the address of an offset's bytes in the second mapping.
     pub(super) fn behind(&self, offset: usize) -> *mut u8 {
         (self.behind + offset) as *mut u8
     }
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
+    /// Fills absent pages with bytes and maps them into the view; see [`super::View::copy_in`].
+    ///
     /// # Safety
-    /// As [`super::View::copy_in`].
+    /// The conditions of [`super::View::copy_in`] hold.
     pub(super) unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
-        // SAFETY: the second mapping is ours alone, and the caller owns these pages.
+        // SAFETY: `from` points to `span.len` constant bytes. The program cannot access the second mapping, and the
+        // caller guarantees that no other call fills these pages.
         unsafe { copy::copy(from, self.behind(span.offset), span.len) };
         self.show(span, writable)
     }
 
+    /// Copies a frame into an absent page and empties the frame; see [`super::View::move_in`].
+    ///
     /// # Safety
-    /// As [`super::View::move_in`].
+    /// The conditions of [`super::View::move_in`] hold.
     pub(super) unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
-        // SAFETY: the frame has the span's bytes; passed on from the caller.
+        // SAFETY: the frame is filled with `span.len` bytes. The caller guarantees that the page is in transit and that
+        // no other call uses the page or the frame.
         let certain = unsafe { self.copy_in(span, self.frame(frame), writable) };
         self.empty_frame(frame);
         certain
@@ -154,23 +164,25 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // Ignored: the result says whether pages are protected, and these must be open.
+        // The result says whether the pages have the protection asked for. Opening a page for writing asks for none.
         let _ = self.show(span, true);
     }
 
     // ---- out of view ------------------------------------------------------------------------------------------------
 
+    /// Copies a page into an empty frame and drops the page; see [`super::View::move_out`].
+    ///
     /// # Safety
-    /// As [`super::View::move_out`].
+    /// The conditions of [`super::View::move_out`] hold.
     pub(super) unsafe fn move_out(&self, span: Span, frame: FrameId, _clean: bool) -> bool {
         self.write_protect(span);
-        // SAFETY: the page is write-protected, and the frame is the caller's.
+        // SAFETY: the page is write-protected. The frame has `span.len` bytes, and only the caller uses it.
         unsafe { self.read(span, self.frame(frame)) };
         self.windows.runs(span, |addr, part| drop_pages(addr, part.len));
         true
     }
 
-    /// Takes pages out of the program's view. Their bytes stay in the file beneath.
+    /// Makes every access of the program to these pages trap. Their bytes stay in the memfd.
     pub(super) fn write_protect(&self, span: Span) {
         match &self.guards {
             Some(_) => self.guard(span),
@@ -182,10 +194,13 @@ impl Doubled {
         Some(self.behind(span.offset))
     }
 
+    /// Copies the bytes of a write-protected page; see [`super::View::read`].
+    ///
     /// # Safety
-    /// As [`super::View::read`].
+    /// The conditions of [`super::View::read`] hold.
     pub(super) unsafe fn read(&self, span: Span, to: *mut u8) {
-        // SAFETY: the second mapping has the page's bytes, and nothing writes to it.
+        // SAFETY: the second mapping has the bytes of the page. The page is write-protected, so they do not change. The
+        // caller guarantees `span.len` writable bytes at `to`.
         unsafe { copy::copy(self.behind(span.offset), to, span.len) };
     }
 
@@ -207,7 +222,7 @@ impl Doubled {
 
     fn protect_run(&self, span: Span, prot: Prot) {
         self.windows.runs(span, |addr, part| {
-            // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+            // SAFETY: the range is a part of the program's view of far memory. A change of protection keeps the contents.
             insist(
                 "change the access to a page (sigsegv mode; a larger --page-size needs fewer mappings)",
                 || unsafe { map::protect(addr, part.len, prot) },

@@ -1,9 +1,11 @@
-//! Guards: the trap of sigsegv mode where the kernel has them on shared memory.
+//! Guards: the trap of sigsegv mode, if the kernel supports guards on shared memory. A guard is a mark in the page
+//! table (MADV_GUARD_INSTALL). An access to a guarded page raises SIGSEGV.
 //!
-//! An absent page is guarded in a mapping that stays open, so that no page has a mapping to itself. Ranges that were
-//! never used are closed (PROT_NONE), which costs no page tables. They are opened and guarded in extents of [`EXTENT`]
-//! bytes. Writes to a page are detected by closing it against writes. That splits mappings, so the number of closed
-//! pages is bounded; the others are shown open, and reported as open.
+//! Absent pages are guarded. The mapping around them stays accessible (*open*), so a page needs no mapping of its own.
+//! Ranges that were never used are inaccessible (*closed*, PROT_NONE), because guards there would cost page tables. They
+//! are guarded and opened in extents of [`EXTENT`] bytes. To detect writes to a clean page, the page is closed against
+//! writes (PROT_READ). This splits mappings, so the number of such pages is bounded. Further clean pages stay open for
+//! writing, and the caller learns that they are not protected.
 
 use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
@@ -13,21 +15,23 @@ use super::Doubled;
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// Bytes of an extent that is opened at once: the range of one page table.
+/// Bytes of an extent, which is opened as a whole. One page table of the processor covers so many bytes.
 const EXTENT: usize = 2 << 20;
-/// Extents opened at once when the open extents form many separate runs. Each run costs mappings.
+/// Number of extents that are opened at once if the open extents form many separate runs. Each run costs mappings.
 const EXTENTS_MANY: usize = 32;
-/// Number of such runs at which [`EXTENTS_MANY`] extents are opened at once.
+/// Most separate runs of open extents. Beyond this number, [`EXTENTS_MANY`] extents are opened at once.
 const RUNS_MAX: usize = 2048;
 
 /// The state of the view's mappings. Its lock is held during every change of a mapping.
 pub(super) struct Guards {
+    /// Bytes of a unit.
     unit: usize,
-    /// Extents that are open. All others are closed.
+    /// A bit for each extent, set if the extent is open.
     open: Bits,
-    /// Units closed against writes. A unit stays closed while it is absent, because it often returns as it left.
+    /// A bit for each unit, set if the unit is closed against writes. It stays set while the unit is absent, because
+    /// the unit is often clean again when it returns.
     read_only: Bits,
-    /// Most mappings that the closed units may cost, in whatever order they are opened.
+    /// Most mappings that the units closed against writes may cost, even if they are opened in the worst order.
     read_only_max: usize,
 }
 
@@ -41,20 +45,21 @@ impl Guards {
         (span.offset / self.unit, (span.offset + span.len).div_ceil(self.unit))
     }
 
-    /// Whether `units` more units may be closed. Opening a unit in the middle of a run splits the run. At worst every
-    /// second unit of a run ends up alone.
+    /// Checks whether `units` more units may be closed against writes. Opening a unit in the middle of a run of closed
+    /// units splits the run. In the worst case, every second unit of a run is opened.
     fn has_room(&self, units: usize) -> bool {
         self.read_only.count + units + self.read_only.runs < self.read_only_max
     }
 }
 
 impl Doubled {
-    /// Shows pages. Returns false when they had to be protected and are open for writing.
+    /// Makes pages accessible. Returns false if the pages had to be protected and are open for writing instead.
     pub(super) fn show_unguarded(&self, mut guards: LockCellGuard<'_, Guards>, span: Span, writable: bool) -> bool {
         self.open_extents(&mut guards, span);
         let is_protected = !writable && self.close_to_writes(&mut guards, span);
         if is_protected {
-            // The lock excludes [`Self::let_write_around`], which would open the pages for writing in between.
+            // The lock is still held here. Otherwise [`Self::let_write_around`] in another thread could open the pages
+            // for writing before their guards are removed.
             self.unguard(span);
             return true;
         }
@@ -64,8 +69,8 @@ impl Doubled {
         writable
     }
 
-    /// Shows pages again that trapped although they are in view. Returns false when that would open them for writing
-    /// without the pager's knowledge; then they continue to trap.
+    /// Makes pages accessible again that trapped although they are in view. Returns false if the pages must be protected
+    /// but are not closed against writes. The pages then continue to trap, because the pager would miss writes to them.
     pub(super) fn show_again_unguarded(
         &self,
         mut guards: LockCellGuard<'_, Guards>,
@@ -83,7 +88,7 @@ impl Doubled {
         true
     }
 
-    /// Opens the extents of a span and guards them.
+    /// Guards and opens all extents of a span that are closed.
     fn open_extents(&self, guards: &mut Guards, span: Span) {
         let (first, end) = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
         if guards.open.all(first, end) {
@@ -117,8 +122,9 @@ impl Doubled {
         }
     }
 
-    /// Opens a span for writing when no mappings are left. Also opens the closed units on both sides, under guards,
-    /// which needs fewer mappings. Pages in view there trap once more.
+    /// Opens a span for writing after the process has used up its mappings. Also opens the adjacent units that are
+    /// closed against writes, because opening whole runs needs no further mapping. All these units are guarded, so pages
+    /// in view among them trap once more.
     #[cold]
     fn let_write_around(&self, guards: &mut Guards, span: Span) {
         let (first, end) = guards.units(span);
@@ -129,7 +135,8 @@ impl Doubled {
         insist("open pages for writing (a larger --page-size needs fewer mappings)", || self.apply(guards, run));
     }
 
-    /// Closes pages against writes, if enough mappings are left.
+    /// Closes pages against writes. Returns false if that could need more mappings than allowed, or if the kernel
+    /// refuses it.
     fn close_to_writes(&self, guards: &mut Guards, span: Span) -> bool {
         let (first, end) = guards.units(span);
         if guards.read_only.all(first, end) {
@@ -139,15 +146,15 @@ impl Doubled {
             return false;
         }
         guards.read_only.set(first, end, true);
-        // The kernel refuses it when the program has used up the mappings.
+        // The kernel refuses the change if the program has used up the mappings of the process.
         self.apply(guards, span).is_ok()
     }
 
-    /// Sets the access of a span's open parts: the program's own access, without writes for units that are closed
-    /// against writes.
+    /// Sets the protection of the open extents of a span: the access that the program allows. Units that are closed
+    /// against writes are not writable.
     ///
     /// # Errors
-    /// The kernel's. Part of the span may have been changed.
+    /// The errno with which the kernel refuses a change. A part of the span may have been changed.
     fn apply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         let mut answer = Ok(());
         let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
@@ -169,7 +176,8 @@ impl Doubled {
         let mut answer = Ok(());
         self.windows.runs(span, |addr, part| {
             let change = || {
-                // SAFETY: the range is the program's view of far memory in sigsegv mode; contents do not change.
+                // SAFETY: the range is a part of the program's view of far memory. A change of protection keeps the
+                // contents.
                 hanare_sys::again(|| unsafe { map::protect(addr, part.len, prot) })
             };
             answer = answer.and(change());
@@ -177,12 +185,12 @@ impl Doubled {
         answer
     }
 
-    /// Applies a change of the program's access to a span.
+    /// Applies a change of the access that the program allows to a span.
     pub(super) fn reapply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         self.apply(guards, span)
     }
 
-    /// Sets the access of a new alias mapping, which begins closed, to that of its offsets.
+    /// Guards and opens the parts of a new alias mapping that lie in open extents. The whole mapping is closed before.
     pub(super) fn match_window(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
         guards.open.each_run(extents, EXTENT, span, |part, is_open| {
@@ -195,7 +203,7 @@ impl Doubled {
 
     pub(super) fn guard(&self, span: Span) {
         self.windows.runs(span, |addr, part| {
-            // SAFETY: the range is the program's view of far memory; its bytes stay in the file beneath.
+            // SAFETY: the range is a part of the program's view of far memory. Its bytes stay in the memfd.
             insist("take pages out of view", || unsafe { map::guard(addr, part.len) });
         });
     }
@@ -205,7 +213,7 @@ impl Doubled {
     }
 }
 
-/// Bits, with the number of those set and of the runs that they form.
+/// A bitmap. `count` is the number of set bits, and `runs` is the number of runs of adjacent set bits.
 struct Bits {
     words: Vec<u64>,
     len: usize,
@@ -230,7 +238,7 @@ impl Bits {
         !self.get(first) && self.first_unlike(first, end) == end
     }
 
-    /// The first bit of `first..end` that differs from the one at `first`; `end` when none does.
+    /// Returns the first index in `first..end` whose bit differs from the bit at `first`. Returns `end` if none differs.
     fn first_unlike(&self, first: usize, end: usize) -> usize {
         let flip = if self.get(first) { u64::MAX } else { 0 };
         let mut at = first;
@@ -244,7 +252,7 @@ impl Bits {
         end
     }
 
-    /// The bounds of the run around a range: the range itself and the set bits next to it on both sides.
+    /// Returns the bounds of a range extended by the set bits directly before and behind the range.
     fn around(&self, first: usize, end: usize) -> (usize, usize) {
         let mut from = first;
         while from > 0 && self.get(from - 1) {
@@ -254,7 +262,7 @@ impl Bits {
         (from, to)
     }
 
-    /// Number of runs of set bits that begin in a range or right behind it.
+    /// Counts the runs of set bits that begin in `first..=end`.
     fn begins(&self, first: usize, end: usize) -> usize {
         (first..=end).filter(|&at| self.get(at) && (at == 0 || !self.get(at - 1))).count()
     }
@@ -271,7 +279,7 @@ impl Bits {
         self.runs += self.begins(first, end);
     }
 
-    /// Cuts a span into runs of equal bits. One bit stands for `size` bytes.
+    /// Calls `visit` for each part of a span whose bits are equal. One bit represents `size` bytes.
     fn each_run(&self, (first, end): (usize, usize), size: usize, span: Span, mut visit: impl FnMut(Span, bool)) {
         let mut next = first;
         while next < end {
@@ -289,7 +297,7 @@ mod tests {
     use super::super::{LiveView, View};
     use super::*;
 
-    /// Compares the counts with bits counted one by one.
+    /// Compares `count`, `runs` and `around` with a plain array of booleans.
     #[test]
     fn runs_are_counted_exactly() {
         let mut bits = Bits::new(200);
@@ -309,7 +317,7 @@ mod tests {
         }
     }
 
-    /// In whatever order closed pages are opened, the mappings stay within the bound.
+    /// Opens every second closed page, which is the worst order. The mappings must stay within the bound.
     #[test]
     fn pages_closed_to_writes_stay_within_their_mappings() {
         let guards = Guards::new(4096 * 4096, 4096, 100);
@@ -328,7 +336,7 @@ mod tests {
 
     const PAGES: usize = 2048;
 
-    /// A view in sigsegv mode with guards. `None` where the kernel has none.
+    /// Makes a view in sigsegv mode with guards. Returns `None` if the kernel does not support guards.
     fn view(mappings: usize) -> Option<LiveView> {
         use super::super::{Mechanism, Program, Protection, Sizes};
         use crate::span::OS_PAGE;
@@ -353,20 +361,20 @@ mod tests {
         Span { offset: page * 4096, len: pages * 4096 }
     }
 
-    /// Fills a page with this byte and shows it. Returns whether it is protected as asked.
+    /// Fills a page with `byte` and maps it into the view. Returns whether the page has the protection asked for.
     fn fill(view: &LiveView, page: usize, byte: u8, writable: bool) -> bool {
         let bytes = [byte; 4096];
-        // SAFETY: the page is absent and this test's.
+        // SAFETY: the page is absent, and only this test uses it. `bytes` has the size of a page.
         unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
     }
 
-    /// The kernel's read of a page, as for another process. `None` where it is refused.
+    /// Lets the kernel read the first byte of a page (process_vm_readv). Returns `None` if the page is not readable.
     fn seen(view: &LiveView, page: usize) -> Option<u8> {
         let mut byte = 0_u8;
         transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
     }
 
-    /// Writes to a page as the program would. Returns whether that did not trap.
+    /// Lets the kernel write the first byte of a page (process_vm_writev). Returns false if the page is not writable.
     fn write(view: &LiveView, page: usize, mut byte: u8) -> bool {
         transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
     }
@@ -376,12 +384,12 @@ mod tests {
         let there = [view.base() + page * 4096, 1];
         let own = std::process::id() as usize;
         let args = [own, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
-        // SAFETY: a byte here, and one of a page of the test's, each in a table of one row.
+        // SAFETY: `here` names one byte on the stack, and `there` one byte of a page that belongs to the test.
         let moved = unsafe { hanare_sys::syscall(call, args) };
         moved == Ok(1)
     }
 
-    /// Number of mappings of the view.
+    /// Counts the kernel's mappings of the view.
     fn mappings(view: &LiveView) -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
         let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
@@ -402,7 +410,7 @@ mod tests {
         assert!(write(&view, 5, 9));
         view.write_protect(span(5, 1));
         assert_eq!((seen(&view, 5), write(&view, 5, 3)), (None, false));
-        // SAFETY: the second mapping's bytes of a write-protected page.
+        // SAFETY: the address is in the second mapping, where the page's bytes can always be read.
         assert_eq!(unsafe { view.protected_bytes(span(5, 1)).expect("in place").read() }, 9, "no write was lost");
         assert!(view.show(span(5, 1), true));
         assert_eq!(seen(&view, 5), Some(9));
@@ -421,7 +429,7 @@ mod tests {
         assert!(!write(&view, 0, 2) && write(&view, 198, 2));
         view.open(span(0, 1));
         assert!(write(&view, 0, 2));
-        // The page left and returned unchanged. It is still closed, which costs nothing.
+        // The page trapped and was shown again unchanged. It is still closed against writes, without a new mapping.
         view.write_protect(span(2, 1));
         assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
         view.write_protect(span(2, 1));
@@ -434,7 +442,7 @@ mod tests {
         assert!(fill(&view, 0, 1, false) && fill(&view, 1, 1, true));
         view.restrict(span(0, 600), libc::PROT_READ).expect("granted");
         assert!(!write(&view, 0, 2) && !write(&view, 1, 2) && seen(&view, 1) == Some(1));
-        // A page in the next extent, which was closed so far.
+        // Page 599 lies in the second extent, which was closed so far.
         assert!(fill(&view, 599, 1, true) && seen(&view, 599) == Some(1) && !write(&view, 599, 2));
         view.restrict(span(0, 600), libc::PROT_NONE).expect("granted");
         assert_eq!((seen(&view, 1), seen(&view, 599)), (None, None));
@@ -444,8 +452,8 @@ mod tests {
         assert_eq!(seen(&view, 2), None, "an absent page traps still");
     }
 
-    /// Without mappings left, a page in the middle of closed ones is opened with its neighbours. They trap once more,
-    /// and do not become writable before the pager sees the trap.
+    /// If no mappings are left, a page is opened for writing together with its closed neighbours. The neighbours trap
+    /// once more, and none becomes writable before the pager sees the trap.
     #[test]
     fn without_mappings_left_the_neighbours_are_opened_under_guards() {
         let Some(view) = view(64) else { return };
@@ -467,13 +475,13 @@ mod tests {
         let Some(view) = view(64) else { return };
         assert!(fill(&view, 0, 1, true), "opens the extent");
         let place = hanare_sys::map::Mapping::reserve(4 * 4096, 4096).expect("a place").leak();
-        // SAFETY: memory of the test, which nothing else uses.
+        // SAFETY: the test has just reserved the 4 pages at `place`, and nothing else uses them.
         unsafe { view.add_window(place, span(8, 4)) }.expect("a window");
         let there = |page: usize| {
             let mut byte = 0_u8;
             let (here, there) = ([std::ptr::from_mut(&mut byte) as usize, 1], [place + page * 4096, 1]);
             let args = [std::process::id() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
-            // SAFETY: a byte here, and one of a page of the test's.
+            // SAFETY: `here` names one byte on the stack, and `there` one byte of a page that belongs to the test.
             unsafe { hanare_sys::syscall(libc::SYS_process_vm_readv, args) }.ok().map(|_| byte)
         };
         assert!((0..4).all(|page| there(page).is_none()));

@@ -3,8 +3,8 @@
 //!
 //! A *transfer* (direct I/O, io_uring or a device) may hold a page; the kernel calls the page pinned. The page must not
 //! leave the view meanwhile: the transfer would write to memory that no longer belongs to the page. The kernel's MOVE
-//! operation refuses a pinned page in the same step in which it takes other pages out of view. So dirty pages leave by
-//! MOVE if the kernel has this operation, and a refused page stays in view.
+//! operation refuses a pinned page in the same step in which it takes other pages out of view. So pages whose bytes
+//! must be kept leave by MOVE if the kernel has this operation. A refused page stays in view.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -325,8 +325,8 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
     let (mut done, mut piece_max, mut came_whole) = (0, len, true);
     while done < len {
         let piece = piece_max.min(len - done);
-        // SAFETY: the caller guarantees `len` constant bytes at `from` and pages in transit at `to`. `done + piece` is at
-        // most `len`.
+        // SAFETY: the caller guarantees `len` constant bytes at `from` and pages in transit at `to`. `done + piece` is
+        // at most `len`.
         let result = unsafe { uffd.copy(to + done, from + done, piece, CopyMode { wp, dontwake: false }) };
         done += result.done;
         if result.done > 0 {
