@@ -95,7 +95,7 @@ impl Doubled {
             return Err(ViewError::Windows);
         }
         let replace = || {
-            // SAFETY: the caller owns `addr..addr + span.len` and its contents, and nothing accesses the range meanwhile.
+            // SAFETY: the caller owns `addr..addr + span.len` and its contents. Nothing accesses the range meanwhile.
             unsafe { map::replace_with_shared(addr, span.len, &self.file, span.offset as u64, Prot::NONE) }
         };
         again(replace).map_err(|errno| no_room(span.len, errno))?;
@@ -107,8 +107,8 @@ impl Doubled {
     }
 
     pub(super) fn puncture(&self, span: Span) {
-        // Other threads change mappings under this lock. Without it they could still set guards in this range, and the
-        // guards would hit the mapping that replaces it.
+        // Other threads guard extents under this lock. Without the lock, a thread could guard this range after the
+        // program has mapped other memory there.
         let _guards = self.guards();
         self.windows.puncture(span);
     }
@@ -222,7 +222,7 @@ impl Doubled {
 
     fn protect_run(&self, span: Span, prot: Prot) {
         self.windows.runs(span, |addr, part| {
-            // SAFETY: the range is a part of the program's view of far memory. A change of protection keeps the contents.
+            // SAFETY: the range is a part of the program's view of far memory. A change of protection keeps its bytes.
             insist(
                 "change the access to a page (sigsegv mode; a larger --page-size needs fewer mappings)",
                 || unsafe { map::protect(addr, part.len, prot) },

@@ -1,9 +1,9 @@
-//! A view without a kernel: the mapping of each unit as a plain value, over memory of the test. A seed draws the
-//! kernel's misbehaviour: refusals to move, pages left open that had to be protected, and pages that cannot be read in
-//! place.
+//! A simulated view for tests. It keeps the program's access to each unit in a plain value, and the bytes in ordinary
+//! memory. A random seed determines when the simulated kernel refuses: pages that cannot be moved, pages that stay open
+//! although they had to be protected, and pages that cannot be read in place.
 //!
-//! It also checks its user. It panics when a page is filled twice, dropped while it is open or held, or moved into a
-//! frame that is not empty.
+//! The view also checks the engine. It panics if the engine fills a present page, drops an absent page or a page that a
+//! transfer holds, or moves a page into a frame that is not empty.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,30 +12,31 @@ use hanare_paging::{FrameId, limits};
 use super::{Moved, View};
 use crate::span::{OS_PAGE, Span};
 
-/// The content of memory that was given back. A read that returns it is a bug.
+/// The byte that fills memory without valid contents. A read by the program that returns it shows a bug.
 const POISON: u8 = 0xDB;
 
-/// The shape of a fake view.
+/// The sizes and abilities of a simulated view.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) units: usize,
     pub(crate) block_units: usize,
     pub(crate) small_frames: usize,
     pub(crate) wide_frames: usize,
-    /// Whether base pages are moved into frames. Otherwise they are copied, and their frames are buffers that always
-    /// have memory.
+    /// Whether base pages are moved into frames. If false, they are copied, and their frames do not count as local
+    /// memory.
     pub(crate) small_moves: bool,
-    /// Number of places for pages that are moved aside. Only the places of the first two work spaces have memory.
+    /// Number of places for pages that are moved aside. Several places share memory if there are more than `PLACES`.
     pub(crate) aside_units: usize,
-    /// Whether memory is mapped twice, as in sigsegv mode. Then the program cannot read write-protected pages.
+    /// Whether the view behaves as in sigsegv mode, where memory is mapped twice. The program then cannot read
+    /// write-protected pages.
     pub(crate) doubled: bool,
-    /// Whether the simulated kernel has MOVE. Only then may transfers hold pages.
+    /// Whether the simulated kernel can move pages (MOVE). If false, no transfer may hold a page.
     pub(crate) moves: bool,
-    /// Probability of a refusal, in thousandths.
+    /// Probability that the simulated kernel refuses a request, in thousandths.
     pub(crate) refusals: u64,
 }
 
-/// Number of places that have memory.
+/// Number of places for pages that are moved aside with memory of their own.
 const PLACES: usize = 2 * limits::VICTIMS_MAX;
 
 /// The program's access to a unit.
@@ -48,7 +49,7 @@ enum Seen {
     Open,
 }
 
-/// Why an access of the program trapped.
+/// The error of an access by the program that trapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trapped;
 
@@ -60,8 +61,9 @@ pub(crate) struct FakeView {
     held: RefCell<Vec<u32>>,
     /// Units whose waiting threads were woken.
     woken: RefCell<Vec<usize>>,
+    /// For each frame, whether it has memory. The frames of base pages come first.
     filled: RefCell<Vec<bool>>,
-    /// Start of the program's memory, frames, places and zeroes. The memory is never behind a reference.
+    /// Start of the program's memory. No Rust reference points to it, or to the other three ranges.
     memory: *mut u8,
     frames: *mut u8,
     places: *mut u8,
@@ -72,17 +74,19 @@ fn lend(bytes: usize) -> *mut u8 {
     Box::leak(vec![POISON; bytes].into_boxed_slice()).as_mut_ptr()
 }
 
+/// Frees memory that `lend` allocated.
+///
 /// # Safety
-/// `lend` returned `bytes` bytes at `start`, and nothing uses them any more.
+/// `lend(bytes)` returned `start`, and nothing uses this memory any more.
 unsafe fn give_back(start: *mut u8, bytes: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller guarantees that `lend` leaked a box of `bytes` bytes at `start`, so this takes it back.
     let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) };
     drop(memory);
 }
 
 impl Drop for FakeView {
     fn drop(&mut self) {
-        // SAFETY: `new` lent this memory in these lengths, and it ends with its only owner.
+        // SAFETY: `new` allocated the four ranges by `lend` with the same lengths. The view is their only owner.
         unsafe {
             give_back(self.memory, self.shape.units * OS_PAGE);
             give_back(self.frames, self.frame_units() * OS_PAGE);
@@ -96,7 +100,7 @@ impl FakeView {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let frame_units = shape.small_frames + shape.wide_frames * shape.block_units;
         let zeroes = lend(shape.block_units * OS_PAGE);
-        // SAFETY: lent just now, in this length.
+        // SAFETY: `lend` has just allocated so many bytes at `zeroes`.
         unsafe { zeroes.write_bytes(0, shape.block_units * OS_PAGE) };
         Self {
             shape,
@@ -142,8 +146,8 @@ impl FakeView {
         self.held.borrow()[units_of(span)].iter().any(|&count| count > 0)
     }
 
-    /// Shows pages with the access asked for, or open for writing where the simulated kernel refuses to protect them.
-    /// Returns whether they have the access asked for.
+    /// Makes pages accessible, for writing if `writable` is true. The simulated kernel may refuse to protect them, so
+    /// that they are open for writing. Returns whether they have the access asked for.
     fn show_as(&self, span: Span, writable: bool) -> bool {
         let certain = writable || !self.refuses();
         self.set(span, if writable || !certain { Seen::Open } else { Seen::ReadOnly });
@@ -151,10 +155,10 @@ impl FakeView {
         certain
     }
 
-    /// Unmaps pages and overwrites their bytes.
+    /// Unmaps pages and overwrites their bytes with `POISON`.
     fn take_away(&self, span: Span) {
         self.set(span, Seen::Absent);
-        // SAFETY: the span lies in the memory lent; nobody else accesses it during the call.
+        // SAFETY: `at` checks that the span lies in the program's memory. No other code accesses it during the call.
         unsafe { self.at(span).write_bytes(POISON, span.len) };
     }
 
@@ -166,7 +170,7 @@ impl FakeView {
         if frame.wide { self.shape.block_units * OS_PAGE } else { OS_PAGE }
     }
 
-    /// MOVE: refuses pages that transfers hold, and at random pages that it cannot move.
+    /// Moves pages to `to`, as MOVE does. Refuses pages that transfers hold, and other pages at random.
     fn move_away(&self, span: Span, to: *mut u8) -> Moved {
         if !self.shape.moves {
             return Moved::Unmovable;
@@ -177,7 +181,8 @@ impl FakeView {
         if self.refuses() {
             return if self.refuses() { Moved::Stays } else { Moved::Unmovable };
         }
-        // SAFETY: the place is the caller's and empty; the span lies in the memory lent.
+        // SAFETY: `to` points to an empty frame or places of `span.len` bytes. `at` checks that the span lies in the
+        // program's memory.
         unsafe { to.copy_from_nonoverlapping(self.at(span), span.len) };
         self.take_away(span);
         Moved::Gone
@@ -189,48 +194,50 @@ impl FakeView {
         self.at(Span { offset: unit * OS_PAGE + word * 8, len: 8 }).cast()
     }
 
-    /// The program reads a word.
+    /// Reads a word of 8 bytes, as the program does.
     pub(crate) fn load(&self, unit: usize, word: usize) -> Result<u64, Trapped> {
         match self.units.borrow()[unit] {
-            // SAFETY: a word of the memory lent, which nobody else accesses during the call.
+            // SAFETY: `word` checks that the word lies in the program's memory. No other code accesses it meanwhile.
             Seen::ReadOnly | Seen::Open => Ok(unsafe { self.word(unit, word).read_unaligned() }),
             Seen::Absent | Seen::Closed => Err(Trapped),
         }
     }
 
-    /// The program writes a word.
+    /// Writes a word of 8 bytes, as the program does.
     pub(crate) fn store(&self, unit: usize, word: usize, value: u64) -> Result<(), Trapped> {
         if self.units.borrow()[unit] != Seen::Open {
             return Err(Trapped);
         }
-        // SAFETY: as above.
+        // SAFETY: `word` checks that the word lies in the program's memory. No other code accesses it meanwhile.
         unsafe { self.word(unit, word).write_unaligned(value) };
         Ok(())
     }
 
-    /// Begins a transfer that writes to a unit. Returns false where it would trap.
+    /// Begins a transfer that writes to a unit. Returns false, and begins none, if the unit is not open for writing or
+    /// the simulated kernel cannot move pages.
     pub(crate) fn pin(&self, unit: usize) -> bool {
         let is_open = self.shape.moves && self.units.borrow()[unit] == Seen::Open;
         self.held.borrow_mut()[unit] += u32::from(is_open);
         is_open
     }
 
-    /// Ends a transfer, which has written this word, unless the program discarded the unit meanwhile.
+    /// Ends a transfer. Writes `value` to a word of its unit. `value` is `None` if the program discarded the unit
+    /// meanwhile.
     pub(crate) fn unpin(&self, unit: usize, word: usize, value: Option<u64>) {
         self.held.borrow_mut()[unit] -= 1;
         if let Some(value) = value {
             assert!(self.units.borrow()[unit] != Seen::Absent, "unit {unit} left while a transfer held it");
-            // SAFETY: as above.
+            // SAFETY: `word` checks that the word lies in the program's memory. No other code accesses it meanwhile.
             unsafe { self.word(unit, word).write_unaligned(value) };
         }
     }
 
-    /// Units whose waiting threads were woken since the last call.
+    /// Returns the units whose waiting threads were woken since the last call.
     pub(crate) fn take_woken(&self) -> Vec<usize> {
         std::mem::take(&mut self.woken.borrow_mut())
     }
 
-    /// Units of local memory with bytes: in view, and in frames that are not buffers.
+    /// Returns the local memory in units: the units in view, and the frames that count as local memory.
     pub(crate) fn local_units(&self) -> usize {
         self.units.borrow().iter().filter(|&&seen| seen != Seen::Absent).count() + self.framed_units()
     }
@@ -243,11 +250,11 @@ impl FakeView {
         small + count(wide) * self.shape.block_units
     }
 
-    /// The view of a forked child. The operating system copies the pages in view, open for writing. Frames are not
-    /// copied.
+    /// Makes the view of a forked child. The kernel's fork copies the pages in view without their protection, so they
+    /// are open for writing. Frames are not copied.
     pub(crate) fn forked(&self) -> Self {
         let child = Self::new(self.shape, self.random.get());
-        // SAFETY: both are the memory lent for all units of one shape.
+        // SAFETY: `new` allocated both ranges for the same number of units. They do not overlap.
         unsafe { child.memory.copy_from_nonoverlapping(self.memory, self.shape.units * OS_PAGE) };
         for (child, seen) in child.units.borrow_mut().iter_mut().zip(&*self.units.borrow()) {
             assert!(*seen == Seen::Absent || !self.shape.doubled, "shared memory is in view at a fork");
@@ -262,12 +269,12 @@ fn units_of(span: Span) -> std::ops::Range<usize> {
 }
 
 impl View for FakeView {
-    /// Far memory is at 0.
+    /// Far memory begins at address 0, so an offset equals its address.
     fn offset_of(&self, addr: usize) -> Option<usize> {
         (addr < self.shape.units * OS_PAGE).then_some(addr)
     }
 
-    /// The engine fills the frame, or reads what it filled in before.
+    /// Marks the frame as filled: the engine asks for its address to fill it, or to read the bytes in it.
     fn frame(&self, frame: FrameId) -> *mut u8 {
         self.filled.borrow_mut()[self.frame_index(frame)] = true;
         let units = match frame.wide {
@@ -279,7 +286,7 @@ impl View for FakeView {
 
     fn empty_frame(&self, frame: FrameId) {
         let start = self.frame(frame);
-        // SAFETY: a frame's bytes, which nobody needs any more.
+        // SAFETY: `start` points to the `frame_len` bytes of the frame, which are no longer needed.
         unsafe { start.write_bytes(POISON, self.frame_len(frame)) };
         self.filled.borrow_mut()[self.frame_index(frame)] = false;
     }
@@ -295,7 +302,7 @@ impl View for FakeView {
 
     fn drop_aside(&self, first: usize, count: usize) {
         for place in first..first + count {
-            // SAFETY: a place whose bytes nobody needs any more.
+            // SAFETY: `aside` returns the address of a place of `OS_PAGE` bytes, which are no longer needed.
             unsafe { self.aside(place).cast_mut().write_bytes(POISON, OS_PAGE) };
         }
     }
@@ -310,14 +317,16 @@ impl View for FakeView {
 
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool {
         self.each(span, "it is filled twice", |seen| seen == Seen::Absent);
-        // SAFETY: the caller's bytes, and memory that nobody else accesses during the call.
+        // SAFETY: the caller guarantees `span.len` bytes at `from`. `at` checks that the span lies in the program's
+        // memory, which no other code accesses during the call.
         unsafe { self.at(span).copy_from_nonoverlapping(from, span.len) };
         self.show_as(span, writable)
     }
 
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
         assert!(self.filled.borrow()[self.frame_index(frame)], "{frame:?} is empty");
-        // SAFETY: the frame's bytes; passed on from the caller.
+        // SAFETY: the frame is filled with `span.len` bytes, which do not change. The caller guarantees that the page
+        // is in transit.
         let certain = unsafe { self.copy_in(span, self.frame(frame), writable) };
         self.empty_frame(frame);
         certain
@@ -357,10 +366,11 @@ impl View for FakeView {
             return false;
         }
         if self.units.borrow()[units_of(span).start] != Seen::Absent {
-            // The page could not be moved and is copied instead. A transfer that held it would go on writing to the old
-            // place.
+            // The page could not be moved, so it is copied. No transfer may hold it: the transfer would continue to
+            // write to the old address.
             assert!(!self.is_held(span), "{span:?} is copied while a transfer holds it");
-            // SAFETY: the frame is the caller's; the span lies in the memory lent.
+            // SAFETY: only the caller uses the frame, which has `span.len` bytes. `at` checks that the span lies in the
+            // program's memory.
             unsafe { self.frame(frame).copy_from_nonoverlapping(self.at(span), span.len) };
             self.take_away(span);
         }
@@ -384,7 +394,8 @@ impl View for FakeView {
 
     unsafe fn read(&self, span: Span, to: *mut u8) {
         self.each(span, "it is read in place", |seen| matches!(seen, Seen::Closed | Seen::ReadOnly));
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller guarantees `span.len` writable bytes at `to`. `at` checks that the span lies in the
+        // program's memory.
         unsafe { to.copy_from_nonoverlapping(self.at(span), span.len) };
     }
 

@@ -2,10 +2,10 @@
 //! table (MADV_GUARD_INSTALL). An access to a guarded page raises SIGSEGV.
 //!
 //! Absent pages are guarded. The mapping around them stays accessible (*open*), so a page needs no mapping of its own.
-//! Ranges that were never used are inaccessible (*closed*, PROT_NONE), because guards there would cost page tables. They
-//! are guarded and opened in extents of [`EXTENT`] bytes. To detect writes to a clean page, the page is closed against
-//! writes (PROT_READ). This splits mappings, so the number of such pages is bounded. Further clean pages stay open for
-//! writing, and the caller learns that they are not protected.
+//! Ranges that were never used are inaccessible (*closed*, PROT_NONE), because guards in them would cost page tables.
+//! Closed ranges are guarded and opened in extents of [`EXTENT`] bytes. To detect writes to a clean page, the page is
+//! closed against writes (PROT_READ). This splits mappings, so the number of pages closed against writes is bounded.
+//! Further clean pages stay open for writing, and the caller learns that they are not protected.
 
 use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
@@ -69,8 +69,9 @@ impl Doubled {
         writable
     }
 
-    /// Makes pages accessible again that trapped although they are in view. Returns false if the pages must be protected
-    /// but are not closed against writes. The pages then continue to trap, because the pager would miss writes to them.
+    /// Makes pages accessible again that trapped although they are in view. Returns false if the pages must be
+    /// protected but are not closed against writes. They then continue to trap, because the pager would miss writes to
+    /// them.
     pub(super) fn show_again_unguarded(
         &self,
         mut guards: LockCellGuard<'_, Guards>,
@@ -123,8 +124,8 @@ impl Doubled {
     }
 
     /// Opens a span for writing after the process has used up its mappings. Also opens the adjacent units that are
-    /// closed against writes, because opening whole runs needs no further mapping. All these units are guarded, so pages
-    /// in view among them trap once more.
+    /// closed against writes, because opening whole runs needs no further mapping. All units opened here are guarded,
+    /// so pages in view among them trap once more.
     #[cold]
     fn let_write_around(&self, guards: &mut Guards, span: Span) {
         let (first, end) = guards.units(span);
@@ -238,7 +239,8 @@ impl Bits {
         !self.get(first) && self.first_unlike(first, end) == end
     }
 
-    /// Returns the first index in `first..end` whose bit differs from the bit at `first`. Returns `end` if none differs.
+    /// Returns the first index in `first..end` whose bit differs from the bit at `first`. Returns `end` if no bit
+    /// differs.
     fn first_unlike(&self, first: usize, end: usize) -> usize {
         let flip = if self.get(first) { u64::MAX } else { 0 };
         let mut at = first;
