@@ -1,5 +1,5 @@
-//! Ranges of far memory: allocates, frees and discards them, and changes the program's access. Whole pages only; the
-//! heap handles blocks of any size.
+//! Ranges of far memory: allocates, frees and discards ranges of whole pages, and changes the program's access to them.
+//! The module `heap` allocates blocks of any size.
 
 use hanare_settings::Overcommit;
 use hanare_sys::map::Prot;
@@ -15,14 +15,14 @@ mod units;
 
 pub(crate) use for_heap::{heap_discards, heap_forgets, heap_uses, take_for_heap};
 
-/// Allocates zeroed far memory, whole pages. Returns null when no address space is left, or when the memory servers
-/// have no room for it (see [`hanare_settings::Overcommit`]). Accesses no page.
+/// Allocates whole pages of zeroed far memory. Returns null if no address space is left, or if the memory servers
+/// have no room (see [`hanare_settings::Overcommit`]). Accesses none of the pages.
 pub fn alloc(len: usize, align: usize) -> *mut u8 {
     let overcommit = ready().map_or(Overcommit::Always, |state| state.launch.settings.overcommit);
     alloc_by(len, align, overcommit)
 }
 
-/// Allocates zeroed far memory without a reservation of room, as mmap does with MAP_NORESERVE.
+/// Allocates zeroed far memory without a reservation of room on the servers, as mmap does with MAP_NORESERVE.
 pub fn alloc_unpromised(len: usize, align: usize) -> *mut u8 {
     alloc_by(len, align, Overcommit::Always)
 }
@@ -35,7 +35,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     start
 }
 
-/// Allocates a range without accounting for it; the caller does that.
+/// Allocates a range. The caller must call `far_changed` afterwards, which updates the counters and the budget.
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     inside(move || {
@@ -48,11 +48,11 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     })
 }
 
-/// Allocates freed addresses of far memory again, as a fixed mapping there does. Ranges that are still allocated stay
-/// so.
+/// Allocates the freed parts of a far range again, as mmap with MAP_FIXED does. Parts that are still allocated do not
+/// change.
 ///
 /// # Errors
-/// `ENOMEM` when the servers have no room for it.
+/// `ENOMEM` if the servers have no room for the freed parts.
 pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), allocated_offset(addr)) else { return Ok(()) };
     inside(move || {
@@ -68,13 +68,13 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
     })
 }
 
-/// Frees the far allocation that starts here. Returns false when there is none. Nothing is fetched.
+/// Frees the far allocation that starts at `addr`. Returns false if no allocation starts there. Fetches no page.
 ///
 /// # Safety
-/// The caller owns the allocation, if there is one, and gives it up: nothing uses or borrows it any more.
+/// The caller owns the allocation, and nothing uses or borrows it any more.
 pub unsafe fn free(addr: usize) -> bool {
     let Some(state) = ready().filter(|_| active() && places::is_reserved(addr)) else { return false };
-    // As in `allocation`.
+    // The view is not asked for the offset, because the first page may have become ordinary memory.
     let offset = addr - places::base();
     inside(move || {
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
@@ -86,14 +86,15 @@ pub unsafe fn free(addr: usize) -> bool {
     })
 }
 
-/// Frees any page-aligned part of far allocations, as munmap does.
+/// Frees a page-aligned range of far memory, as munmap does. The range may be a part of one or more allocations.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nothing uses or borrows it any more.
+/// The caller owns the range, and nothing uses or borrows it any more.
 pub unsafe fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !places::is_reserved(addr) {
-        // A static array only loses its pages; its range stays allocated. SAFETY: passed on from the caller.
+        // The range is a part of a static array. The array loses its pages and its access, and stays allocated.
+        // SAFETY: the caller owns the range, and nothing uses or borrows it any more.
         unsafe { discard(addr, len) };
         return inside(move || {
             state.engine.view().set_access(Span { offset, len }, Prot::NONE);
@@ -108,10 +109,10 @@ pub unsafe fn release(addr: usize, len: usize) {
     })
 }
 
-/// Makes a range read as zeroes, as MADV_DONTNEED does, and frees its pages locally and on servers.
+/// Makes a range read as zeroes, as MADV_DONTNEED does. Frees its pages in local memory and on the servers.
 ///
 /// # Safety
-/// The caller owns the range and gives up its contents: nothing borrows it or relies on its bytes.
+/// The caller owns the range, and nothing borrows it or relies on its bytes.
 pub unsafe fn discard(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     state.zero_edges(offset, len);
@@ -120,7 +121,8 @@ pub unsafe fn discard(addr: usize, len: usize) {
     })
 }
 
-/// Grows or shrinks a far allocation in place. Returns false when it cannot grow.
+/// Grows or shrinks the far allocation that starts at `addr`, in place. Returns false, and changes nothing, if the
+/// allocation cannot grow or no allocation starts there.
 ///
 /// # Safety
 /// The caller owns the allocation, and nothing uses or borrows the part beyond the new length.
@@ -145,13 +147,13 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
     })
 }
 
-/// Changes the program's access to a range, as mprotect does.
+/// Changes the program's access to a far range, as mprotect does.
 ///
 /// # Errors
-/// The errno of the refusal; `ENOMEM` when part of the range is not allocated.
+/// `ENOMEM` if a part of the range is not allocated, or the errno with which the kernel refuses the change.
 ///
 /// # Safety
-/// The caller owns the range, and nothing borrows from it what the new access forbids.
+/// The caller owns the range. No reference to a part of it needs an access that `prot` forbids.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     inside(move || {
@@ -164,39 +166,41 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     })
 }
 
-/// Allocates like [`alloc`], without access until [`protect`] grants it. Until then it costs nothing of the budget.
-/// Also returns null for more than a quarter of the free address space.
+/// Allocates whole pages of far memory that are inaccessible until [`protect`] allows an access. Inaccessible memory
+/// needs no budget and no room on the servers. Returns null if `len` exceeds a quarter of the free address space, or if
+/// the allocation fails.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready()
         .map_or(0, |state| inside(move || places::len().saturating_sub(state.extents.lock().taken_bytes() as usize)));
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
-    // SAFETY: an allocation that nothing else uses yet.
+    // SAFETY: the range was allocated just now, and no other code knows its address.
     if start.is_null() || unsafe { protect(start as usize, len, libc::PROT_NONE) }.is_ok() {
         return start;
     }
-    // SAFETY: as above.
+    // SAFETY: the allocation was made just now, and no other code knows its address.
     unsafe { free(start as usize) };
     std::ptr::null_mut()
 }
 
-/// Length of the far allocation that starts here, even if its first page became ordinary memory.
+/// Returns the length in bytes of the far allocation that starts at `addr`, even if its first page became ordinary
+/// memory. Returns `None` if no allocation starts there.
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = ready().filter(|_| places::is_reserved(addr))?;
     inside(move || state.extents.lock().allocation((addr - places::base()) as u64).map(|len| len as usize))
 }
 
-/// Whether all of a far range is allocated.
+/// Checks whether every page of a far range is allocated.
 pub fn is_allocated(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     inside(move || state.extents.lock().covers(offset as u64, len as u64))
 }
 
-/// Whether the program left write access to a far address.
+/// Checks whether `addr` is in far memory and the program allows writes there (mprotect).
 pub fn is_writable(addr: usize) -> bool {
     permits(addr, true)
 }
 
-/// Whether the program left read access to a far address.
+/// Checks whether `addr` is in far memory and the program allows reads there (mprotect).
 pub fn is_readable(addr: usize) -> bool {
     permits(addr, false)
 }
@@ -206,8 +210,8 @@ fn permits(addr: usize, write: bool) -> bool {
     inside(move || state.engine.view().permits(offset, write))
 }
 
-/// The end of the range from `at` in which the program left read (or write) access to its far memory. Near memory
-/// counts as accessible: the kernel checks it.
+/// Returns the end of the longest range from `at` on in which the program allows reads, or writes if `write` is true.
+/// The result is at most `end`. Memory that is not far counts as accessible, because the kernel itself checks it.
 pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     let Some(state) = ready().filter(|state| state.engine.view().has_restrictions()) else { return end };
     inside(move || {
@@ -223,7 +227,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     })
 }
 
-/// Prefetches as much of a range as there is room for.
+/// Prefetches pages of a range, as many as local memory has room for.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {

@@ -1,9 +1,11 @@
-//! Calls for the heap. The heap allocates address space ahead; only the parts that hold blocks count as far bytes.
+//! Calls for the heap. The heap allocates address space ahead of its use. Only the parts in which it has blocks count as
+//! far bytes.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};
 
-/// Allocates address space for the heap. None of it counts as far bytes until [`heap_uses`] says so.
+/// Allocates address space for the heap. Returns `None` if no address space is left. The address space counts as far
+/// bytes only after [`heap_uses`].
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     let state = ready().filter(|_| active())?;
     inside(move || {
@@ -14,8 +16,8 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     })
 }
 
-/// Counts `len` more bytes of the heap's address space as used by blocks. Returns false when the memory servers have no
-/// room for them (see [`hanare_settings::Overcommit`]).
+/// Counts `len` more bytes of the heap's address space as far bytes. Returns false if the memory servers have no room
+/// for them (see [`hanare_settings::Overcommit`]).
 pub(crate) fn heap_uses(len: usize) -> bool {
     let Some(state) = ready() else { return false };
     if !state.promises_heap(len) {
@@ -26,17 +28,17 @@ pub(crate) fn heap_uses(len: usize) -> bool {
     true
 }
 
-/// Stops counting a range without blocks, and makes it read as zeroes. Returns false, and does nothing, when the range
-/// does not consist of whole pages of Hanare.
+/// Discards a range of the heap and stops counting it as far bytes. Returns false, and does nothing, if the range does
+/// not consist of whole units.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nothing uses or borrows it any more.
+/// The caller owns the range, and nothing uses or borrows it any more.
 pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
         return false;
     }
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller owns the range, and nothing uses or borrows it any more.
     unsafe { heap_discards(addr, len) };
     inside(move || {
         state.idles_more(len as u64);
@@ -45,10 +47,10 @@ pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     })
 }
 
-/// Discards the contents of a range of the heap.
+/// Discards the whole units inside a range of the heap. They read as zeroes afterwards.
 ///
 /// # Safety
-/// The caller owns the range and gives up its contents: nothing borrows it or relies on its bytes.
+/// The caller owns the range, and nothing borrows it or relies on its bytes.
 pub(crate) unsafe fn heap_discards(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     inside(move || {

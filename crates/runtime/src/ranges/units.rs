@@ -1,4 +1,5 @@
-//! Discards a range of bytes. Units inside the range are discarded whole; units at its edges are zeroed in place.
+//! Discards a range of bytes. Units that lie whole in the range are discarded. Bytes of units at its edges are zeroed in
+//! place.
 
 use hanare_sys::copy;
 use hanare_sys::map::Prot;
@@ -8,7 +9,8 @@ use crate::process::State;
 use crate::span::{OS_PAGE, Span};
 
 impl State {
-    /// The whole units inside a byte range.
+    /// Returns the start and the end of the whole units inside a byte range, as offsets in bytes. The start exceeds the
+    /// end if the range lies inside one unit.
     fn whole_units(&self, offset: usize, len: usize) -> (usize, usize) {
         let unit = self.granularity;
         (offset.next_multiple_of(unit), (offset + len) / unit * unit)
@@ -21,14 +23,14 @@ impl State {
         }
     }
 
-    /// Discards whole units and restores the usual access of freed memory.
+    /// Discards the whole units inside a freed range, and restores read and write access to the range.
     pub(super) fn forget_whole(&self, offset: usize, len: usize) {
         self.discard_whole(offset, len);
         self.engine.view().unrestrict(Span { offset, len });
     }
 
-    /// Zeroes the parts of units that a range covers only partly, through the program's view. Signals must not be
-    /// blocked: this faults as the program would.
+    /// Zeroes the bytes of a range that lie in units covered only partly. Writes to the program's view, so the calling
+    /// thread may fault. The caller must not have blocked signals, because the fault may arrive as a signal.
     pub(super) fn zero_edges(&self, offset: usize, len: usize) {
         let (first, end) = self.whole_units(offset, len);
         let edges =
@@ -44,7 +46,7 @@ impl State {
         }
     }
 
-    /// Zeroes pages of the operating system in place, whatever access the program left to them.
+    /// Zeroes whole pages of the operating system in place. Allows writes meanwhile to pages that the program protected.
     fn zero_pages(&self, offset: usize, len: usize) {
         let view = self.engine.view();
         for offset in (offset..offset + len).step_by(OS_PAGE) {
@@ -53,7 +55,8 @@ impl State {
             if left != Prot::READ_WRITE {
                 view.set_access(page, Prot::READ_WRITE);
             }
-            // SAFETY: far memory of the caller, which gives these bytes up.
+            // SAFETY: the range is far memory that the caller owns, and it no longer needs the bytes. The program's access
+            // allows writes now.
             view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
                 view.set_access(page, left);
@@ -61,7 +64,7 @@ impl State {
         }
     }
 
-    /// Frees a range for new allocations, except for foreign mappings in it, which no longer belong to Hanare.
+    /// Makes a range available to new allocations. Leaves out foreign mappings in the range: they belong to the program.
     pub(super) fn give_back(&self, offset: usize, len: usize) {
         let windows = self.engine.view().windows();
         windows.runs(Span { offset, len }, |_, part| {

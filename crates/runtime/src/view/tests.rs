@@ -197,8 +197,8 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
                 }
                 (0..round % 128).for_each(|_| std::hint::spin_loop());
                 for page in 0..RUN {
-                    // SAFETY: the page belongs to this test. If the page is absent, the read waits until the main thread
-                    // copies it in.
+                    // SAFETY: the page belongs to this test. If the page is absent, the read waits until the main
+                    // thread copies it in.
                     let found = unsafe { ((view.base() + page * OS_PAGE) as *const u8).read_volatile() };
                     wrong.fetch_add(usize::from(found != 7), SeqCst);
                 }
@@ -233,7 +233,7 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
         }
         rounds.store(usize::MAX, SeqCst);
         // Lets the other thread end, which may wait for an absent page.
-        // SAFETY: only this thread fills the pages, and present pages keep their bytes. `bytes` has the size of the run.
+        // SAFETY: only this thread fills the pages. Present pages keep their bytes. `bytes` has the size of the run.
         unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
     });
     assert_eq!(lost, None, "round, whether it was said to be moved aside, and bytes in view and in the places");
