@@ -1,9 +1,9 @@
-//! The state of this process: the engine and the settings it was started from. A process has one engine and never takes
-//! it down, since the program may access far memory until its very end.
+//! The state of this process: the engine, and the settings from which it was started. A process has at most one engine.
+//! The engine runs until the process ends, because the program may access far memory until then.
 //!
-//! Calls of the program go through [`inside`]: signals are blocked while one of its threads is there, and a fork waits
-//! until all threads are out. This module cannot start an engine. `start` and `fork` store a function here that does so
-//! at the first use (`dormant`).
+//! Calls by the program run through [`inside`], which blocks signals and enters the gate (the barrier that a fork
+//! closes). A fork waits until all threads have left the gate. This module cannot start an engine. The modules `start`
+//! and `fork` store a function here that starts it at the first use (see `dormant`).
 
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
@@ -31,21 +31,21 @@ pub use dormant::{active, ensure_started, is_dormant, is_due, threshold};
 pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) extents: LockCell<Extents>,
-    /// Allocated bytes of the space: a copy that can be read without the lock.
+    /// Allocated bytes of `extents`: a copy that can be read without the lock.
     taken: AtomicU64,
-    /// The part of it that holds no page of the program: ranges that the heap took and has no block in, and the rest of
-    /// a static array's last page.
+    /// Allocated bytes that the program does not use: address space of the heap without blocks, and the rest of the last
+    /// page of each static array.
     idle: AtomicU64,
-    /// Bytes reserved for the heap ahead of its use.
+    /// Bytes of server room that are reserved for the heap ahead of its use.
     heap_promised: AtomicU64,
     pub(crate) launch: Launch,
-    /// The process' budget share among the processes of the run.
+    /// This process' share of the budget that all processes of the run have together.
     pub(crate) seat: Seat,
-    /// Bytes to which allocations are rounded.
+    /// Bytes of a unit. Allocations are multiples of this size.
     pub(crate) granularity: usize,
 }
 
-/// The choices from which an engine is started. A forked child starts from the same ones.
+/// The settings and choices from which an engine is started. A forked child uses those of its parent.
 pub(crate) struct Launch {
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,
@@ -55,13 +55,13 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// The least budget on which the engine works, in bytes.
+    /// Returns the smallest budget with which the engine works, in bytes.
     pub(crate) fn least_bytes(&self) -> u64 {
         let pages = u64::from(paging::limits::BUDGET_PAGES_MIN);
         self.plan.overhead_bytes + pages * u64::from(self.plan.config.geometry.unit_bytes)
     }
 
-    /// The budget that all processes of the run share. 0 where each has its own.
+    /// Returns the budget that all processes of the run share, in bytes. Returns 0 if each process has its own budget.
     pub(crate) fn whole_bytes(&self) -> u64 {
         if let Local::Bytes(bytes) = self.settings.local { bytes } else { 0 }
     }
@@ -71,7 +71,7 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 static TRAP: AtomicI32 = AtomicI32::new(0);
 
 impl State {
-    /// An engine, with the allocated parts of the space and the number of idle bytes in them.
+    /// Makes a state from an engine, the allocated parts of far memory, and the number of idle bytes in these parts.
     pub(crate) fn new(engine: Engine, (extents, idle): (Extents, u64), launch: Launch, seat: Seat) -> Self {
         let granularity = launch.plan.config.geometry.unit_bytes as usize;
         let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// Makes a state, in a leaked box, the state of this process.
+/// Makes `state` the state of this process. `state` comes from a leaked box.
 pub(crate) fn set(state: &'static mut State) -> &'static State {
     STATE.store(state, Release);
     state
@@ -95,26 +95,30 @@ pub(crate) fn open() {
 }
 
 pub(crate) fn state() -> Option<&'static State> {
-    // SAFETY: a leaked box, or null; taken back only where no other thread exists ([`take`]).
+    // SAFETY: the pointer is null or comes from a leaked box. Only [`take`] frees this box, in a child that has no other
+    // thread.
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
-/// The engine, started if necessary. Signals are not blocked yet.
+/// Returns the state of this process. Starts the engine first if its start was deferred. Returns `None` if there is no
+/// far memory.
 #[inline]
 pub(crate) fn ready() -> Option<&'static State> {
     dormant::bring_up_if_left();
     state()
 }
 
-/// In a forked child: takes the parent's engine, whose other users do not exist here.
+/// Takes the copy of the parent's state, in a forked child. Afterwards this process has no state. The threads that used
+/// the parent's engine do not exist in the child.
 pub(crate) fn take() -> Option<Box<State>> {
     let state = STATE.swap(std::ptr::null_mut(), AcqRel);
-    // SAFETY: a leaked box; only the thread that forked is left, and it is not inside.
+    // SAFETY: the pointer comes from a leaked box. The calling thread is the only thread of the child, and it holds no
+    // reference to the state.
     (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
 }
 
-/// Runs `work` inside the gate with signals blocked. A thread whose stack is far gets a near stack for that time, since
-/// an access to its own far stack would wait for a lock that it holds itself. So `work` owns what it uses.
+/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack: a fault
+/// on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from the old stack.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
     let enter = move || {
@@ -128,7 +132,8 @@ pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     answer.unwrap_or_else(|| fatal::abort(format_args!("a near stack ran nothing; please report this line")))
 }
 
-/// The engine and the offset of an address, if the engine serves it.
+/// Returns the engine, and the offset of an address in far memory. Returns `None` for any other address, or without an
+/// engine.
 pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
     let engine = &state()?.engine;
     Some((engine, engine.view().offset_of(addr)?))
@@ -138,27 +143,29 @@ pub(crate) fn offset_of(addr: usize) -> Option<usize> {
     state()?.engine.view().offset_of(addr)
 }
 
-/// The offset of an address in the reservation. `None` elsewhere, also in static arrays.
+/// Returns the offset of an address in the reservation. Returns `None` for any other address, even for a far address in
+/// a static array.
 pub(crate) fn allocated_offset(addr: usize) -> Option<usize> {
     offset_of(addr).filter(|_| places::is_reserved(addr))
 }
 
-/// The signal that traps accesses. `None` in thread mode.
+/// Returns the signal by which accesses trap. Returns `None` in thread mode.
 pub fn trap_signal() -> Option<i32> {
     Some(TRAP.load(Relaxed)).filter(|&signal| signal != 0)
 }
 
-/// A signal traps accesses from now on.
+/// Notes that accesses trap by this signal from now on.
 pub(crate) fn traps_by(signal: i32) {
     TRAP.store(signal, Release);
 }
 
-/// Whether this is a child that shares its parent's far memory until it executes another program (vfork).
+/// Checks whether this process is a child made by vfork. Such a child shares its parent's far memory until it executes
+/// another program.
 pub fn is_borrowed() -> bool {
     state().is_some() && threads::are_elsewhere()
 }
 
-/// The counters at this instant.
+/// Returns the present values of the counters. Returns `None` if there is no far memory.
 pub fn snapshot() -> Option<Snapshot> {
     let state = ready()?;
     inside(move || {

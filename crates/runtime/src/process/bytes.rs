@@ -1,5 +1,6 @@
-//! The allocated bytes of far memory, and the part of them that the program can access. The counters, the program's
-//! limits and the budget follow them. The servers are asked for room.
+//! Counts the allocated bytes of far memory, and the *far bytes*, which are those that the program can access. Updates
+//! the counters, the program's resource limits and the budget after each change. Reserves room on the servers for
+//! allocations.
 
 use std::sync::atomic::Ordering::*;
 
@@ -11,13 +12,14 @@ use super::{State, inside};
 use crate::places;
 use crate::promise::Refusal;
 
-/// Bytes reserved for the heap at a time.
+/// Bytes of server room that are reserved for the heap at a time.
 const HEAP_AHEAD: u64 = 256 << 10;
 
 impl State {
-    /// Whether `more` bytes can be reserved.
+    /// Checks whether `more` bytes can be allocated: the program's resource limits allow them, and the servers have
+    /// room for them.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
-        // A request larger than the address space fails anyway, whatever room the servers have.
+        // Such a request fails in any case, so the servers are not asked.
         if more > places::len() {
             return false;
         }
@@ -28,8 +30,8 @@ impl State {
         self.engine.promises(more as u64, allocated, overcommit, refusal)
     }
 
-    /// Whether the heap can use `more` bytes. It uses little at a time, so most calls are answered from bytes reserved
-    /// ahead.
+    /// Checks whether the heap can use `more` bytes. The heap asks for few bytes at a time. So this reserves
+    /// [`HEAP_AHEAD`] bytes in advance, and most calls need no new reservation.
     pub(crate) fn promises_heap(&self, more: usize) -> bool {
         let take = |promised: u64| promised.checked_sub(more as u64);
         if self.heap_promised.fetch_update(Relaxed, Relaxed, take).is_ok() {
@@ -45,29 +47,29 @@ impl State {
         })
     }
 
-    /// Adds to the idle bytes: allocated, but without access for the program.
+    /// Adds `bytes` to the idle bytes, which are allocated but not used by the program.
     pub(crate) fn idles_more(&self, bytes: u64) {
         self.idle.fetch_add(bytes, Relaxed);
     }
 
-    /// Subtracts from the idle bytes.
+    /// Subtracts `bytes` from the idle bytes.
     pub(crate) fn idles_less(&self, bytes: u64) {
         self.idle.fetch_sub(bytes, Relaxed);
     }
 
-    /// Follows a change of the extents.
+    /// Updates all figures after a change of the allocated extents.
     pub(crate) fn far_changed(&self) {
         let taken = self.extents.lock().taken_bytes();
         self.taken.store(taken, Relaxed);
         self.count_far(taken);
     }
 
-    /// Follows a change of the idle bytes alone.
+    /// Updates all figures after a change of the idle bytes alone.
     pub(crate) fn idle_changed(&self) {
         self.count_far(self.taken.load(Relaxed));
     }
 
-    /// Follows a change of the far bytes: updates the counters, and a budget that is a share of them.
+    /// Updates the counters, the resource limits, and the budget if it is a percentage of the far bytes.
     fn count_far(&self, taken: u64) {
         let far = self.far_bytes_of(taken);
         self.seat.set_far(far);
@@ -78,15 +80,15 @@ impl State {
         }
     }
 
-    /// Reports the far bytes that the program's limits must count. Static arrays do not count: they lie in mappings
-    /// that the program already had. A range without access counts as address space and not as data, as in the kernel.
+    /// Reports how many bytes of Hanare's mappings the program's resource limits must count. Static arrays do not count,
+    /// because they are in mappings of the program itself. Inaccessible memory counts as address space in every mode.
     fn lend(&self, taken: u64, far: u64) {
         let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
         let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
         limits::lend(space, data);
     }
 
-    /// Bytes of far memory that the program can access.
+    /// Returns the far bytes: the allocated bytes that the program can access.
     pub(crate) fn far_bytes(&self) -> u64 {
         self.far_bytes_of(self.taken.load(Relaxed))
     }
@@ -95,20 +97,20 @@ impl State {
         taken.saturating_sub(self.idle.load(Relaxed) + self.engine.view().idle_bytes() as u64)
     }
 
-    /// The idle part of the allocated bytes.
+    /// Returns the idle bytes, which are allocated but not used by the program.
     pub(crate) fn idle(&self) -> u64 {
         self.idle.load(Relaxed)
     }
 
-    /// Sets this process' share of the budget to `share` bytes.
+    /// Sets the budget of this process to its share of `share` bytes. Does nothing if the processes share no budget.
     pub(crate) fn budget_is(&self, share: u64) {
         if self.seat.whole().is_some() {
             self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));
         }
     }
 
-    /// Balances the budget among the processes of the run. Called periodically, by a thread inside the gate; see
-    /// [`Seat::balance`].
+    /// Balances the budget among the processes of the run ([`Seat::balance`]). A thread inside the gate calls it
+    /// periodically.
     pub(crate) fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
         self.seat.balance(wants, |share| {

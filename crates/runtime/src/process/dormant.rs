@@ -1,4 +1,4 @@
-//! Whether far memory is available, from which allocation size on, and the deferred start at its first use.
+//! Whether far memory is available, which allocations are large enough for it, and its deferred start at the first use.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
@@ -8,19 +8,21 @@ use hanare_sys::signal::SignalMask;
 
 use crate::gate;
 
+/// Smallest allocation that becomes far, in bytes. `usize::MAX` while far memory is not available.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes that stay near before far memory is started. Many short programs allocate a buffer or two of 128 KiB, and
-/// starting far memory takes longer than they run.
+/// Bytes of large allocations that stay near before far memory is started. Many short programs allocate one or two
+/// buffers of 128 KiB. Starting far memory takes longer than such a program runs.
 const NEAR_FIRST: usize = 1 << 20;
 /// Whether far memory is being started.
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
+/// Bytes of large allocations that stayed near so far.
 static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
-/// The function that starts the engine at its first use. `None` after the start, or if there is no deferred start.
+/// The function that starts the engine at its first use. Unset after the start, or if the start is not deferred.
 static STARTER: Call = Call::none();
-/// Whether an engine was started, or is about to be.
+/// Whether an engine was started, or is being started.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// A stored function to be called later, or `None`.
+/// A place for a function that is called later. Null if no function is set.
 pub(crate) struct Call(AtomicPtr<()>);
 
 impl Call {
@@ -43,25 +45,26 @@ impl Call {
 
     pub(crate) fn get(&self) -> Option<fn()> {
         let call = self.0.load(Acquire);
-        // SAFETY: null, or the plain function that `set` was given.
+        // SAFETY: `call` is not null, so it is a pointer that `set` made from a function of this type.
         (!call.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn()>(call) })
     }
 }
 
-/// Whether far memory is available: false before the start, and in a forked child that cannot share its parent's.
+/// Checks whether far memory is available. It is not available before the start, and in a forked child that cannot
+/// share its parent's far memory.
 #[inline]
 pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
 }
 
-/// The smallest allocation that becomes far, in bytes. 0 when all are far.
+/// Returns the size of the smallest allocation that becomes far, in bytes. Returns 0 if all allocations are far.
 #[inline]
 pub fn threshold() -> usize {
     THRESHOLD.load(Relaxed)
 }
 
-/// Whether an allocation of `size` bytes, which is large enough to be far, must be far now. With the default threshold,
-/// the first [`NEAR_FIRST`] bytes of a process stay near, and far memory is not started for them.
+/// Checks whether an allocation of `size` bytes must be far now. The caller has checked that `size` reaches the
+/// threshold. With the default threshold, the first MiB of such allocations stays near and does not start far memory.
 #[inline]
 pub fn is_due(size: usize) -> bool {
     !STARTER.is_set() || is_due_by(size)
@@ -69,15 +72,15 @@ pub fn is_due(size: usize) -> bool {
 
 #[cold]
 fn is_due_by(size: usize) -> bool {
-    // A new thread of Hanare allocates before it is registered, while the start waits for it. These small allocations
-    // must be near.
+    // The start waits until each new thread of Hanare is registered. A thread that is not yet registered makes small
+    // allocations. They must be near, because far memory is not started yet.
     if IS_STARTING.load(Acquire) && size < FAR_LARGE {
         return false;
     }
     threshold() != FAR_LARGE || NEAR_SO_FAR.fetch_add(size.min(NEAR_FIRST), Relaxed).saturating_add(size) > NEAR_FIRST
 }
 
-/// Whether far memory is still to be started at its first use.
+/// Checks whether the start of far memory is deferred to its first use, and has not happened yet.
 pub fn is_dormant() -> bool {
     STARTER.is_set()
 }
@@ -102,12 +105,12 @@ fn bring_up() {
     let _mask = SignalMask::block_all();
     gate::close();
     if let Some(start) = STARTER.get() {
-        // Allocations on the way are near.
+        // While `OWN` is set, allocations of this thread are near.
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();
-        // The starter is forgotten only after a complete start: a child that another thread forks meanwhile must start
-        // by itself.
+        // The function stays set until the start is complete. Another thread may fork meanwhile, and its child must then
+        // start far memory by itself.
         start();
         OWN.set(false);
         STARTER.clear();
@@ -116,7 +119,8 @@ fn bring_up() {
     gate::open();
 }
 
-/// Stores the function that starts the engine at its first use. The function ends the process if that fails.
+/// Defers the start: stores the function that starts the engine at its first use. The function ends the process if the
+/// start fails.
 pub(crate) fn leave_to_first(start: fn()) {
     STARTER.set(start);
 }
@@ -126,17 +130,17 @@ pub(crate) fn begins() {
     HAS_BEGUN.store(true, Release);
 }
 
-/// Whether an engine was started, or is about to be.
+/// Checks whether an engine was started, or is being started.
 pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Acquire)
 }
 
-/// Sets the size from which on allocations become far, in bytes.
+/// Sets the size of the smallest allocation that becomes far, in bytes.
 pub(crate) fn threshold_is(threshold: usize) {
     THRESHOLD.store(threshold, Release);
 }
 
-/// Makes far memory available from now on.
+/// Makes far memory available from now on, for allocations of at least `threshold` bytes.
 pub(super) fn open(threshold: usize) {
     STARTER.clear();
     threshold_is(threshold);

@@ -1,5 +1,5 @@
-//! Calls for the heap. The heap allocates address space ahead of its use. Only the parts in which it has blocks count as
-//! far bytes.
+//! Calls for the heap. The heap allocates address space ahead of its use. Only the parts in which it has blocks count
+//! as far bytes.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};
