@@ -33,8 +33,8 @@ pub(crate) struct State {
     pub(crate) extents: LockCell<Extents>,
     /// Allocated bytes of `extents`: a copy that can be read without the lock.
     taken: AtomicU64,
-    /// Allocated bytes that the program does not use: address space of the heap without blocks, and the rest of the last
-    /// page of each static array.
+    /// Allocated bytes that the program does not use: address space of the heap without blocks, and the rest of the
+    /// last page of each static array.
     idle: AtomicU64,
     /// Bytes of server room that are reserved for the heap ahead of its use.
     heap_promised: AtomicU64,
@@ -95,8 +95,8 @@ pub(crate) fn open() {
 }
 
 pub(crate) fn state() -> Option<&'static State> {
-    // SAFETY: the pointer is null or comes from a leaked box. Only [`take`] frees this box, in a child that has no other
-    // thread.
+    // SAFETY: the pointer is null or comes from a leaked box. Only [`take`] frees this box, in a child that has no
+    // other thread.
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
@@ -117,8 +117,8 @@ pub(crate) fn take() -> Option<Box<State>> {
     (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
 }
 
-/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack: a fault
-/// on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from the old stack.
+/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack. A fault
+/// on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from the far stack.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
     let enter = move || {

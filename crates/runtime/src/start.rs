@@ -1,5 +1,5 @@
-//! Starts the engine of a process, at once or at the first use of far memory. A forked child starts from the same
-//! parts.
+//! Starts the engine of a process, at once or at the first use of far memory. A forked child also starts its engine by
+//! functions of this module.
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -28,17 +28,19 @@ pub use error::StartError;
 pub(crate) use parts::{open_mechanism, open_store};
 use parts::{open_pager, open_threads, open_trap, open_view};
 
-/// Most descriptors that a start needs at a time, with a private server.
+/// Most file descriptors that a start with a private server uses at a time.
 const DESCRIPTORS: usize = 18;
+/// Additional file descriptors for each memory server.
 const DESCRIPTORS_PER_SERVER: usize = 3;
 
-/// The environment for a start at the first use.
+/// The environment from which a deferred start reads its settings. Null if the start is not deferred.
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 /// The function given to [`before_start`].
 static BEFORE_START: Call = Call::none();
-/// The counters of this process, mapped once.
+/// The counters of this process, which are mapped once. Null before that.
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Validates the settings, probes the kernel, and chooses the trap mode and the sizes.
 fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     settings.validate()?;
     let features = Features::probe(&settings.disabled()?);
@@ -49,9 +51,9 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     Ok((features, mode, plan))
 }
 
-/// Keeps small blocks near where the kernel cannot access far pages. The C library accesses some of them with every
-/// signal blocked (a new thread's number), or waits on them in the kernel (condition variables). A far block would end
-/// the program there.
+/// Returns an error if small allocations would be far and system calls cannot access far pages. The C library accesses
+/// some small blocks with all signals blocked (a new thread's number), or waits on them in the kernel (condition
+/// variables). If such a block were far, the program would end.
 fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
     if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
         return Err(StartError::Far { mode });
@@ -59,14 +61,14 @@ fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(),
     Ok(())
 }
 
-/// Checks whether a process could start with these settings, and returns the trap mode it would have.
+/// Checks whether a process could start with these settings. Returns the trap mode that it would use.
 ///
 /// # Errors
-/// See [`StartError`].
+/// The reason why the process could not start ([`StartError`]).
 pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
     let (features, mode, plan) = consider(settings)?;
     check_far(settings, mode, &features)?;
-    // In sigsegv mode every page has two addresses, in shared mappings.
+    // Sigsegv mode maps shared memory twice, so it needs twice the address space.
     let is_shared = mode == Mode::Sigsegv;
     let wanted = plan.reserve as u64 * if is_shared { 2 } else { 1 };
     let limited = |kind| Some(limits::reach(kind)).filter(|&most| most < wanted);
@@ -80,15 +82,15 @@ pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
     }
 }
 
-/// Sets up far memory for this process: reservation, trap, links, threads.
+/// Sets up far memory for this process: reserves address space, opens the trap and the links, and starts the threads.
 ///
 /// # Errors
-/// See [`StartError`]. Only unused address space is left behind.
+/// The reason why far memory cannot be started ([`StartError`]). Some unused address space may stay reserved.
 pub fn start(settings: &Settings) -> Result<(), StartError> {
     start_if(settings, |_, _, _| Ok(()))
 }
 
-/// A function that checks whether a mode works on a machine.
+/// A function that checks whether the settings work with a trap mode on this machine.
 type Check = fn(&Settings, Mode, &Features) -> Result<(), StartError>;
 
 fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
@@ -127,8 +129,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let seat = join(&launch)?;
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
-    // SAFETY: a plain function of a library that stays loaded. If the table is full, the last tenth of a second is not
-    // counted.
+    // If the C library's table is full, the counters miss the last tenth of a second of the run.
+    // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.
     unsafe { libc::atexit(at_exit) };
     set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
     heap::open(base, len)?;
@@ -136,8 +138,9 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The I/O that the program must be refused. Where transfers cannot be detected, a page may leave during one. There,
-/// asynchronous transfers are refused, and direct ones too unless they go through near copies.
+/// Returns the kinds of I/O that the program must not use. If the kernel cannot detect transfers, a page could be
+/// evicted during a transfer. So asynchronous I/O is refused then. Direct I/O is refused too in thread mode; in the
+/// other modes it goes through copies in near memory.
 fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     match mode {
         Mode::Sigsegv => Some(Refused::AsyncIo),
@@ -147,13 +150,14 @@ fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     }
 }
 
-/// A budget share among the processes of the run.
+/// Acquires a budget share for this process among the processes of the run.
 pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
     let counters = launch.counters;
     counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
 }
 
-/// Makes an engine this process' own, with its allocated and idle ranges, and starts its trap and threads.
+/// Makes `engine` the engine of this process, and starts its trap and its threads. `taken` has the allocated extents and
+/// the number of idle bytes in them.
 pub(crate) fn set_state(
     engine: Engine,
     taken: (Extents, u64),
@@ -174,18 +178,19 @@ pub(crate) fn set_state(
     open_threads(state, senders).map_err(StartError::Thread)
 }
 
-/// Defers the start to the first far allocation. Most programs that others execute never make one, and should not pay
-/// for what they do not use. Only thread mode allows this. In other modes far memory starts now, because the program may
-/// take the fault signal for itself first.
+/// Defers the start to the first far allocation. Many programs never make one, and they need not wait for a start. Only
+/// thread mode allows this. In other modes far memory starts now, because the program could otherwise install a handler
+/// for the fault signal first.
 ///
 /// # Errors
-/// See [`start`].
+/// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let (mode, threshold, disabled) = Settings::brief(&environment)?;
     if mode != Mode::Thread {
         return start_now(&environment);
     }
-    // Must precede the program's first open of a file: direct I/O on an open file cannot be refused later.
+    // The filter must be in force before the program opens a file. Direct I/O on a file that is already open cannot be
+    // refused.
     if !Features::kernel_moves(&disabled) {
         filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }
@@ -195,9 +200,9 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Carries out the start that [`start_later`] deferred.
+/// Carries out the start that [`start_later`] deferred. Ends the process if the start fails.
 fn start_left() {
-    // SAFETY: a leaked box, or null.
+    // SAFETY: the pointer is null or comes from `Box::leak`, so the environment is never freed.
     if let Some(environment) = unsafe { LATER.load(Acquire).as_ref() }
         && state().is_none()
         && let Err(error) = start_now(environment)
@@ -213,7 +218,7 @@ fn start_now(environment: &Environment) -> Result<(), StartError> {
     start_if(&Settings::from_environment(environment)?, check_far)
 }
 
-/// Sets a function that is called before a deferred start ([`start_later`]).
+/// Sets a function that runs before the start that [`start_later`] defers or carries out.
 pub fn before_start(prepare: fn()) {
     BEFORE_START.set(prepare);
 }
@@ -222,9 +227,9 @@ extern "C" fn at_exit() {
     keeper::shutdown();
 }
 
-/// The counters of the run.
+/// Maps the counters of the run, if they are not mapped yet, and returns them.
 fn attach_counters(settings: &Settings) -> Result<&'static Stats, StartError> {
-    // SAFETY: set once to a leaked box, or null.
+    // SAFETY: the pointer is null or comes from `Box::leak`, so the counters are never freed.
     if let Some(counters) = unsafe { COUNTERS.load(Acquire).as_ref() } {
         return Ok(counters);
     }

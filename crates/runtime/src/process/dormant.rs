@@ -109,8 +109,8 @@ fn bring_up() {
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();
-        // The function stays set until the start is complete. Another thread may fork meanwhile, and its child must then
-        // start far memory by itself.
+        // The function stays set until the start is complete. Another thread may fork meanwhile, and its child must
+        // then start far memory by itself.
         start();
         OWN.set(false);
         STARTER.clear();

@@ -1,4 +1,4 @@
-//! Why far memory cannot be started.
+//! The reasons why far memory cannot be started.
 
 use hanare_paging::ConfigError;
 use hanare_settings::{Mode, SettingsError};
@@ -16,7 +16,7 @@ use crate::plan::PlanError;
 use crate::stats::StatsError;
 use crate::view::ViewError;
 
-/// Why far memory cannot be started.
+/// The reason why far memory cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum StartError {

@@ -1,4 +1,4 @@
-//! The parts of an engine: its trap, view, store and pager, and the threads that run for it.
+//! Opens the parts of an engine: its trap, view, store and pager, and the threads that run for it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
@@ -20,7 +20,7 @@ use crate::threads::{self, arrivals, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
 use crate::{handler, keeper, tracing};
 
-/// Opens the trap. It takes effect only later.
+/// Opens the mechanism by which accesses trap. No access traps before the view registers its memory.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
     if mode == Mode::Sigsegv {
         return Ok(Mechanism::Protection(plan.protection(features)));
@@ -46,7 +46,8 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
     Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still, arrivals })?)
 }
 
-/// Opens the store. A private server is reached through its door if the parent left one.
+/// Opens the store. `door` is the descriptor that leads to the private server, if this process inherited one from its
+/// parent.
 pub(crate) fn open_store(
     settings: &Settings,
     plan: &Plan,
@@ -110,9 +111,9 @@ pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::
     }
 }
 
-/// The main function of the holder thread. It keeps userfaultfd open when the program closes it by its own system call.
-/// Otherwise the kernel would provide absent pages as zeroes, without a trap. With it they still trap, and the engine
-/// notices the loss.
+/// The main function of the holder thread, which keeps a second descriptor of userfaultfd open. If the program closes
+/// Hanare's descriptor by its own system call, absent pages still trap, and the keeper thread notices the loss. Without
+/// the holder thread, the program would read zeroes from absent pages.
 fn hold_descriptors() {
     let _mask = SignalMask::block_all();
     if descriptors::hold() {
@@ -121,6 +122,6 @@ fn hold_descriptors() {
             let _ = futex::wait(&NEVER, 0, None);
         }
     }
-    // This kernel cannot give a thread a descriptor table of its own, so this thread is useless.
+    // The kernel cannot make a separate descriptor table for this thread, so the thread ends.
     threads::ends();
 }
