@@ -1,12 +1,13 @@
-//! The heap: allocates and frees far blocks of any size without accessing them.
+//! The heap: allocates and frees far blocks of any size. It accesses the pages of a block only to zero them.
 //!
-//! Blocks below [`DIRECT_MIN`] come from jemalloc, whose arenas lie in far memory and whose metadata does not
-//! (`arena`). Larger ones are extents of their own (`ranges`), which start on a boundary of the largest page and are
-//! discarded as soon as they are freed. A near map (`blocks`) finds the block of a pointer, so that a bad pointer is
-//! reported and never used.
+//! Blocks below [`DIRECT_MIN`] come from jemalloc (module `arena`). Its arenas are in far memory, and its metadata is
+//! in near memory. Each larger block is an extent of its own (module `ranges`) and is discarded as soon as it is freed.
+//! A map in near memory (module `blocks`) tells which block starts at an address. So a bad pointer is reported and
+//! never used.
 //!
-//! This is the allocator of the papers' second open problem (Saito, Midorikawa, Kai: allocation and freeing at malloc's
-//! speed). Their bookkeeping is out of band as well, but walks lists for every block.
+//! This allocator solves the second open problem of the papers (Saito, Midorikawa, Kai): allocation and freeing at the
+//! speed of malloc. The allocator of the papers also keeps its metadata apart from the blocks, but walks lists for
+//! every block.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -26,13 +27,13 @@ pub const DIRECT_MIN: usize = 1 << 20;
 /// Reused memory of at least this size is discarded to zero it. Smaller memory is zeroed by writing.
 const DISCARD_MIN: usize = 64 << 10;
 
-/// Bytes of a piece in which a moved block is copied. Each piece is discarded at the source after its copy, so that a
-/// move does not need room for the block twice.
+/// Bytes of the pieces in which a large block is copied to a new address. Each piece is discarded at the old address
+/// after its copy. So the copy does not need local memory for the whole block twice.
 const MOVE_PIECE: usize = 2 << 20;
 
 const PAGE: usize = 4096;
 
-/// Why there is no heap.
+/// The reason why the heap could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum HeapError {
@@ -42,7 +43,7 @@ pub enum HeapError {
     Refused { option: &'static CStr, source: std::io::Error },
 }
 
-/// Why a freed or resized pointer is bad.
+/// The reason why a pointer cannot be freed or resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPointer {
     /// No block starts at this address.
@@ -60,7 +61,7 @@ static HEAP: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
 
 #[inline]
 fn heap() -> Option<&'static Heap> {
-    // SAFETY: set once to a leaked box, or null.
+    // SAFETY: the pointer is null or comes from `Box::leak`, so the heap is never freed.
     unsafe { HEAP.load(Acquire).as_ref() }
 }
 
@@ -70,27 +71,30 @@ fn with_heap(call: impl FnOnce(&Heap)) {
     }
 }
 
-/// Makes the heap of this process, over far memory of `len` bytes at `base`. Must precede the first [`alloc`].
+/// Makes the heap of this process, over the far memory of `len` bytes at `base`. Must be called before the first
+/// [`alloc`].
 pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
     HEAP.store(Box::leak(Box::new(Heap { base, blocks: Blocks::new(len) })), Release);
     arena::open()
 }
 
-/// Takes jemalloc's locks for a fork. Call it before `fork::before`, in a library whose fork handlers run before those
-/// of jemalloc: a thread that holds such a lock may have to enter the engine before it releases the lock.
+/// Acquires jemalloc's locks for a fork. The forking thread must call this before `fork::before`, which keeps other
+/// threads out of the engine: a thread that holds such a lock may have to enter the engine to release it. The caller is
+/// a library whose fork handlers run before those of jemalloc.
 pub(crate) fn lock_for_fork() {
     arena::lock_for_fork();
 }
 
-/// Whether a child of the fork under way may use the heap. False if the heap was opened after the fork began.
+/// Checks whether the child of the present fork may use the heap. Returns false if the heap was opened after the fork
+/// began, because jemalloc's locks are not held then.
 pub(crate) fn can_be_forked() -> bool {
     heap().is_none() || arena::is_locked()
 }
 
-/// Allocates `size` bytes of far memory at a multiple of `align` (a power of two; at least 16 is used), zeroed if asked
-/// for. Returns null with errno ENOMEM when there is no room. Accesses no page, except to zero a reused block of less
-/// than 64 KiB.
-#[inline(always)] // as in [`free`]
+/// Allocates `size` bytes of far memory at a multiple of `align`, which is a power of two. Zeroes the block if `zeroed`
+/// is true. Every block is at least 16-byte aligned. Returns null with errno ENOMEM if there is no room. Accesses a
+/// page only to zero a block of less than 64 KiB.
+#[inline(always)] // saves a call in the allocation of every small block
 pub fn alloc(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let block = match (heap(), class_for(size)) {
         (Some(heap), Some(class)) if align <= GRAIN => heap.alloc_small(class, zeroed),
@@ -111,55 +115,57 @@ fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     if heap().is_some() { alloc(size, align, zeroed) } else { std::ptr::null_mut() }
 }
 
-/// Frees a block. Nothing of it is fetched or accessed.
+/// Frees the block at `addr`. Fetches and accesses none of its pages.
 ///
 /// # Errors
-/// Why the pointer is bad; nothing was done. A second free of a block is noticed until its pages are used again; of a
-/// small block, only within the next some thousand frees.
+/// The reason why the pointer is bad. The call changes nothing then. A second free of a large block is detected until
+/// the block's pages are used again. A second free of a small block is detected only within some thousand frees.
 ///
 /// # Safety
-/// Nothing uses the block at `addr` afterwards, if there is one.
-#[inline(always)] // a tenth of a small block's free would be the call
+/// If a block starts at `addr`, nothing uses the block afterwards.
+#[inline(always)] // the call alone would be a tenth of the time of a small block's free
 pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     let Some(heap) = heap() else { return Err(BadPointer::Invalid) };
     let offset = addr.wrapping_sub(heap.base);
     match heap.blocks.find(offset) {
         Start::Small(class) if heap.blocks.take_small(offset) => {
-            // SAFETY: a block of this class starts here and was not freed, as far as the map knows: the caller's
-            // promise.
+            // SAFETY: a block of this class starts at `addr`, and the map shows no earlier free. The caller promises
+            // that nothing uses the block afterwards.
             unsafe { arena::free_sized(addr as *mut u8, SIZES[class] as usize) };
             Ok(())
         }
         Start::Small(_) => Err(BadPointer::Freed),
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises that nothing uses the block afterwards. `start` comes from the map.
         start => unsafe { heap.free_other(addr, start) },
     }
 }
 
-/// Retires a block if part of it became ordinary memory, like the end of a stack: its addresses are no longer far and
-/// do not read as zeroes, so it must not be used again. Returns whether it did.
+/// Retires a freed block if a part of it became ordinary memory, such as the end of a stack. That part is no longer far
+/// and does not read as zeroes after a discard, so no later allocation may use the block. Returns whether the block was
+/// retired.
 ///
 /// # Safety
-/// A live large block starts here, which nothing uses any more.
+/// A live large block starts at `addr`, and nothing uses it any more.
 unsafe fn is_retired(addr: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that a live large block starts at `addr`.
     let len = unsafe { arena::size_of_block(addr as *mut u8) };
     let retired = places::meets_hole(addr, len);
     if retired {
-        // SAFETY: as above.
+        // SAFETY: the block has `len` bytes at `addr`, and nothing uses it any more.
         unsafe { ranges::heap_discards(addr, len) };
         places::empty_holes(addr, len);
     }
     retired
 }
 
-/// Bytes of local memory that the heap's and the pager's own data take. Walks their tables, in about a millisecond.
+/// Returns the bytes of local memory in which the heap and the pager keep their own data. This takes about a
+/// millisecond, because it asks the kernel about every mapping of such data.
 pub(crate) fn near_bytes() -> u64 {
     near::large_resident() + arena::metadata().map(|(addr, len)| near::resident(addr, len)).sum::<u64>()
 }
 
-/// Ends the process as the C library does when a program passes `call` a pointer that it never received, or already
-/// freed.
+/// Ends the process because the program passed a bad pointer to the function `call`. The C library ends a process in
+/// the same case.
 pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     match error {
         BadPointer::Invalid => fatal::abort(format_args!(
@@ -171,36 +177,37 @@ pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     }
 }
 
-/// Usable bytes of the block at `addr`. `None` when none starts there.
+/// Returns the usable bytes of the block at `addr`. Returns `None` if no block starts there.
 pub fn usable_size(addr: usize) -> Option<usize> {
     let heap = heap()?;
     match heap.blocks.find(addr.wrapping_sub(heap.base)) {
         Start::Small(class) => Some(SIZES[class] as usize),
-        // SAFETY: a live large block starts here.
+        // SAFETY: the map shows that a live large block starts at `addr`.
         Start::Large => Some(unsafe { arena::size_of_block(addr as *mut u8) }),
         Start::Outside => ranges::allocation(addr),
         Start::Nowhere => None,
     }
 }
 
-/// Changes the size of the block at `addr` (not 0), and moves it if necessary. Returns null with errno ENOMEM, and
-/// leaves the block as it was, when there is no room. Blocks from [`DIRECT_MIN`] on grow in place if possible.
-/// Otherwise their bytes are copied, and the old pages are discarded.
+/// Changes the size of the block at `addr` to `size` bytes, and returns the block's new address. Resizes the block in
+/// place if possible. Otherwise copies its bytes to a new block and frees the old block. If there is no room, returns
+/// null with errno ENOMEM and does not change the block. `addr` is not 0.
 ///
 /// # Errors
-/// Why the pointer is bad.
+/// The reason why the pointer is bad.
 ///
 /// # Safety
-/// Nobody else uses the block during the call.
+/// No other code uses the block during the call.
 pub unsafe fn resize(addr: usize, size: usize) -> Result<*mut u8, BadPointer> {
     let old = usable_size(addr).ok_or(BadPointer::Invalid)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: a block of `old` bytes starts at `addr`. The caller promises that no other code uses it meanwhile.
     if unsafe { resize_in_place(addr, old, size) } {
         return Ok(addr as *mut u8);
     }
     let new = alloc(size, GRAIN, false);
     if !new.is_null() {
-        // SAFETY: both blocks hold these bytes and are distinct; the old one is given up.
+        // SAFETY: `old.min(size)` bytes lie in both blocks, and the blocks do not overlap. Nothing uses the old block
+        // after the copy.
         unsafe {
             move_bytes(addr as *mut u8, new, old.min(size));
             free(addr)?;
@@ -209,38 +216,42 @@ pub unsafe fn resize(addr: usize, size: usize) -> Result<*mut u8, BadPointer> {
     Ok(new)
 }
 
+/// Resizes a block in place. Returns false if the block must be moved.
+///
 /// # Safety
-/// A live block of `old` bytes starts at `addr`, and nobody else uses it during the call.
+/// A live block of `old` bytes starts at `addr`, and no other code uses it during the call.
 unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
     let shrinks_little = size <= old && size > old / 2;
     match heap().map(|heap| (heap, heap.blocks.find(addr.wrapping_sub(heap.base)))) {
         Some((heap, Start::Large))
             if !shrinks_little && (SMALL_MAX + 1..DIRECT_MIN).contains(&size) && !places::meets_hole(addr, old) =>
         {
-            // SAFETY: the caller's promise.
+            // SAFETY: a live large block starts at `addr`. The caller promises that no other code uses it meanwhile.
             let now = unsafe { arena::resize_in_place(addr as *mut u8, size) };
             heap.blocks.give_large(addr - heap.base, now);
             now >= size && (size >= old || now < old)
         }
-        // SAFETY: the caller's promise, for an allocation of its own.
+        // SAFETY: the block is an extent of its own. The caller promises that no other code uses it meanwhile.
         Some((_, Start::Outside)) if size > DIRECT_MIN / 2 => unsafe { ranges::resize(addr, size) },
         _ => shrinks_little,
     }
 }
 
-/// Copies bytes whose source is no longer needed, and discards whole pieces of far memory after their copy.
+/// Copies `len` bytes from `from` to `to`. Discards each whole piece of far memory at `from` after its copy, if `from`
+/// starts a page.
 ///
 /// # Safety
-/// Both are valid for `len` bytes and do not overlap, and nobody reads the source afterwards.
+/// `from` is valid for reads and `to` for writes of `len` bytes. The two ranges do not overlap. Nothing reads the bytes
+/// at `from` afterwards.
 pub unsafe fn move_bytes(from: *mut u8, to: *mut u8, len: usize) {
     let whole = (from as usize).is_multiple_of(PAGE);
     let mut done = 0;
     while done < len {
         let piece = MOVE_PIECE.min(len - done);
-        // SAFETY: `done + piece` is at most `len`.
+        // SAFETY: `done + piece` is at most `len`. The caller promises valid ranges of `len` bytes without overlap.
         unsafe { to.add(done).copy_from_nonoverlapping(from.add(done), piece) };
         if piece == MOVE_PIECE && whole {
-            // SAFETY: these bytes are copied, and nobody reads the source afterwards.
+            // SAFETY: the piece was copied, and the caller promises that nothing reads it at `from` afterwards.
             unsafe { ranges::discard(from as usize + done, piece) };
         }
         done += piece;
@@ -254,36 +265,36 @@ impl Heap {
         let Some(block) = arena::alloc(size) else { return std::ptr::null_mut() };
         self.blocks.give_small(block.addr().get() - self.base, class);
         if zeroed {
-            // SAFETY: a block of this size that no other code knows yet.
+            // SAFETY: `block` was allocated just now with `size` bytes, and no other code knows it.
             unsafe { block.write_bytes(0, size) };
         }
         block.as_ptr()
     }
 
-    /// Frees a block that is not small. A separate function keeps the path of the many small blocks short.
+    /// Frees a block that is not small. This code is in a separate function so that freeing a small block stays fast.
     ///
     /// # Safety
-    /// Nothing uses the block at `addr` afterwards, if there is one; the map knows it as `start`.
+    /// `start` is the map's entry for `addr`. If a block starts at `addr`, nothing uses the block afterwards.
     #[inline(never)]
     unsafe fn free_other(&self, addr: usize, start: Start) -> Result<(), BadPointer> {
         match start {
             Start::Large if self.blocks.take_large(addr.wrapping_sub(self.base)) => {
-                // SAFETY: as below.
+                // SAFETY: a live large block starts at `addr`, and only this thread frees it.
                 if unsafe { is_retired(addr) } {
                     return Ok(());
                 }
-                // SAFETY: a live large block starts here, and no other thread took it.
+                // SAFETY: `take_large` returned true: a live large block starts at `addr`, and only this thread frees it.
                 unsafe { arena::free(addr as *mut u8) };
                 Ok(())
             }
-            // SAFETY: the caller gives up the block that starts here, if one does.
+            // SAFETY: if an extent starts at `addr`, the caller promises that nothing uses it afterwards.
             Start::Outside if unsafe { ranges::free(addr) } => Ok(()),
             Start::Small(_) | Start::Large => Err(BadPointer::Freed),
             Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
         }
     }
 
-    /// Allocates a large block, or a small one of unusual alignment.
+    /// Allocates a block that is large or has an alignment above 16 bytes.
     fn alloc_other(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         if size >= DIRECT_MIN || align > PAGE {
             return if size > isize::MAX as usize { std::ptr::null_mut() } else { ranges::alloc(size, align) };
@@ -297,10 +308,10 @@ impl Heap {
             None => self.blocks.give_large(offset, usable),
         }
         if zeroed && usable >= DISCARD_MIN {
-            // SAFETY: a block that nobody else has yet.
+            // SAFETY: `block` was allocated just now with `usable` bytes, and no other code knows it.
             unsafe { ranges::discard(block.addr().get(), usable) };
         } else if zeroed {
-            // SAFETY: a block of at least `size` bytes that nobody else has yet.
+            // SAFETY: `block` was allocated just now with at least `size` bytes, and no other code knows it.
             unsafe { block.write_bytes(0, size) };
         }
         block.as_ptr()

@@ -117,8 +117,8 @@ pub(crate) fn take() -> Option<Box<State>> {
     (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
 }
 
-/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack. A fault
-/// on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from the far stack.
+/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack: a
+/// fault on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from that stack.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
     let enter = move || {

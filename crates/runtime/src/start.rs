@@ -35,7 +35,7 @@ const DESCRIPTORS_PER_SERVER: usize = 3;
 
 /// The environment from which a deferred start reads its settings. Null if the start is not deferred.
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
-/// The function given to [`before_start`].
+/// The function that [`before_start`] has set.
 static BEFORE_START: Call = Call::none();
 /// The counters of this process, which are mapped once. Null before that.
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
@@ -156,8 +156,8 @@ pub(crate) fn join(launch: &Launch) -> Result<Seat, StartError> {
     counters.tree().join(counters, launch.whole_bytes(), launch.least_bytes()).ok_or(StartError::Members)
 }
 
-/// Makes `engine` the engine of this process, and starts its trap and its threads. `taken` has the allocated extents and
-/// the number of idle bytes in them.
+/// Makes `engine` the engine of this process, and starts its trap and its threads. `taken` has the allocated extents
+/// and the number of idle bytes in them.
 pub(crate) fn set_state(
     engine: Engine,
     taken: (Extents, u64),

@@ -1,14 +1,14 @@
-//! jemalloc over far extents: the extent hooks, and its calls.
+//! jemalloc over far memory: the extent hooks, by which jemalloc allocates address space, and safe calls of jemalloc.
 //!
-//! This process' copy of jemalloc (its symbols are prefixed and invisible) serves far memory and nothing else. Each of
-//! its arenas is created with the default hooks, so that the arena's metadata stays in near memory. Then the arena gets
-//! our hooks, so that every extent for blocks is far. jemalloc never accesses far memory itself: slabs have their
-//! bitmaps in the metadata, free blocks are kept in near stacks, new and discarded extents are known to be zero, and no
-//! junk is filled in.
+//! Hanare's own copy of jemalloc (its symbols are prefixed and invisible) serves only far memory. Each arena is created
+//! with jemalloc's default hooks, so that the arena's metadata is in near memory. Then the arena receives the hooks of
+//! this module, so that every extent for blocks is far. jemalloc itself never accesses far memory. The bitmaps of slabs
+//! are in the metadata, and free blocks are listed in near memory. New and discarded extents are known to be zero, and
+//! freed blocks are not overwritten.
 //!
 //! A thread of the program may hold jemalloc's locks while it is in the engine, so the engine never calls jemalloc.
-//! jemalloc prepares itself for fork (pthread_atfork). Once there is a heap, its constructor registers the handlers,
-//! before ours.
+//! jemalloc prepares itself for a fork by its own fork handlers (pthread_atfork). Its constructor registers them before
+//! Hanare's handlers. They take effect once there is a heap.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -20,15 +20,16 @@ use super::blocks::CHUNK;
 use super::{HeapError, classes, with_heap};
 use crate::ranges;
 
-/// Most bytes of address space that an arena allocates at a time.
+/// Most bytes by which an arena extends its address space at a time.
 const GROW_MAX: usize = 16 << 20;
 
 struct Hooks(je::extent_hooks_t);
 
-// SAFETY: a table of plain functions that is never written to.
+// SAFETY: the table holds only pointers to plain functions, and nothing ever writes to it.
 unsafe impl Sync for Hooks {}
 
-/// `dalloc` and `destroy` are absent: an arena keeps its address space, and `decommit` returns its pages.
+/// The hooks of every arena. `dalloc` and `destroy` are absent, so an arena never frees address space. `decommit`
+/// discards the pages of free extents.
 static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     alloc: Some(take_chunk),
     dalloc: None,
@@ -41,14 +42,15 @@ static HOOKS: Hooks = Hooks(je::extent_hooks_t {
     merge: Some(merge),
 });
 
-/// Runs a hook and restores the program's `errno`: malloc sets it on failure only, free never.
+/// Runs a hook and restores the program's `errno` afterwards. The program expects that `free` and a successful `malloc`
+/// do not change `errno`.
 fn keeping_errno<T>(hook: impl FnOnce() -> T) -> T {
     // SAFETY: the location of the calling thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `errno` points to the calling thread's own errno.
     let before = unsafe { errno.read() };
     let result = hook();
-    // SAFETY: as above.
+    // SAFETY: `errno` points to the calling thread's own errno.
     unsafe { errno.write(before) };
     result
 }
@@ -62,20 +64,21 @@ unsafe extern "C" fn take_chunk(
     committed: *mut bool,
     _: c_uint,
 ) -> *mut c_void {
-    // SAFETY: jemalloc passes valid places.
+    // SAFETY: jemalloc passes a valid pointer `committed`.
     let must_be_committed = unsafe { committed.read() };
-    // An arena grows by a chunk. jemalloc asks for a given address or for committed memory only after that has failed,
-    // so such calls are refused.
+    // jemalloc first asks for memory at any address that need not be committed. It asks for a given address or for
+    // committed memory only after such a request has failed, so this hook refuses these requests.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
     with_heap(|heap| heap.blocks.add_chunks(addr - heap.base, whole));
-    // SAFETY: as above.
+    // SAFETY: jemalloc passes a valid pointer `zero`.
     unsafe { zero.write(true) };
     addr as *mut c_void
 }
 
-/// Reserves room on the servers. The pages themselves need no commit. Returns true for a refusal.
+/// Reserves room on the servers for `len` bytes. The pages need no other preparation. Returns true if the servers have
+/// no room.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
     _: *mut c_void,
@@ -87,8 +90,8 @@ unsafe extern "C" fn commit(
     !keeping_errno(|| ranges::heap_uses(len))
 }
 
-/// Discards the pages of a free extent. Returns true for a refusal, if a page lies only partly in the extent: it would
-/// not read as zeroes.
+/// Discards the pages of a free extent. Returns true, which is a refusal, if the extent does not consist of whole units.
+/// A unit that lies only partly in the extent would not read as zeroes.
 unsafe extern "C" fn decommit(
     _: *mut je::extent_hooks_t,
     start: *mut c_void,
@@ -103,7 +106,7 @@ unsafe extern "C" fn decommit(
     !keeping_errno(|| unsafe { ranges::heap_forgets(addr, len) })
 }
 
-/// Discards the whole pages inside an extent, after `decommit` refused it.
+/// Discards the whole units inside an extent. jemalloc calls this after `decommit` has refused the extent.
 unsafe extern "C" fn purge_inside(
     _: *mut je::extent_hooks_t,
     start: *mut c_void,
@@ -147,39 +150,41 @@ unsafe extern "C" {
     fn hanare_heap_is_used();
     fn hanare_heap_before_fork();
     fn hanare_heap_is_locked() -> c_int;
-    /// Number of arenas. Set before `main`, and not written to afterwards.
+    /// Number of arenas. C code sets it before `main`, and nothing writes to it afterwards.
     #[link_name = "hanare_heap_arenas"]
     safe static ARENAS: c_uint;
 }
 
-/// Takes jemalloc's locks for the fork that this thread is about to make, if there is a heap. jemalloc's handlers
-/// release them.
+/// Acquires jemalloc's locks for a fork that this thread is about to make, if there is a heap. jemalloc's fork handlers
+/// release the locks after the fork.
 pub(super) fn lock_for_fork() {
-    // SAFETY: jemalloc's own handler, which a thread runs once per fork.
+    // SAFETY: the function runs jemalloc's own fork handler. The forking thread calls it once for each fork.
     unsafe { hanare_heap_before_fork() };
 }
 
-/// Whether jemalloc's locks are held, between its handlers in a fork, so that the child finds them free.
+/// Checks whether this thread holds jemalloc's locks for a fork. If true, jemalloc's fork handler releases the locks in
+/// the child.
 pub(super) fn is_locked() -> bool {
-    // SAFETY: reads a thread's own flag.
+    // SAFETY: the function only reads a flag of the calling thread.
     unsafe { hanare_heap_is_locked() != 0 }
 }
 
-/// Checks that the linked jemalloc is configured as `jemalloc.c` says, and makes all its arenas far.
+/// Checks that the linked jemalloc has the options and size classes that this module expects. Creates all arenas and
+/// sets their hooks.
 pub(super) fn open() -> Result<(), HeapError> {
-    // SAFETY: sets a flag.
+    // SAFETY: the function only sets a flag.
     unsafe { hanare_heap_is_used() };
     let arenas: c_uint = read(c"opt.narenas")?;
     let oversize: usize = read(c"opt.oversize_threshold")?;
     let thp: *const libc::c_char = read(c"opt.metadata_thp")?;
-    // SAFETY: jemalloc answers with a string of its own that lives for ever.
+    // SAFETY: jemalloc returns a terminated string that it never frees.
     let thp = unsafe { CStr::from_ptr(thp) };
     if arenas != ARENAS || oversize != 0 || thp != c"auto" {
         return Err(HeapError::Options);
     }
     check_classes()?;
     for arena in (0..arenas).rev() {
-        // jemalloc creates an arena when a thread is bound to it. This thread is bound to the first one in the end.
+        // jemalloc creates an arena when a thread is bound to it. After the loop, this thread is bound to arena 0.
         write(c"thread.arena", arena)?;
         write_of(c"arena.0.extent_hooks", arena, (&raw const HOOKS.0).cast_mut())?;
         write_of(c"arena.0.retain_grow_limit", arena, GROW_MAX)?;
@@ -187,7 +192,8 @@ pub(super) fn open() -> Result<(), HeapError> {
     Ok(())
 }
 
-/// Checks the size classes. jemalloc has one more class, of 8 bytes, which is never requested.
+/// Checks that jemalloc's size classes equal those in `classes`. jemalloc has an additional class of 8 bytes, which
+/// this module never requests.
 fn check_classes() -> Result<(), HeapError> {
     let bins: c_uint = read(c"arenas.nbins")?;
     if bins as usize != classes::SIZES.len() + 1 {
@@ -197,7 +203,7 @@ fn check_classes() -> Result<(), HeapError> {
         let (mut mib, mut found, mut len) = (mib::<4>(c"arenas.bin.0.size")?, 0usize, size_of::<usize>());
         mib[2] = class + 1;
         let place = (&raw mut found).cast();
-        // SAFETY: a name of four parts, and a place for the value of this option's type.
+        // SAFETY: `mib` names an option in four parts. `place` points to a value of the option's type, and `len` is its size.
         let code = unsafe { je::mallctlbymib(mib.as_ptr(), mib.len(), place, &raw mut len, null_mut(), 0) };
         if code != 0 || found != size as usize {
             return Err(HeapError::Options);
@@ -209,23 +215,26 @@ fn check_classes() -> Result<(), HeapError> {
 fn read<T: Copy>(name: &'static CStr) -> Result<T, HeapError> {
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let mut len = size_of::<T>();
-    // SAFETY: a terminated name, and a place of `len` bytes for the value; jemalloc refuses another length.
+    // SAFETY: `name` is terminated, and `value` has room for `len` bytes. jemalloc refuses a length that does not fit the
+    // option.
     let code = unsafe { je::mallctl(name.as_ptr(), value.as_mut_ptr().cast(), &raw mut len, null_mut(), 0) };
-    // SAFETY: the call wrote the value when it returned 0.
+    // SAFETY: `mallctl` returned 0, so it has written the value.
     if code == 0 { Ok(unsafe { value.assume_init() }) } else { Err(refused(name, code)) }
 }
 
 fn write<T: Copy>(name: &'static CStr, mut value: T) -> Result<(), HeapError> {
-    // SAFETY: a terminated name and a value with its length; jemalloc refuses another one.
+    // SAFETY: `name` is terminated, and the length is that of `value`. jemalloc refuses a length that does not fit the
+    // option.
     let code = unsafe { je::mallctl(name.as_ptr(), null_mut(), null_mut(), (&raw mut value).cast(), size_of::<T>()) };
     if code == 0 { Ok(()) } else { Err(refused(name, code)) }
 }
 
-/// Writes an option of one arena; `name` is that of arena 0.
+/// Writes an option of the arena with index `arena`. `name` is the name of this option for arena 0.
 fn write_of<T: Copy>(name: &'static CStr, arena: c_uint, mut value: T) -> Result<(), HeapError> {
     let mut mib = mib::<3>(name)?;
     mib[1] = arena as usize;
-    // SAFETY: a name of three parts and a value with its length; jemalloc refuses another one.
+    // SAFETY: `mib` names an option in three parts, and the length is that of `value`. jemalloc refuses a length that
+    // does not fit the option.
     let code = unsafe {
         je::mallctlbymib(mib.as_ptr(), mib.len(), null_mut(), null_mut(), (&raw mut value).cast(), size_of::<T>())
     };
@@ -234,7 +243,7 @@ fn write_of<T: Copy>(name: &'static CStr, arena: c_uint, mut value: T) -> Result
 
 fn mib<const PARTS: usize>(name: &'static CStr) -> Result<[usize; PARTS], HeapError> {
     let (mut mib, mut parts) = ([0; PARTS], PARTS);
-    // SAFETY: a terminated name and a place for `parts` numbers.
+    // SAFETY: `name` is terminated, and `mib` has room for `parts` numbers.
     let code = unsafe { je::mallctlnametomib(name.as_ptr(), mib.as_mut_ptr(), &raw mut parts) };
     if code == 0 && parts == PARTS { Ok(mib) } else { Err(refused(name, code)) }
 }
@@ -243,8 +252,8 @@ fn refused(name: &'static CStr, code: i32) -> HeapError {
     HeapError::Refused { option: name, source: std::io::Error::from_raw_os_error(code) }
 }
 
-/// Length of `hanare_jemalloc_maps` in jemalloc.c: address and length of each mapping that jemalloc made for itself, or
-/// zeroes.
+/// Number of entries of `hanare_jemalloc_maps` in jemalloc.c. An entry has the address and the length of a mapping that
+/// jemalloc made for its metadata. An unused entry is zero.
 const MAPS_MAX: usize = 256;
 
 unsafe extern "C" {
@@ -252,59 +261,68 @@ unsafe extern "C" {
     safe static MAPS: [[AtomicUsize; 2]; MAPS_MAX];
 }
 
-/// The mappings of jemalloc's metadata, as address and length.
+/// Returns the address and the length of each mapping with jemalloc's metadata.
 pub(super) fn metadata() -> impl Iterator<Item = (usize, usize)> {
     MAPS.iter().map(|[addr, len]| (addr.load(Relaxed), len.load(Relaxed))).filter(|&(_, len)| len > 0)
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
-/// A block of `size` bytes (at least 16), aligned to 16; `None` with errno when there is no room.
+/// Allocates a block of `size` bytes (at least 16), aligned to 16 bytes. Returns `None` and sets errno if there is no
+/// room.
 #[inline]
 pub(super) fn alloc(size: usize) -> Option<NonNull<u8>> {
-    // SAFETY: any size is valid.
+    // SAFETY: `malloc` accepts any size.
     NonNull::new(unsafe { je::malloc(size) }.cast())
 }
 
-/// The same at a multiple of `align`, a power of two.
+/// Allocates a block of `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if there is no
+/// room.
 pub(super) fn alloc_aligned(size: usize, align: usize) -> Option<NonNull<u8>> {
-    // SAFETY: a size that is not zero and a power of two.
+    // SAFETY: the caller passes a `size` that is not zero and an `align` that is a power of two.
     NonNull::new(unsafe { je::mallocx(size, je::MALLOCX_ALIGN(align)) }.cast())
 }
 
-/// Usable bytes of a block with this requested size and alignment.
+/// Returns the usable bytes of a block that is requested with this size and alignment.
 pub(super) fn size_for(size: usize, align: usize) -> usize {
-    // SAFETY: a size that is not zero and a power of two.
+    // SAFETY: the caller passes a `size` that is not zero and an `align` that is a power of two.
     unsafe { je::nallocx(size, je::MALLOCX_ALIGN(align)) }
 }
 
+/// Frees a block of known size.
+///
 /// # Safety
-/// `block` is a live block of these calls, of `size` bytes, that nothing uses afterwards.
+/// A function of this module allocated `block` with `size` usable bytes. It is not yet freed, and nothing uses it
+/// afterwards.
 #[inline]
 pub(super) unsafe fn free_sized(block: *mut u8, size: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live block of jemalloc with `size` bytes, which nothing uses afterwards.
     unsafe { je::sdallocx(block.cast(), size, 0) }
 }
 
+/// Frees a block.
+///
 /// # Safety
-/// `block` is a live block of these calls that nothing uses afterwards.
+/// A function of this module allocated `block`. It is not yet freed, and nothing uses it afterwards.
 pub(super) unsafe fn free(block: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live block of jemalloc, which nothing uses afterwards.
     unsafe { je::dallocx(block.cast(), 0) }
 }
 
+/// Returns the usable bytes of a block.
+///
 /// # Safety
-/// `block` is a live block of these calls.
+/// A function of this module allocated `block`, and it is not yet freed.
 pub(super) unsafe fn size_of_block(block: *mut u8) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a live block of jemalloc.
     unsafe { je::sallocx(block.cast(), 0) }
 }
 
-/// Resizes a block in place, as far as possible, and returns its new size.
+/// Resizes a block in place, as far as possible. Returns the block's usable bytes afterwards.
 ///
 /// # Safety
-/// `block` is a live block of these calls that nobody else uses during the call.
+/// A function of this module allocated `block`. It is not yet freed, and no other code uses it during the call.
 pub(super) unsafe fn resize_in_place(block: *mut u8, size: usize) -> usize {
-    // SAFETY: the caller's promise; the size is not zero.
+    // SAFETY: the caller promises a live block of jemalloc that no other code uses meanwhile. `size` is not zero.
     unsafe { je::xallocx(block.cast(), size, 0, 0) }
 }

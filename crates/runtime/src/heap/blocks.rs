@@ -1,12 +1,15 @@
-//! The starts of heap blocks: a near map of its pages, which recognises a bad pointer before the allocator sees it.
+//! The map of heap blocks: tells which block starts at an offset. It is in near memory. It recognises a bad pointer
+//! before the allocator uses the pointer.
 //!
-//! Each page of the heap has two bytes here: the class of the small blocks that start in it and the position of the
-//! first, or a mark that a large block starts with it. They are written when a block is allocated and cleared when its
-//! pages are freed. A table of fixed size remembers the addresses of recently freed small blocks. So a second free is
-//! detected, unless some thousand other frees came in between. (Remembering every freed block would cost 32 bytes a
-//! page.) This module works on offsets from the start of far memory, and never accesses far memory.
+//! The map has a word of two bytes for each page of the heap. The word tells the class of the small blocks that start in
+//! the page and the position of the first block. A special word marks a page with which a large block starts. A word is
+//! written when a block is allocated, and cleared when the block's pages are freed.
 //!
-//! All words are relaxed atomics: a live block's word was written before the program received the block.
+//! A table of fixed size remembers the addresses of recently freed small blocks. It detects a second free of a block
+//! unless some thousand other blocks were freed in between. To remember every freed block would cost 32 bytes a page.
+//!
+//! This module works on offsets from the start of far memory, and never accesses far memory. All words are relaxed
+//! atomics, because a block's word is written before the program receives the block.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -17,7 +20,8 @@ const PAGE: usize = 4096;
 /// Bytes of a chunk. The heap allocates address space in chunks.
 pub(super) const CHUNK: usize = 2 << 20;
 
-/// A page with this word starts a large block. Other words are `(class + 1) << PHASE_BITS | phase`.
+/// The word of a page with which a large block starts. The word of a page with small blocks is
+/// `(class + 1) << PHASE_BITS | phase`. The phase is the position of the page's first block in steps of [`GRAIN`].
 const LARGE: u16 = u16::MAX;
 const PHASE_BITS: u32 = 10;
 const PHASE_MASK: u16 = (1 << PHASE_BITS) - 1;
@@ -25,31 +29,32 @@ const PHASE_MASK: u16 = (1 << PHASE_BITS) - 1;
 /// Binary logarithm of the number of words that remember freed small blocks.
 const FREED_BITS: u32 = 13;
 
-/// The kind of place that a pointer leads to.
+/// The result of a look-up in the map: the kind of block that starts at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// The start of a small block of this class. The block may be freed already, in pages that still hold others.
+    /// A small block of this class starts here. The block may be freed already if other blocks in its page are not.
     Small(usize),
-    /// The start of a large block.
+    /// A large block starts here.
     Large,
-    /// No block starts here.
+    /// The offset lies in a chunk of the heap, and no block starts here.
     Nowhere,
-    /// A page outside the chunks of the heap.
+    /// The offset lies outside the chunks of the heap.
     Outside,
 }
 
-/// The map.
+/// The map of heap blocks.
 pub(super) struct Blocks {
+    /// The word of each page of far memory. 0 if no block starts in the page.
     pages: Box<[AtomicU16]>,
-    /// A bit for every chunk that belongs to the heap.
+    /// A bit for each chunk of far memory, set if the chunk belongs to the heap.
     chunks: Box<[AtomicU64]>,
-    /// The last freed block whose number has these low bits: the number's other bits, plus one. A block's number is its
-    /// offset in steps of the least alignment.
+    /// Recently freed small blocks. The index is the low bits of a block's offset in steps of [`GRAIN`]. The value is
+    /// the other bits of this number plus one, or 0 for an unused entry.
     freed: Box<[AtomicU32]>,
 }
 
 impl Blocks {
-    /// A map for `len` bytes of far memory. It takes memory only where it is used.
+    /// Makes a map for `len` bytes of far memory. Parts of the map that were never written use no memory.
     pub(super) fn new(len: usize) -> Blocks {
         Blocks {
             pages: atomics(vec![0u16; len / PAGE]),
@@ -58,7 +63,7 @@ impl Blocks {
         }
     }
 
-    /// Adds the chunks of this range to the heap, for good.
+    /// Adds the chunks of a range to the heap. They belong to the heap for ever.
     pub(super) fn add_chunks(&self, offset: usize, len: usize) {
         for chunk in offset / CHUNK..(offset + len) / CHUNK {
             if let Some(word) = self.chunks.get(chunk / 64) {
@@ -98,7 +103,7 @@ impl Blocks {
         }
     }
 
-    /// The kind of block that starts at `offset`.
+    /// Returns the kind of block that starts at `offset`.
     #[inline]
     pub(super) fn find(&self, offset: usize) -> Start {
         let word = self.pages.get(offset / PAGE).map_or(0, |page| page.load(Relaxed));
@@ -115,7 +120,7 @@ impl Blocks {
         }
     }
 
-    /// Marks the small block at `offset` as freed. Returns false when it was already.
+    /// Marks the small block at `offset` as freed. Returns false if the block is already marked.
     #[inline]
     pub(super) fn take_small(&self, offset: usize) -> bool {
         let (freed, tag) = self.freed_word(offset);
@@ -126,7 +131,7 @@ impl Blocks {
         true
     }
 
-    /// Marks the large block at `offset` as freed. Returns false when another thread did so first.
+    /// Marks the large block at `offset` as freed. Returns false if the map shows no large block there any more.
     pub(super) fn take_large(&self, offset: usize) -> bool {
         self.pages.get(offset / PAGE).is_some_and(|page| page.swap(0, Relaxed) == LARGE)
     }
@@ -142,7 +147,7 @@ impl Blocks {
     }
 }
 
-/// An integer type with its atomic twin.
+/// An integer type that has an atomic type of the same size.
 trait Atomic {
     type Twin;
 }
@@ -157,11 +162,11 @@ impl Atomic for u64 {
     type Twin = AtomicU64;
 }
 
-/// Made from integers, because zeroed integers cost no memory until they are used.
+/// Converts integers to atomics. Callers pass zeroed integers, which use no memory until they are written.
 fn atomics<T: Atomic>(numbers: Vec<T>) -> Box<[T::Twin]> {
     let numbers = Box::into_raw(numbers.into_boxed_slice());
-    // SAFETY: an atomic has the size and the bit validity of its integer, and on the 64-bit targets also its alignment;
-    // the allocation is owned here alone.
+    // SAFETY: an atomic type has the size and the bit validity of its integer type. On 64-bit targets it also has the same
+    // alignment. `numbers` comes from `Box::into_raw`, so nothing else owns the allocation.
     unsafe { Box::from_raw(numbers as *mut [T::Twin]) }
 }
 
@@ -177,7 +182,7 @@ mod tests {
         for (class, size) in SIZES.iter().map(|&size| size as usize).enumerate() {
             let blocks = Blocks::new(LEN);
             blocks.add_chunks(CHUNK, CHUNK);
-            // A slab of 8 pages, filled with adjacent blocks.
+            // A slab (a range of blocks of one class) of 8 pages, filled with adjacent blocks.
             let slab = CHUNK + 3 * PAGE;
             let starts: Vec<usize> = (0..8 * PAGE / size).map(|nth| slab + nth * size).collect();
             for &start in &starts {

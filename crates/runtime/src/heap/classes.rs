@@ -1,22 +1,23 @@
-//! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. At the start, `arena` checks that the
-//! linked jemalloc has the same ones.
+//! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. When the heap is opened, the module
+//! `arena` checks that the linked jemalloc has the same classes.
 
-/// Alignment and least size of every block, in bytes, as in malloc.
+/// Least alignment and least size of a block, in bytes.
 pub(super) const GRAIN: usize = 16;
 
-/// The largest small block, in bytes.
+/// Size of the largest small block, in bytes.
 pub(super) const SMALL_MAX: usize = 14336;
 
-/// Number of classes: steps of 16 bytes up to 128, then four per power of two.
+/// Number of classes. Up to 128 bytes, the sizes grow in steps of 16 bytes. Beyond, each power of two has four classes.
 const CLASSES: usize = 35;
 
-/// The block size of every class, ascending, in bytes.
+/// The block size of each class in bytes, in ascending order.
 pub(super) const SIZES: [u16; CLASSES] = sizes();
 
-/// 2^28 divided by every size, rounded up. Multiplying by it divides offsets in a page exactly (4095 * 14336 < 2^28).
+/// 2^28 divided by the size of each class, rounded up. A multiplication by this factor replaces the division of an
+/// offset in a page by the size. The quotient is exact because 4095 * 14336 < 2^28.
 const RECIPROCALS: [u32; CLASSES] = reciprocals();
 
-/// The class of a block, by its size in multiples of [`GRAIN`].
+/// The class of a block. The index is the block's size in multiples of [`GRAIN`].
 static CLASS_OF: [u8; SMALL_MAX / GRAIN + 1] = class_of();
 
 const fn sizes() -> [u16; CLASSES] {
@@ -26,7 +27,7 @@ const fn sizes() -> [u16; CLASSES] {
         size += step;
         sizes[class] = size as u16;
         class += 1;
-        // Each power of two is divided into four classes. Below 128 there are eight classes, 16 bytes apart.
+        // The first eight classes are 16 bytes apart. Then each power of two has four classes.
         if class >= 8 && class.is_multiple_of(4) {
             step = size / 4;
         }
@@ -44,7 +45,7 @@ const fn reciprocals() -> [u32; CLASSES] {
     factors
 }
 
-/// `offset_in_page` modulo the block size of the class, without a division.
+/// Returns `offset_in_page` modulo the block size of the class. Uses no division.
 #[inline]
 pub(super) fn modulo_size(offset_in_page: usize, class: usize) -> usize {
     let blocks = (offset_in_page as u64 * u64::from(RECIPROCALS[class])) >> 28;
@@ -64,7 +65,7 @@ const fn class_of() -> [u8; SMALL_MAX / GRAIN + 1] {
     table
 }
 
-/// The class of the smallest blocks that hold `size` bytes; `None` above [`SMALL_MAX`].
+/// Returns the class of the smallest blocks that hold `size` bytes. Returns `None` if `size` exceeds [`SMALL_MAX`].
 #[inline]
 pub(super) fn class_for(size: usize) -> Option<usize> {
     CLASS_OF.get(size.div_ceil(GRAIN)).map(|&class| class as usize)

@@ -81,8 +81,8 @@ impl State {
     }
 
     /// Reports how many bytes of Hanare's mappings the program's resource limits must count. Static arrays do not
-    /// count, because they are in mappings of the program itself. In sigsegv mode, inaccessible memory counts as address
-    /// space and not as data.
+    /// count, because they are in mappings of the program itself. In sigsegv mode, inaccessible memory counts as
+    /// address space and not as data.
     fn lend(&self, taken: u64, far: u64) {
         let space = taken.saturating_sub(self.idle.load(Relaxed) + places::adopted_bytes());
         let data = if self.launch.mode == Mode::Sigsegv { far } else { space };
