@@ -283,7 +283,7 @@ impl Heap {
                 if unsafe { is_retired(addr) } {
                     return Ok(());
                 }
-                // SAFETY: `take_large` returned true: a live large block starts at `addr`, and only this thread frees it.
+                // SAFETY: a live large block starts at `addr`, and only this thread frees it.
                 unsafe { arena::free(addr as *mut u8) };
                 Ok(())
             }

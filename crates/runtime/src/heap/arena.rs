@@ -90,8 +90,8 @@ unsafe extern "C" fn commit(
     !keeping_errno(|| ranges::heap_uses(len))
 }
 
-/// Discards the pages of a free extent. Returns true, which is a refusal, if the extent does not consist of whole units.
-/// A unit that lies only partly in the extent would not read as zeroes.
+/// Discards the pages of a free extent. Returns true, which is a refusal, if the extent does not consist of whole
+/// units. A unit that lies only partly in the extent would not read as zeroes.
 unsafe extern "C" fn decommit(
     _: *mut je::extent_hooks_t,
     start: *mut c_void,
@@ -162,8 +162,8 @@ pub(super) fn lock_for_fork() {
     unsafe { hanare_heap_before_fork() };
 }
 
-/// Checks whether this thread holds jemalloc's locks for a fork. If true, jemalloc's fork handler releases the locks in
-/// the child.
+/// Checks whether a child of the present fork finds jemalloc's locks free. If this thread holds them, jemalloc's fork
+/// handler releases them in the child. Without the handlers of `jemalloc.c`, jemalloc itself acquires them later.
 pub(super) fn is_locked() -> bool {
     // SAFETY: the function only reads a flag of the calling thread.
     unsafe { hanare_heap_is_locked() != 0 }
@@ -203,7 +203,8 @@ fn check_classes() -> Result<(), HeapError> {
         let (mut mib, mut found, mut len) = (mib::<4>(c"arenas.bin.0.size")?, 0usize, size_of::<usize>());
         mib[2] = class + 1;
         let place = (&raw mut found).cast();
-        // SAFETY: `mib` names an option in four parts. `place` points to a value of the option's type, and `len` is its size.
+        // SAFETY: `mib` names an option in four parts. `place` points to a value of the option's type, with the size
+        // `len`.
         let code = unsafe { je::mallctlbymib(mib.as_ptr(), mib.len(), place, &raw mut len, null_mut(), 0) };
         if code != 0 || found != size as usize {
             return Err(HeapError::Options);
@@ -215,8 +216,8 @@ fn check_classes() -> Result<(), HeapError> {
 fn read<T: Copy>(name: &'static CStr) -> Result<T, HeapError> {
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let mut len = size_of::<T>();
-    // SAFETY: `name` is terminated, and `value` has room for `len` bytes. jemalloc refuses a length that does not fit the
-    // option.
+    // SAFETY: `name` is terminated, and `value` has room for `len` bytes. jemalloc refuses a length that does not fit
+    // the option.
     let code = unsafe { je::mallctl(name.as_ptr(), value.as_mut_ptr().cast(), &raw mut len, null_mut(), 0) };
     // SAFETY: `mallctl` returned 0, so it has written the value.
     if code == 0 { Ok(unsafe { value.assume_init() }) } else { Err(refused(name, code)) }

@@ -1,9 +1,9 @@
 //! The map of heap blocks: tells which block starts at an offset. It is in near memory. It recognises a bad pointer
 //! before the allocator uses the pointer.
 //!
-//! The map has a word of two bytes for each page of the heap. The word tells the class of the small blocks that start in
-//! the page and the position of the first block. A special word marks a page with which a large block starts. A word is
-//! written when a block is allocated, and cleared when the block's pages are freed.
+//! The map has a word of two bytes for each page of the heap. The word tells the class of the small blocks that start
+//! in the page and the position of the first block. A special word marks a page with which a large block starts. A word
+//! is written when a block is allocated, and cleared when the block's pages are freed.
 //!
 //! A table of fixed size remembers the addresses of recently freed small blocks. It detects a second free of a block
 //! unless some thousand other blocks were freed in between. To remember every freed block would cost 32 bytes a page.
@@ -165,8 +165,8 @@ impl Atomic for u64 {
 /// Converts integers to atomics. Callers pass zeroed integers, which use no memory until they are written.
 fn atomics<T: Atomic>(numbers: Vec<T>) -> Box<[T::Twin]> {
     let numbers = Box::into_raw(numbers.into_boxed_slice());
-    // SAFETY: an atomic type has the size and the bit validity of its integer type. On 64-bit targets it also has the same
-    // alignment. `numbers` comes from `Box::into_raw`, so nothing else owns the allocation.
+    // SAFETY: an atomic type has the size and the bit validity of its integer type. On 64-bit targets it also has the
+    // same alignment. `numbers` comes from `Box::into_raw`, so nothing else owns the allocation.
     unsafe { Box::from_raw(numbers as *mut [T::Twin]) }
 }
 
