@@ -33,16 +33,18 @@ use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
 
-/// Number of work spaces: at most this many threads use the engine at once. A further thread waits for a free one.
+/// Number of work spaces. At most this many threads use the engine at once, and further threads wait.
 pub(crate) const WORKS: usize = 32;
 const WAIT_QUEUES: usize = 256;
-/// Most ticks of one upkeep. Each tick unmaps at most [`limits::HIDES_MAX`] pages for reference sampling.
+/// Most ticks that one upkeep sends to the pager. A tick is an event that tells the time. Each tick unmaps at most
+/// [`limits::HIDES_MAX`] pages for reference sampling.
 const TICKS_MAX: u32 = 1 << 16;
-/// Number of short rounds in which a waiting thread polls and sleeps at most 50 us. Later rounds last milliseconds.
+/// Number of short rounds in a thread's wait for a page. In a short round, the thread polls and sleeps at most 50 us.
+/// Later rounds last milliseconds.
 const SPINS: u32 = 60;
-/// Number of rounds after which a thread reports its wait to the watchdog.
+/// Number of rounds of a wait after which the waiting thread reports to the watchdog.
 const ROUNDS_UNWATCHED: u32 = 200;
-/// Milliseconds added to the longest silence allowed to a server. A longer wait without progress counts as a hang.
+/// Milliseconds by which a hang exceeds the longest silence allowed to a server. A hang is a wait without progress.
 const HANG_MARGIN_MS: u64 = 2_000;
 
 /// An engine over a view and a store. Tests use a simulated view and store.
@@ -80,15 +82,15 @@ struct Work {
     todo: Vec<Todo>,
     /// The pages of the present batch of page-outs.
     leaving: Vec<Todo>,
-    /// Address of a buffer with room for any page or read.
+    /// Address of a buffer with room for the largest page and for all bytes of a read.
     bounce: usize,
-    /// Index of the first of the places to which this thread moves pages aside.
+    /// Index of the first place of this work space. A place is memory to which a page is moved aside.
     places: usize,
     /// Whether the page of the last fault was local and only had to be opened for writing or mapped again.
     opened: bool,
 }
 
-/// An action to carry out. `units` is the length of its page.
+/// An action to carry out. `units` is the length of the action's page in units.
 #[derive(Clone, Copy)]
 struct Todo {
     action: Action,
@@ -107,7 +109,7 @@ pub(crate) struct Parts<V, S> {
     pub(crate) overhead_bytes: u64,
     /// Upper limit of the budget, in units.
     pub(crate) units_max: u32,
-    /// Whether faults arrive as signals.
+    /// Whether faults arrive as signals (sigbus and sigsegv mode).
     pub(crate) traps_by_signal: bool,
     pub(crate) counters: &'static Counters,
 }
@@ -196,8 +198,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.view.wake(self.span(page, units));
     }
 
-    /// Checks whether `addr` lies in a base page, and base pages are copied in. Copying a base page is fast, so waking
-    /// the handler takes most of such a fault's time.
+    /// Checks whether a fault at `addr` is resolved by copying a base page. The copy is fast. Waking the handler thread
+    /// takes most of the time of such a fault.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
@@ -339,7 +341,7 @@ impl<V: View, S: Store> Engine<V, S> {
             if let Some(work) = self.works.lock().pop() {
                 return work;
             }
-            // All work spaces are in use. Each is in use for a bounded time.
+            // All work spaces are in use. Each thread returns its work space after a bounded time.
             std::thread::yield_now();
         }
     }

@@ -118,8 +118,9 @@ fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 /// Frees the block at `addr`. Fetches and accesses none of its pages.
 ///
 /// # Errors
-/// The reason why the pointer is bad. The call changes nothing then. A second free of a large block is detected until
-/// the block's pages are used again. A second free of a small block is detected only within some thousand frees.
+/// The reason why the pointer is bad. The call then changes nothing. A second free of a large block is detected until
+/// the block's pages are used again. A second free of a small block is detected until some thousand other blocks are
+/// freed.
 ///
 /// # Safety
 /// If a block starts at `addr`, nothing uses the block afterwards.

@@ -37,7 +37,7 @@ const DESCRIPTORS_PER_SERVER: usize = 3;
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 /// The function that [`before_start`] has set.
 static BEFORE_START: Call = Call::none();
-/// The counters of this process, which are mapped once. Null before that.
+/// The counters of this process. Null until they are mapped.
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Validates the settings, probes the kernel, and chooses the trap mode and the sizes.
@@ -82,7 +82,8 @@ pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
     }
 }
 
-/// Sets up far memory for this process: reserves address space, opens the trap and the links, and starts the threads.
+/// Sets up far memory for this process: reserves address space, opens the trap and the links to the servers, and
+/// starts Hanare's threads.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]). Some unused address space may stay reserved.
@@ -178,9 +179,9 @@ pub(crate) fn set_state(
     open_threads(state, senders).map_err(StartError::Thread)
 }
 
-/// Defers the start to the first far allocation. Many programs never make one, and they need not wait for a start. Only
-/// thread mode allows this. In other modes far memory starts now, because the program could otherwise install a handler
-/// for the fault signal first.
+/// Defers the start to the first far allocation. Many programs never allocate far memory, and they need not wait for a
+/// start. Only thread mode allows this. In other modes far memory starts now, because the program could otherwise
+/// install a handler for the fault signal first.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).

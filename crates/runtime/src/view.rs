@@ -1,5 +1,6 @@
-//! The program's view of far memory: the mappings through which the program accesses it. A page *in view* is mapped
-//! there. A *frame* is local memory outside the view. Only this module maps and unmaps pages of the view.
+//! The program's view of far memory: the mappings through which the program accesses far memory. A page *in view* is
+//! present in these mappings. A *frame* is local memory outside the view. Only this module maps and unmaps pages of the
+//! view.
 //!
 //! The engine uses a view only through the trait [`View`]. Two types implement this trait on live memory.
 //! [`Userfaultfd`] uses private anonymous memory. It copies pages in, or moves whole frames in and out, and
@@ -181,7 +182,7 @@ pub(crate) struct Program {
     pub(crate) arrivals: fn() -> Option<thread::Arrivals>,
 }
 
-/// Evidence that no code of the program runs, or has run since an earlier moment.
+/// Evidence that no code of the program runs at the time of the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
     /// The program's only thread is the calling thread. It runs the engine with signals blocked.
@@ -355,7 +356,7 @@ impl View for LiveView {
     fn wake(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.wake(span),
-            // In sigsegv mode, a faulting thread waits in its own signal handler, on a wait queue of the engine.
+            // In sigsegv mode, a faulting thread waits on a wait queue of the engine, so the kernel need not wake it.
             LiveView::Doubled(_) => {}
         }
     }

@@ -21,8 +21,8 @@ const FULL_SPINS: u32 = 1000;
 /// Receives the pages of reads from the store, one read after another.
 struct In<'a, V, S> {
     engine: &'a Engine<V, S>,
-    /// The work space of a thread that starts a read. The actions that follow from an arrival are queued in it, and the
-    /// thread carries them out later. `None` for a thread that only polls: it carries them out at once.
+    /// The work space of a thread that starts a read. It queues the actions that follow from an arrival, and the thread
+    /// carries them out later. `None` for a thread that only polls. Such a thread carries out the actions at once.
     work: Option<&'a mut Work>,
     /// Whether all pages of the present read have the protection that the pager asked for. False if a page is open for
     /// writing that had to be protected.
@@ -177,7 +177,7 @@ impl<V: View, S: Store> Engine<V, S> {
         let at = span.offset - self.bytes(read.page.0);
         let first = writable_bytes(read).saturating_sub(at).min(span.len);
         let rest = Span { offset: span.offset + first, len: span.len - first };
-        // SAFETY: the caller promises pages in transit and constant bytes at `from`, so also for each part of `span`.
+        // SAFETY: the caller promises pages in transit and constant bytes at `from`. Both hold for each part of `span`.
         let part = |span: Span, from, writable| span.len == 0 || unsafe { self.view.copy_in(span, from, writable) };
         let came = part(Span { len: first, ..span }, from, true);
         part(rest, from.wrapping_add(first), false) && came

@@ -63,7 +63,7 @@ impl<V: View, S: Store> Engine<V, S> {
         core.accounts.local_bytes(&core.pager)
     }
 
-    /// Makes the engine report its local memory in this budget share from now on.
+    /// Makes the engine report its local memory in `seat`, the process' share of the budget, from now on.
     pub(crate) fn sit(&self, seat: Seat) {
         let core = &mut *self.core.lock();
         core.accounts.sit(seat, &core.pager);
@@ -112,7 +112,8 @@ impl<V: View, S: Store> Engine<V, S> {
             self.set_budget(local_max.saturating_sub(overhead_bytes));
         }
         let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-        // The kernel may refuse to take a page out of view. The page is then in view again.
+        // The kernel may refuse to take a page out of view. Such a page is in view again and must be taken out once
+        // more.
         let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
         let local = self.local_bytes();
         if local < resting.least {
@@ -150,8 +151,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes the engine apart: returns its view, its store and all other parts. Called in a child that has no other
-    /// thread, so no code uses the engine.
+    /// Takes the engine apart: returns its view, its store and all other parts. A forked child calls this. It has no
+    /// other thread, so no other code uses the engine.
     pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
@@ -250,8 +251,8 @@ impl Kept {
                 for unit in first..end {
                     let whole = Span { offset: unit * unit_bytes, len: unit_bytes };
                     if whole.offset < there.offset || whole.offset + whole.len > there.offset + there.len {
-                        // SAFETY: `view.zeroes()` has `unit_bytes` zeroes, and nothing writes to them. The gate is
-                        // closed, so this call alone fills the absent pages of `whole`. Present pages keep their bytes.
+                        // SAFETY: `view.zeroes()` has `unit_bytes` zeroes, and nothing writes to them. No engine runs
+                        // yet, so only this call fills the absent pages of `whole`. Present pages keep their bytes.
                         unsafe { view.copy_in(whole, view.zeroes(), true) };
                     }
                     self.pager.adopt(unit as u32);

@@ -17,8 +17,8 @@ use hanare_sys::clock::now_ns;
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Takes a page out of view. If the page is moved into a frame, the page leaves alone. Otherwise the following
-    /// queued pages that are not moved into frames leave in the same batch.
+    /// Takes a page out of view. If the page is not moved into a frame, also takes out the next queued pages that are
+    /// not moved into frames. All of them form one batch, which needs fewer system calls.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
@@ -78,7 +78,8 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     /// Stops all writes to the dirty pages of a batch. Moves each dirty page aside, to the place with index `places`
-    /// plus the page's index in the batch. Write-protects a page that the kernel cannot move.
+    /// plus the page's index in the batch. Write-protects a page that the kernel cannot move. A page that a transfer
+    /// holds stays in view.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;

@@ -29,10 +29,10 @@ use hanare_wire::Wait;
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
 /// Number of random steps of a run.
 const STEPS: usize = 600;
-/// Most turns of `drain` or of a fork. The test fails if any operation is still pending afterwards.
+/// Most turns in which `drain` or a fork completes operations. The test fails if any is still pending afterwards.
 const DRAIN_MAX: usize = 20_000;
-/// Turn of `drain` in which the budget is raised to hold all pages. With a small budget, threads could evict each
-/// other's pages for ever, always before the thread of the page runs. On a real machine that thread runs in time.
+/// Turn of `drain` in which the budget is raised to hold all pages. Otherwise threads could evict each other's pages
+/// for ever, because a simulated thread may not run before its page is evicted again.
 const THRASHING: usize = 2_000;
 
 struct Random(u64);
@@ -187,7 +187,7 @@ fn pager(shape: &Shape, seed: u64) -> Pager {
 }
 
 impl World {
-    /// Makes the world of a seed. Reuses the work spaces of the previous engine, because they are never freed.
+    /// Makes the world of a seed. Reuses the work spaces of the previous engine, because an engine never frees them.
     fn new(seed: u64, before: Option<TestEngine>) -> Self {
         let mut random = Random(seed);
         let shape = draw_shape(&mut random);
@@ -283,7 +283,7 @@ impl World {
 
     // ---- events beside the program ----------------------------------------------------------------------------------
 
-    /// Completes one pending operation. Returns whether one was pending.
+    /// Lets the store complete a pending operation. Returns whether any operation was pending before.
     fn complete(&mut self) -> bool {
         let is_busy = self.engine().store().is_busy();
         if self.random.chance(500) {
@@ -434,7 +434,7 @@ impl World {
         if self.discard.is_some() || self.threads.iter().any(in_use) || self.traps.iter().any(is_told) {
             return;
         }
-        // A transfer into the range goes on, but its bytes no longer matter. It ends here without a write.
+        // The bytes of a transfer into the range no longer matter, so the transfer ends here without a write.
         let view = self.engine.as_ref().expect("an engine").view();
         self.pins.retain(|&unit| {
             let stays = !(first..end).contains(&unit);

@@ -19,7 +19,7 @@ impl State {
     /// Checks whether `more` bytes can be allocated: the program's resource limits allow them, and the servers have
     /// room for them.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
-        // Such a request fails in any case, so the servers are not asked.
+        // A request larger than the address space fails in any case, so the servers are not asked.
         if more > places::len() {
             return false;
         }
@@ -30,7 +30,7 @@ impl State {
         self.engine.promises(more as u64, allocated, overcommit, refusal)
     }
 
-    /// Checks whether the heap can use `more` bytes. The heap asks for few bytes at a time. So this reserves
+    /// Checks whether the heap can use `more` bytes. The heap asks for few bytes at a time. So this function reserves
     /// [`HEAP_AHEAD`] bytes in advance, and most calls need no new reservation.
     pub(crate) fn promises_heap(&self, more: usize) -> bool {
         let take = |promised: u64| promised.checked_sub(more as u64);
@@ -103,7 +103,8 @@ impl State {
         self.idle.load(Relaxed)
     }
 
-    /// Sets the budget of this process to its share of `share` bytes. Does nothing if the processes share no budget.
+    /// Sets the budget of this process to `share` bytes, its share of the common budget. Does nothing if each process
+    /// has a budget of its own.
     pub(crate) fn budget_is(&self, share: u64) {
         if self.seat.whole().is_some() {
             self.engine.set_budget(share.saturating_sub(self.launch.plan.overhead_bytes));

@@ -48,8 +48,8 @@ impl LiveView {
         Ok(())
     }
 
-    /// Sets the program's access to a range. Retries until the kernel grants the change, because the caller relies on
-    /// it.
+    /// Sets the program's access to a range. Retries until the kernel grants the change, because the caller cannot
+    /// continue without the change.
     pub(crate) fn set_access(&self, span: Span, prot: Prot) {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }

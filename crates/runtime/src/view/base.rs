@@ -50,8 +50,8 @@ pub(crate) struct Base {
     pub(super) program: Program,
 }
 
-/// Start addresses of the memory for frames of base pages, for frames of blocks, and for pages that are moved aside.
-/// An address is 0 if its pool has no bytes.
+/// Start addresses of three pools of memory: for frames of base pages, for frames of blocks, and for pages that are
+/// moved aside. The address of a pool without bytes is 0.
 #[derive(Clone, Copy)]
 struct Pools {
     small: usize,
@@ -89,8 +89,8 @@ impl Base {
         })
     }
 
-    /// Replaces the frames and places by new ones, in a forked child. The kernel does not copy the parent's frames into
-    /// the child. They are empty at the fork.
+    /// Maps new frames and places, in a forked child. The child does not inherit the parent's frames. The parent's
+    /// frames are empty at the fork, so no bytes are lost.
     pub(super) fn with_own_frames(self) -> Result<Self, ViewError> {
         let pools = Pools::new(&self.sizes)?;
         // Without `/proc` the file cannot be opened. The run then ends only when a page that the program made
@@ -114,8 +114,8 @@ impl Base {
     /// Advises the kernel (madvise) about a range of the view or about a pool: no inheritance by forked children, no
     /// core dumps, and huge pages or none.
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // Small frames and places must not share a huge page: the first write to one of them would also fill the
-        // others. MOVE requires an empty destination.
+        // MOVE requires an empty destination. If small frames or places shared a huge page, the first write to one of
+        // them would fill all others. So these pools have no huge pages.
         let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
         let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
@@ -123,7 +123,7 @@ impl Base {
             // SAFETY: the range is a mapping of far memory or of a pool. None of the three kinds of advice changes its
             // contents.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });
-            // A kernel without huge pages rejects advice about huge pages. It needs none.
+            // A kernel without huge pages rejects advice about huge pages. The error does no harm.
             let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
             advised.or(if unknown { Ok(()) } else { advised }).map_err(|errno| MapError::Reserve { len, errno })?;
         }
@@ -220,7 +220,8 @@ pub(super) fn drop_pages(addr: usize, len: usize) {
     }
 }
 
-/// Retries to drop pages after the kernel refused it with `first`. Returns at once if nothing is mapped there any more.
+/// Drops pages after the kernel refused a first attempt with the errno `first`. Retries until an attempt succeeds.
+/// Returns without a retry if nothing is mapped in the range any more.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");

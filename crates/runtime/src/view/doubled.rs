@@ -164,7 +164,7 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // The result says whether the pages have the protection asked for. Opening a page for writing asks for none.
+        // The result only matters for pages that must be protected against writes.
         let _ = self.show(span, true);
     }
 

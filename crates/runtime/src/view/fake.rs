@@ -1,6 +1,6 @@
 //! A simulated view for tests. It keeps the program's access to each unit in a plain value, and the bytes in ordinary
-//! memory. A random seed determines when the simulated kernel refuses: pages that cannot be moved, pages that stay open
-//! although they had to be protected, and pages that cannot be read in place.
+//! memory. The simulated kernel refuses requests at random. It then does not move a page, does not protect a page
+//! against writes, or does not let a page be read in place. A random seed determines these refusals.
 //!
 //! The view also checks the engine. It panics if the engine fills a present page, drops an absent page or a page that a
 //! transfer holds, or moves a page into a frame that is not empty.
@@ -100,7 +100,7 @@ impl FakeView {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let frame_units = shape.small_frames + shape.wide_frames * shape.block_units;
         let zeroes = lend(shape.block_units * OS_PAGE);
-        // SAFETY: `lend` has just allocated so many bytes at `zeroes`.
+        // SAFETY: `lend` has just allocated `shape.block_units * OS_PAGE` bytes at `zeroes`.
         unsafe { zeroes.write_bytes(0, shape.block_units * OS_PAGE) };
         Self {
             shape,
@@ -213,7 +213,7 @@ impl FakeView {
         Ok(())
     }
 
-    /// Begins a transfer that writes to a unit. Returns false, and begins none, if the unit is not open for writing or
+    /// Begins a transfer that writes to a unit. Does nothing and returns false if the unit is not open for writing, or if
     /// the simulated kernel cannot move pages.
     pub(crate) fn pin(&self, unit: usize) -> bool {
         let is_open = self.shape.moves && self.units.borrow()[unit] == Seen::Open;

@@ -58,7 +58,7 @@ impl LiveView {
 
 impl Base {
     /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
-    /// since the fork.
+    /// since the fork, so no access was missed.
     pub(crate) fn again(self, mechanism: Mechanism, batches: bool) -> Result<LiveView, ViewError> {
         let base = self.with_own_frames()?;
         Ok(match mechanism {

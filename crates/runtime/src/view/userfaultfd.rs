@@ -66,7 +66,7 @@ impl Userfaultfd {
     }
 
     /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
-    /// since the fork.
+    /// since the fork, so no access was missed.
     pub(super) fn again(base: Base, uffd: Uffd, batches: bool) -> Result<Self, ViewError> {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
@@ -143,7 +143,7 @@ impl Userfaultfd {
         // A moved page is open for writing until the call below protects it. Code of the program could write to it
         // unseen in between: another thread, a signal handler, or even the thread that faulted. The kernel can report
         // a fault before the faulting thread sleeps, so that thread may still run. The page counts as protected only if
-        // no code of the program ran in between. Otherwise it is opened for writing, and the result makes it dirty.
+        // no code of the program ran in between. Otherwise it is opened for writing, and the pager counts it as dirty.
         let before = if writable { None } else { (self.program.still)() };
         let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
         // SAFETY: the page at `to` is absent and in transit, and the frame at `from` is filled. The caller guarantees
@@ -340,7 +340,7 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 true
             }
             // The kernel refuses a range that crosses mappings. The program splits a mapping when it changes the
-            // access to a part of it. Single pages cross no mapping.
+            // access to a part of it. So single pages are copied from here on.
             Some(libc::ENOENT) if piece > OS_PAGE => {
                 piece_max = OS_PAGE;
                 false
