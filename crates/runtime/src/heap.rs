@@ -141,9 +141,9 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     }
 }
 
-/// Retires a freed block if a part of it became ordinary memory, such as the end of a stack. That part is no longer far
-/// and does not read as zeroes after a discard, so no later allocation may use the block. Returns whether the block was
-/// retired.
+/// Retires a freed block if a part of it became ordinary memory, such as the end of a stack. That part is no longer
+/// far. It does not read as zeroes after a discard, so no later allocation may use the block. Returns whether the
+/// block was retired.
 ///
 /// # Safety
 /// A live large block starts at `addr`, and nothing uses it any more.

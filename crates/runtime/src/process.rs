@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) granularity: usize,
 }
 
-/// The settings and choices from which an engine is started. A forked child uses those of its parent.
+/// The settings and choices from which an engine is started. A forked child uses the settings of its parent.
 pub(crate) struct Launch {
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,

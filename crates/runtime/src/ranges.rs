@@ -71,7 +71,7 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
 /// Frees the far allocation that starts at `addr`. Returns false if no allocation starts there. Fetches no page.
 ///
 /// # Safety
-/// The caller owns the allocation, and nothing uses or borrows it any more.
+/// If an allocation starts at `addr`, the caller owns it, and nothing uses or borrows it any more.
 pub unsafe fn free(addr: usize) -> bool {
     let Some(state) = ready().filter(|_| active() && places::is_reserved(addr)) else { return false };
     // The view is not asked for the offset, because the first page may have become ordinary memory.
@@ -167,8 +167,8 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
 }
 
 /// Allocates whole pages of far memory that are inaccessible until [`protect`] allows an access. Inaccessible memory
-/// needs no budget and no room on the servers. Returns null if `len` exceeds a quarter of the free address space, or if
-/// the allocation fails.
+/// does not count towards the budget. Returns null if `len` exceeds a quarter of the free address space, or if the
+/// allocation fails.
 pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready()
         .map_or(0, |state| inside(move || places::len().saturating_sub(state.extents.lock().taken_bytes() as usize)));

@@ -52,7 +52,7 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
 }
 
 /// Returns an error if small allocations would be far and system calls cannot access far pages. The C library accesses
-/// some small blocks with all signals blocked (a new thread's number), or waits on them in the kernel (condition
+/// some small blocks with all signals blocked (a new thread's number). It waits on others in the kernel (condition
 /// variables). If such a block were far, the program would end.
 fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
     if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {

@@ -112,8 +112,7 @@ impl<V: View, S: Store> Engine<V, S> {
             self.set_budget(local_max.saturating_sub(overhead_bytes));
         }
         let looked_through = taken.iter().all(|span| self.settle_span(*span, leave));
-        // The kernel may refuse to take a page out of view. Such a page is in view again and must be taken out once
-        // more.
+        // The kernel may refuse to take a page out of view. The page is then in view again, and the caller retries.
         let is_back = || leave && taken.iter().any(|span| self.has_in_view(*span));
         let local = self.local_bytes();
         if local < resting.least {
@@ -151,8 +150,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes the engine apart: returns its view, its store and all other parts. A forked child calls this. It has no
-    /// other thread, so no other code uses the engine.
+    /// Takes the engine apart: returns its view, its store and all other parts. Only a forked child calls this function.
+    /// The child has no other thread, so no other code uses the engine.
     pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {

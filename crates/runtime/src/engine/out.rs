@@ -18,7 +18,7 @@ const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
     /// Takes a page out of view. If the page is not moved into a frame, also takes out the next queued pages that are
-    /// not moved into frames. All of them form one batch, which needs fewer system calls.
+    /// not moved into frames. These pages form a batch, which needs fewer system calls than single pages.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {

@@ -7,8 +7,8 @@
 //! freed blocks are not overwritten.
 //!
 //! A thread of the program may hold jemalloc's locks while it is in the engine, so the engine never calls jemalloc.
-//! jemalloc prepares itself for a fork by its own fork handlers (pthread_atfork). Its constructor registers them before
-//! Hanare's handlers. They take effect once there is a heap.
+//! jemalloc prepares itself for a fork by its own fork handlers (pthread_atfork). Its constructor registers these
+//! handlers before Hanare's handlers. jemalloc's handlers do nothing before there is a heap.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -66,8 +66,8 @@ unsafe extern "C" fn take_chunk(
 ) -> *mut c_void {
     // SAFETY: jemalloc passes a valid pointer `committed`.
     let must_be_committed = unsafe { committed.read() };
-    // jemalloc first asks for memory at any address that need not be committed. It asks for a given address or for
-    // committed memory only after such a request has failed, so this hook refuses these requests.
+    // jemalloc first asks for memory that may have any address and need not be committed. If that fails, jemalloc
+    // asks for a given address or for committed memory. This hook refuses the later requests, which would fail too.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };

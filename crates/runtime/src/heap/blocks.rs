@@ -1,5 +1,5 @@
-//! The map of heap blocks: tells which block starts at an offset. It is in near memory. It recognises a bad pointer
-//! before the allocator uses the pointer.
+//! The map of heap blocks, in near memory. It tells which block starts at an offset. So a bad pointer is recognised
+//! before the allocator uses it.
 //!
 //! The map has a word of two bytes for each page of the heap. The word tells the class of the small blocks that start
 //! in the page and the position of the first block. A special word marks a page with which a large block starts. A word

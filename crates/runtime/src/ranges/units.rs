@@ -9,8 +9,8 @@ use crate::process::State;
 use crate::span::{OS_PAGE, Span};
 
 impl State {
-    /// Returns the start and the end of the whole units inside a byte range, as offsets in bytes. The start exceeds the
-    /// end if the range lies inside one unit.
+    /// Returns the start and the end of the whole units inside a byte range, as offsets in bytes. If the range contains
+    /// no whole unit, the start is not below the end.
     fn whole_units(&self, offset: usize, len: usize) -> (usize, usize) {
         let unit = self.granularity;
         (offset.next_multiple_of(unit), (offset + len) / unit * unit)

@@ -1,9 +1,9 @@
 //! A simulated view for tests. It keeps the program's access to each unit in a plain value, and the bytes in ordinary
-//! memory. The simulated kernel refuses requests at random. It then does not move a page, does not protect a page
-//! against writes, or does not let a page be read in place. A random seed determines these refusals.
+//! memory. The simulated kernel refuses requests at random: to move a page, to protect a page against writes, or to let
+//! a page be read in place. A random seed determines these refusals.
 //!
-//! The view also checks the engine. It panics if the engine fills a present page, drops an absent page or a page that a
-//! transfer holds, or moves a page into a frame that is not empty.
+//! The view also checks the engine. It panics if the engine fills a present page or moves a page into a frame that is
+//! not empty. It also panics if the engine drops an absent page or a page that a transfer holds.
 
 use std::cell::{Cell, RefCell};
 
@@ -79,7 +79,7 @@ fn lend(bytes: usize) -> *mut u8 {
 /// # Safety
 /// `lend(bytes)` returned `start`, and nothing uses this memory any more.
 unsafe fn give_back(start: *mut u8, bytes: usize) {
-    // SAFETY: the caller guarantees that `lend` leaked a box of `bytes` bytes at `start`, so this takes it back.
+    // SAFETY: the caller guarantees that `start` comes from a box of `bytes` bytes, which `lend` leaked.
     let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) };
     drop(memory);
 }
@@ -213,8 +213,8 @@ impl FakeView {
         Ok(())
     }
 
-    /// Begins a transfer that writes to a unit. Does nothing and returns false if the unit is not open for writing, or if
-    /// the simulated kernel cannot move pages.
+    /// Begins a transfer that writes to a unit. Does nothing and returns false if the unit is not open for writing, or
+    /// if the simulated kernel cannot move pages.
     pub(crate) fn pin(&self, unit: usize) -> bool {
         let is_open = self.shape.moves && self.units.borrow()[unit] == Seen::Open;
         self.held.borrow_mut()[unit] += u32::from(is_open);
@@ -254,7 +254,7 @@ impl FakeView {
     /// are open for writing. Frames are not copied.
     pub(crate) fn forked(&self) -> Self {
         let child = Self::new(self.shape, self.random.get());
-        // SAFETY: `new` allocated both ranges for the same number of units. They do not overlap.
+        // SAFETY: `new` allocated both ranges for `shape.units` units each. The ranges do not overlap.
         unsafe { child.memory.copy_from_nonoverlapping(self.memory, self.shape.units * OS_PAGE) };
         for (child, seen) in child.units.borrow_mut().iter_mut().zip(&*self.units.borrow()) {
             assert!(*seen == Seen::Absent || !self.shape.doubled, "shared memory is in view at a fork");

@@ -15,21 +15,21 @@ use super::Doubled;
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// Bytes of an extent, which is opened as a whole. One page table of the processor covers so many bytes.
+/// Bytes of an extent, which is opened as a whole. An extent is the range that one page table of the processor covers.
 const EXTENT: usize = 2 << 20;
 /// Number of extents that are opened at once if the open extents form many separate runs. Each run costs mappings.
 const EXTENTS_MANY: usize = 32;
 /// Most separate runs of open extents. Beyond this number, [`EXTENTS_MANY`] extents are opened at once.
 const RUNS_MAX: usize = 2048;
 
-/// The state of the view's mappings. Its lock is held during every change of a mapping.
+/// The state of the view's mappings. Every thread that changes a mapping holds the lock of this state.
 pub(super) struct Guards {
     /// Bytes of a unit.
     unit: usize,
     /// A bit for each extent, set if the extent is open.
     open: Bits,
-    /// A bit for each unit, set if the unit is closed against writes. It stays set while the unit is absent, because
-    /// the unit is often clean again when it returns.
+    /// A bit for each unit, set if the unit is closed against writes. The bit stays set while the unit is absent,
+    /// because the unit is often clean again when it returns.
     read_only: Bits,
     /// Most mappings that the units closed against writes may cost, even if they are opened in the worst order.
     read_only_max: usize,

@@ -33,7 +33,7 @@ pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, m
     // SAFETY: the caller owns both ranges, and the destination is empty.
     let (done, refusal) = unsafe { move_some(uffd, to, from, len, mode) };
     let Some(refusal) = refusal else { return Ok(()) };
-    // SAFETY: the first `done` bytes at `to` were moved there above, so `from..from + done` is empty now.
+    // SAFETY: `move_some` moved `done` bytes from `from` to `to`, so `from..from + done` is empty now.
     unsafe { move_back(uffd, from, to, done) };
     Err(refusal)
 }
@@ -106,15 +106,15 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
     (done, None)
 }
 
-/// Makes pages private that a forked child shares or has shared. MOVE refuses such pages, as it refuses pages that a
+/// Makes pages private that a forked child shares or has shared. MOVE refuses shared pages, and also pages that a
 /// transfer holds. If MOVE still refuses a page after this call, a transfer holds the page.
 ///
 /// # Errors
 /// `ENOENT` if a page is absent, or the kernel's errno.
 ///
 /// # Safety
-/// The pages are open for writing. This call would otherwise fault, and the calling thread is the one that resolves
-/// such a fault.
+/// The pages are open for writing. Otherwise this call would fault and wait for ever, because the calling thread
+/// itself would have to resolve the fault.
 pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
     if resident(addr, len) < len as u64 {
         return Err(Errno(libc::ENOENT));

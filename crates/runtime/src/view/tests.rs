@@ -141,7 +141,7 @@ fn pinned(addr: usize, len: usize) -> Option<std::os::fd::OwnedFd> {
     // SAFETY: the kernel has just returned `ring` as a new descriptor, which nothing else owns.
     let ring_fd = unsafe { std::os::fd::OwnedFd::from_raw_fd(ring as i32) };
     let buffer = [addr, len];
-    // SAFETY: `buffer` has the layout of one `struct iovec`. It names memory that belongs to this test.
+    // SAFETY: `buffer` has the layout of one `struct iovec`. It describes memory that belongs to this test.
     let registered = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, REGISTER_BUFFERS, buffer.as_ptr(), 1) };
     (registered == 0).then_some(ring_fd)
 }

@@ -1,10 +1,10 @@
 //! The view by userfaultfd: private anonymous memory. Pages are copied in, or whole frames are moved in and out. Clean
 //! pages are write-protected.
 //!
-//! A *transfer* (direct I/O, io_uring or a device) may hold a page; the kernel calls the page pinned. The page must not
-//! leave the view meanwhile: the transfer would write to memory that no longer belongs to the page. The kernel's MOVE
-//! operation refuses a pinned page in the same step in which it takes other pages out of view. So pages whose bytes
-//! must be kept leave by MOVE if the kernel has this operation. A refused page stays in view.
+//! A *transfer* (direct I/O, io_uring or a device) may hold a page. The kernel calls the page pinned. A pinned page must
+//! stay in view: the transfer would otherwise write to memory that no longer belongs to the page. The kernel's MOVE
+//! operation refuses pinned pages, and takes other pages out of view atomically. So pages whose bytes must be kept are
+//! taken out of view by MOVE, if the kernel has this operation. A refused page stays in view.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -239,7 +239,7 @@ impl Userfaultfd {
             Err(Refusal::Held) if clean => {
                 // A clean page is write-protected, so `make_own` cannot make it private. After a fork, MOVE may have
                 // refused the page because a child shares it. The caller then copies and drops the page. This is safe
-                // even if a transfer holds it: a transfer only reads a clean page.
+                // even if a transfer holds the page, because a transfer only reads a clean page.
                 Err(if self.has_forked.load(Relaxed) { Refusal::Unmovable } else { Refusal::Held })
             }
             // SAFETY: `clean` is false, so the caller guarantees that the pages are open for writing.
