@@ -67,7 +67,7 @@ unsafe extern "C" fn take_chunk(
     // SAFETY: jemalloc passes a valid pointer `committed`.
     let must_be_committed = unsafe { committed.read() };
     // jemalloc first asks for memory that may have any address and need not be committed. If that fails, jemalloc
-    // asks for a given address or for committed memory. This hook refuses the later requests, which would fail too.
+    // asks for a given address or for committed memory. This hook refuses these later requests.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };

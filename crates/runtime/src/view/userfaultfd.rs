@@ -1,10 +1,10 @@
 //! The view by userfaultfd: private anonymous memory. Pages are copied in, or whole frames are moved in and out. Clean
 //! pages are write-protected.
 //!
-//! A *transfer* (direct I/O, io_uring or a device) may hold a page. The kernel calls the page pinned. A pinned page must
-//! stay in view: the transfer would otherwise write to memory that no longer belongs to the page. The kernel's MOVE
-//! operation refuses pinned pages, and takes other pages out of view atomically. So pages whose bytes must be kept are
-//! taken out of view by MOVE, if the kernel has this operation. A refused page stays in view.
+//! A *transfer* (direct I/O, io_uring or a device) may hold a page. The kernel calls the page pinned. A pinned page
+//! must stay in view: the transfer would otherwise write to memory that no longer belongs to the page. The kernel's
+//! MOVE operation refuses pinned pages, and takes other pages out of view atomically. So pages whose bytes must be kept
+//! are taken out of view by MOVE, if the kernel has this operation. A refused page stays in view.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
