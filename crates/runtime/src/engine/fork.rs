@@ -150,8 +150,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Takes the engine apart: returns its view, its store and all other parts. Only a forked child calls this method.
-    /// The child has no other thread, so no other code uses the engine.
+    /// Takes the engine apart: returns its view, its store and all other parts. A forked child calls this method. The
+    /// child has no other thread, so no other code uses the engine.
     pub(crate) fn apart(self) -> (Kept, V, S) {
         let Core { pager, accounts, .. } = self.core.into_inner();
         let kept = Kept {
