@@ -134,7 +134,7 @@ counters! {
     /// Time that threads of the program waited for present pages to become accessible: for a first write, or to set a
     /// reference bit.
     set_bit_ns,
-    /// Time that Hanare's own threads spent unmapping pages for reference sampling.
+    /// Time spent unmapping pages for reference sampling.
     clear_bit_ns,
     /// Time spent choosing and evicting pages.
     evict_ns,
@@ -196,8 +196,8 @@ impl Counters {
     }
 }
 
-/// Returns the histogram bucket of a latency. Each power of two is divided into four buckets. The last bucket also
-/// holds all longer latencies.
+/// Returns the histogram bucket of a latency. Each power of two is divided into four buckets. The last bucket
+/// holds all latencies from 7.5 s on.
 #[inline]
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
