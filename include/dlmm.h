@@ -32,10 +32,12 @@ extern "C" {
 /* Starts far memory. Call it once, before the other calls, with the addresses of main's arguments (or two null
  * pointers). It removes these options from the arguments, up to the word `--`, and keeps all other arguments:
  *
- *     -f HOSTFILE           lines `HOST MEGABYTES`; the first is the compute node and gives the local budget, the others
- *                           (HOST or HOST:PORT) are memory servers; `//` and `#` begin a comment
+ *     -f HOSTFILE           a file with lines `HOST MEGABYTES`. The first host is the compute node and gives the local
+ *                           budget. The other hosts (HOST or HOST:PORT) are memory servers. `//` and `#` begin a
+ *                           comment
  *     -n COUNT              use the first COUNT hosts of the file, including the compute node
- *     --local SIZE|PERCENT  the local budget (256M, 25%); default: the host file's first line, else half of the free memory
+ *     --local SIZE|PERCENT  the local budget (256M, 25%). The default is the first line of the host file, or half of
+ *                           the free memory without a host file
  *     --server HOST:PORT[=CAPACITY]  a memory server, instead of a host file; may be repeated
  *     --page-size S, --policy P, --prefetch F, --mode M, --key FILE  as for `hanare run`
  *
@@ -48,8 +50,8 @@ extern "C" {
  */
 int dlm_startup(int *argc, char ***argv);
 
-/* Ends far memory. No block may be used any more. Does nothing under `hanare run`, where far memory ends with the
- * program. */
+/* Ends the use of far memory. No block may be used any more. Does nothing under `hanare run`, where far memory lasts as
+ * long as the program. */
 void dlm_shutdown(void);
 
 /* These calls work like malloc, calloc, realloc and free, and are as fast. But every block is far, whatever its size.
@@ -78,7 +80,7 @@ int dlm_advise(void *start, size_t len, int advice);
 /* Counters of this run. Times are in nanoseconds. */
 struct dlm_stats {
     uint64_t local_bytes_budget; /* bytes the budget allows in local memory */
-    uint64_t local_bytes;        /* bytes in local memory now: resident, staged and in flight */
+    uint64_t local_bytes;        /* bytes in local memory now: resident pages, staged pages and pages in transit */
     uint64_t local_bytes_peak;   /* the peak of local_bytes */
     uint64_t far_bytes;          /* bytes of far memory allocated now */
     uint64_t far_bytes_peak;     /* the peak of far_bytes */

@@ -6,7 +6,7 @@
 //! the program asks for far memory explicitly.
 //!
 //! Under `hanare run`, the preload library provides the same functions, and its engine already runs. Then `dlm_startup`
-//! only takes its options out of the program's arguments.
+//! only takes Hanare's options out of the program's arguments.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fmt::Display;
@@ -153,8 +153,8 @@ unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<
     Ok(options)
 }
 
-/// Ends far memory and drops all of it. Under `hanare run` the program's other memory is far too, so far memory ends
-/// only with the program.
+/// Ends the use of far memory and publishes the final counters. The memory itself stays until the process ends. Under
+/// `hanare run`, does nothing, because far memory must last as long as the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_shutdown() {
     if STARTED_HERE.swap(false, Ordering::Relaxed) && far::active() {

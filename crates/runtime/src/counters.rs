@@ -99,7 +99,7 @@ counters! {
     faults_first_write,
     /// Faults by the first access to a page, which was filled with zeroes.
     faults_zero,
-    /// Faults resolved from a staged page (minor faults).
+    /// Faults on a page whose bytes were still in a local frame (minor faults).
     faults_rescued,
     /// Faults on a page that was already in transit.
     faults_waited,
@@ -140,7 +140,7 @@ counters! {
     evict_ns,
     /// Requests sent to servers.
     requests,
-    /// Local bytes now: resident, staged and in flight.
+    /// Local bytes now: resident pages, pages staged in frames, and pages in transit.
     local_bytes,
     /// Most local bytes there ever were.
     local_bytes_peak,

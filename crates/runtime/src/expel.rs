@@ -22,7 +22,7 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
         state.engine.view().puncture(Span { offset, len });
         places::look_up_in(state.engine.view().windows());
         // A unit at an edge of the range may lie only partly in it, so it was not discarded. If its page is in transit,
-        // waits for the end of the transfer.
+        // the transfer must end before the caller maps something else.
         let unit = state.granularity;
         for unit in [offset / unit, (offset + len - 1) / unit] {
             state.engine.settle(unit as u32);
@@ -49,7 +49,7 @@ pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let from = aside.leak();
     kernel::insist("map what is no longer to be far", || {
         // SAFETY: `from` is our own mapping of `len` bytes. The range at `addr` is the caller's, and its contents were
-        // copied. The two do not overlap.
+        // copied. The two ranges do not overlap.
         unsafe { map::move_to(from, addr, len) }
     });
     Ok(())

@@ -15,8 +15,8 @@ pub const PAGE: u64 = 4096;
 /// Largest page of the pager, in bytes. An allocation of at least this size starts on a multiple of it.
 pub const LARGE: u64 = 2 << 20;
 
-/// Number of gaps that are tried first, from the smallest sufficient one on. Each may hold no aligned range. If all
-/// fail, a gap is searched that is longer by the alignment.
+/// Number of gaps that are tried first, from the smallest sufficient one on. Such a gap may hold no aligned range. If
+/// none of these gaps does, a gap that is longer by the alignment is searched.
 const CLOSE_FITS_TRIED: usize = 16;
 
 /// The allocated and the free parts of `[0, len)`.
@@ -60,10 +60,10 @@ impl Extents {
         parts
     }
 
-    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align` (a power of two; at least a page is used).
-    /// Uses the smallest sufficient gap, and among equal gaps the one with the lowest address. With an alignment of
-    /// more than a page, the gap may be longer than necessary. Returns `None` if no gap is sufficient, if `len` is 0,
-    /// or if `align` is not a power of two.
+    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align`. An alignment of less than a page counts as
+    /// a page. Uses the smallest sufficient gap, and among equal gaps the one with the lowest address. With an
+    /// alignment of more than a page, the gap may be longer than necessary. Returns `None` if no gap is sufficient, if
+    /// `len` is 0, or if `align` is not a power of two.
     pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {
         let len = round_up(len)?;
         if len == 0 || !align.is_power_of_two() {

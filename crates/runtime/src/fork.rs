@@ -76,8 +76,8 @@ struct Dormant {
     view: Base,
     /// The parent's store (the record of evicted pages) with links for the child. `None` if no page is evicted.
     store: Option<(Kind, Links)>,
-    /// The descriptor that opens new links to the private server. It works even if the process changes its root
-    /// directory or user before the engine starts.
+    /// The descriptor that opens new links to the private server. The descriptor works even if the process changes its
+    /// root directory or user before the engine starts.
     door: Option<OwnedFd>,
     /// The page table of this process. At the start of the engine it shows which pages were accessed. It is opened in
     /// advance, because `/proc` may be out of reach later.
@@ -106,8 +106,8 @@ pub fn can_fork() -> bool {
     process::state().is_none() || room().is_some()
 }
 
-/// Raises the limit on descriptors, while the returned value lives, if a child's descriptors exceed it. Returns `None`
-/// if that is not possible.
+/// Raises the limit on open descriptors if a child would exceed it. Dropping the returned value restores the limit.
+/// Returns `None` if the limit cannot be raised far enough.
 fn room() -> Option<descriptors::Room> {
     descriptors::Room::make(descriptors::count() + CHILD_DESCRIPTORS)
 }
@@ -122,7 +122,7 @@ pub fn before() {
     gate::close();
     let (plan, seat) = prepare();
     seat.iter().for_each(Seat::forks);
-    // SAFETY: getpid has no conditions.
+    // SAFETY: `getpid` has no preconditions.
     PARENT.store(unsafe { libc::getpid() }, Relaxed);
     *PENDING.lock() = Some(Pending { plan, seat, mask });
     IS_PENDING.set(true);
@@ -148,7 +148,7 @@ pub fn in_child() {
     if !was_pending() {
         // This fork was not prepared, because there was no far memory when it began. If another thread of the parent
         // was starting the engine, that thread does not exist here. Then the child's first use of far memory starts an
-        // engine. If the parent's engine had just started, the child cannot use its far memory.
+        // engine. If the parent's engine had just started, the child cannot use far memory.
         gate::reset_if_closed();
         if process::state().is_some() {
             detach(TOO_NEW);
@@ -351,7 +351,8 @@ fn stay_dormant(seat: Option<Seat>) {
         seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }
     // Both descriptors are kept on record, so that the program cannot close them before the child starts its engine.
-    // The record is valid only in a process with the mark. Without the mark, the child opens both by path later.
+    // The record is valid only in a process that has called `mark::set`. If that call fails, the child opens both by
+    // path later.
     let door = dormant.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     let dormant = Dormant { door, pagemap, ..dormant };
@@ -387,7 +388,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
     if was_dormant {
-        // Opens the page table if it was not opened at the fork. Without it, nothing tells which pages are present.
+        // Opens the page table if it was not opened at the fork. Only the page table tells which pages are present.
         let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
         let now = now.transpose().map_err(StartError::Pagemap)?;
         if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
@@ -452,7 +453,7 @@ mod tests {
         let mask = SignalMask::block_all().keep();
         *PENDING.lock() = Some(Pending { plan: Plan::Nothing, seat: None, mask });
         IS_PENDING.set(true);
-        // This thread stands for one whose fork began before there was far memory.
+        // This thread acts as a thread whose fork began before there was far memory.
         std::thread::spawn(in_parent).join().unwrap();
         assert!(was_pending() && !was_pending());
         let pending = PENDING.lock().take();

@@ -1,6 +1,6 @@
-//! The gate: the fork barrier of this process. Each thread enters it before it uses the engine, for a call or for a
-//! fault, and leaves it afterwards. A fork closes it and waits until no thread is inside. From then on the engine only
-//! receives completions of requests that were already sent.
+//! The gate: the fork barrier of this process. Each thread enters the gate before it uses the engine, for a call or a
+//! fault, and leaves the gate afterwards. A fork closes the gate and waits until no thread is inside. From then on the
+//! engine only receives completions of requests that were already sent.
 //!
 //! A thread blocks all signals before it enters. It must not enter twice, and must not access far memory inside. Then
 //! every thread inside leaves in bounded time, and a fork does not wait for ever.

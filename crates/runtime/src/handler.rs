@@ -1,5 +1,5 @@
 //! The traps: a handler thread that reads userfaultfd (thread mode), or a signal handler in the faulting thread (sigbus
-//! and sigsegv mode). They only translate the kernel's messages into faults of the engine.
+//! and sigsegv mode). Both only translate the kernel's messages into faults of the engine.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use hanare_sys::clock::now_ns;
 const WAITING_MAX: usize = 256;
 /// Rounds of waiting, about 5 us each, in which the handler polls the link. Later rounds sleep.
 const ROUNDS_POLLING: u32 = 60;
-/// Rounds after which the handler no longer waits for a fault's page. By then the page must have arrived and have been
+/// Rounds after which the handler no longer waits for a fault's page. By then the page must have arrived and been
 /// evicted again between two rounds.
 const ROUNDS_MAX: u32 = 10_000;
 /// Rounds after which the watchdog learns of a waiting fault.
@@ -102,16 +102,16 @@ impl Handler {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             threads::touched_by(tid);
             let small = self.engine.is_small(addr);
-            // Frequent faults make idle CPUs poll. With a memory server on this host they must not, because the server
-            // needs these CPUs to answer. So faults are counted for a private server only.
+            // Frequent faults make idle CPUs poll. With a memory server on this host, these CPUs must not poll, because
+            // the server needs them to answer. So faults are counted only with a private server.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // After the access, the program mapped something else there, so the range is no longer far. The woken
-                // thread accesses the new mapping.
+                // After the access, the program mapped something else at this address, so it is no longer far. The
+                // woken thread accesses the new mapping.
                 kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };
@@ -127,7 +127,7 @@ impl Handler {
     }
 
     /// Removes the faults whose pages have arrived. Every [`ROUNDS_UNHEARD`] rounds, wakes a thread that still waits,
-    /// so that it faults again. Its page may have arrived and have been evicted again between two rounds.
+    /// so that it faults again. The page may have arrived and been evicted again between two rounds.
     fn settle(&mut self) {
         let engine = self.engine;
         let mut most = 0;

@@ -24,8 +24,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Returns a count of 0 for a call. `what` says what the call does: the message at the end of the run reads "the
-    /// kernel does not {what}".
+    /// Starts to count the refusals of a call. `what` says what the call does. The message at the end of the run reads
+    /// "the kernel does not {what}".
     pub(crate) fn to(what: &'static str) -> Self {
         Self { what, tries: 0 }
     }

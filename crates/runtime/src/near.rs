@@ -26,10 +26,10 @@ const PAGE: usize = 4096;
 const MALLOC_ALIGN: usize = 16;
 
 /// The C library's own allocation functions, looked up in that library. A lookup by name alone is not enough: the
-/// dynamic linker binds even the internal names to an allocator that defines them (such as tcmalloc). When such an
-/// allocator calls `mmap`, Hanare would enter it a second time.
+/// dynamic linker binds even the internal names to an allocator that defines them (such as tcmalloc). When that
+/// allocator calls `mmap`, Hanare would enter the same allocator a second time.
 ///
-/// Each function is called through a pointer. At first the pointer holds a function that looks up all of them. All
+/// Each function is called through a pointer. At first the pointer holds a function that looks up all functions. All
 /// functions come from one allocator: the C library's if it defines all of them, otherwise the definitions to which the
 /// names are bound (in a static program).
 #[cfg(target_env = "gnu")]

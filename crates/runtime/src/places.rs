@@ -64,8 +64,8 @@ pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Returns whether `addr` is far, and the end of a range from `addr` on in which all addresses are far, or none is. The
-/// end is at most `end`.
+/// Returns whether `addr` is far, and the first address after `addr` at which this may change. If that address is
+/// beyond `end`, returns `end` instead.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());

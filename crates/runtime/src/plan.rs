@@ -8,7 +8,8 @@ use crate::engine::WORKS;
 use crate::view::Protection;
 use hanare_settings::{Local, Mode, PageSize, Settings};
 
-/// Smallest page, in bytes, that is moved as a whole frame. Smaller pages are copied (docs/decisions/0028).
+/// Smallest page, in bytes, whose frame is moved as a whole. The bytes of smaller pages are copied
+/// (docs/decisions/0028).
 const MOVE_FROM_BYTES: usize = 64 << 10;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
@@ -56,7 +57,7 @@ pub(crate) struct Plan {
     pub(crate) overhead_bytes: u64,
     /// Whether to request huge pages.
     pub(crate) huge: bool,
-    /// Most units in local memory, whatever the budget. It is bounded if each unit costs mappings.
+    /// Most units in local memory, whatever the budget. If each unit costs mappings, the limit on mappings bounds it.
     pub(crate) units_max: u32,
 }
 
@@ -75,15 +76,16 @@ impl Plan {
         self.config.small.moves || self.config.hides_in_place
     }
 
-    /// Returns the number of units to which dirty base pages are moved aside while they are evicted. It has room for a
-    /// batch from each thread that may be in the engine at the same time. 0 if no page is moved aside.
+    /// Returns how many places, of one unit each, are needed for dirty base pages that are moved aside during eviction.
+    /// There is a batch of places for each thread that may be in the engine at the same time. 0 if no page is moved
+    /// aside.
     pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
         let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 
-    /// Returns the pager's budget in bytes if local memory is `percent` of `far` bytes. The frames for dirty pages
-    /// (`overhead_bytes`) are subtracted from that share, but at most an eighth of the share.
+    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. The frames for
+    /// dirty pages (`overhead_bytes`) are subtracted from the share, but at most an eighth of the share.
     pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
         let share = far / 100 * u64::from(percent);
         share - self.overhead_bytes.min(share / STAGING_PART)
@@ -182,8 +184,8 @@ pub(crate) fn plan(
     let (unit, block) = sizes(settings.page_size, mode, features, settings.local, direct);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
     let in_place = mode == Mode::Sigsegv;
-    // A page that is unmapped for reference sampling waits in a frame. Without the kernel's MOVE, its bytes are copied
-    // to the frame, which is only slower.
+    // A page that is unmapped for reference sampling waits in a frame. If the kernel cannot move pages
+    // (UFFDIO_MOVE), the bytes are copied to the frame, which is only slower.
     let small_moves = !in_place && (hides || features.move_ && unit >= MOVE_FROM_BYTES);
     let staged = !direct && !small_moves;
     let staging_bytes = match settings.local {

@@ -1,9 +1,9 @@
 //! Decides whether an allocation can be granted, by the overcommit rule and the room on the memory servers.
 //!
 //! Every far page that was accessed needs a place on a server sooner or later, because local memory is a cache of far
-//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room, or all must
-//! stay in the local budget. Otherwise malloc or mmap fails with ENOMEM, and the program can still react. Without this
-//! check, the run would end later, when a page cannot be evicted because all servers are full.
+//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room, or all this
+//! memory must stay in the local budget. Otherwise malloc or mmap fails with ENOMEM, and the program can still react.
+//! Without this check, the run would end later, when a page cannot be evicted because all servers are full.
 //!
 //! By default memory that is allocated but not accessed counts only up to an eighth of the room, much as with the
 //! kernel's heuristic overcommit. An allocation is often used soon, but a sparse program never uses most of what it
@@ -19,7 +19,7 @@ use hanare_settings::Overcommit;
 use hanare_store::{Ask, EXTENT_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
-/// Longest age of the servers' answer about their room. After that time they are asked again.
+/// Longest age of the servers' answer about their room. After that time the servers are asked again.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Longest wait for pages in transit before an allocation is refused.
 const SETTLING: Duration = Duration::from_millis(200);

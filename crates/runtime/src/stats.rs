@@ -142,7 +142,7 @@ mod tests {
         let own_pid = std::process::id() as i32;
         let program = Stats::attach(Some(fd.as_raw_fd()), Some(own_pid)).unwrap();
         add(&program.requests, 2);
-        // Opens the descriptor through `/proc`, as a process does in which its own copy is closed.
+        // Opens the descriptor through `/proc`, as a process does whose own copy is closed.
         let elsewhere = File::options().read(true).write(true).open(format!("/proc/{own_pid}/fd/{}", fd.as_raw_fd()));
         assert!(are_counters(&elsewhere.unwrap()));
         assert_eq!(parent.snapshot().requests, 2);

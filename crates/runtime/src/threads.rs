@@ -18,8 +18,7 @@ use crate::view::Still;
 const START_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the stack of one of Hanare's threads.
 const STACK_BYTES: usize = 256 << 10;
-/// Bytes of address space that a thread costs in addition to its stack: the C library reserves them for its
-/// allocations.
+/// Bytes of address space that the C library reserves for the allocations of a thread, in addition to its stack.
 const ARENA_BYTES: usize = 64 << 20;
 
 /// Most of Hanare's threads that ever existed at the same time. The address space for so many stays reserved.
@@ -67,7 +66,8 @@ pub fn is_alone() -> bool {
 
 /// Returns evidence that no code of the program runs. The evidence is that the program has only its first thread, which
 /// is in the engine or waits for the pager. Returns `None` if code of the program may run. A vfork child shares its
-/// parent's memory but is not among the parent's threads. A fault of such a child is recognised by its other thread id.
+/// parent's memory but is not among the parent's threads. A fault of such a child is recognised, because its thread id
+/// differs.
 pub(crate) fn still() -> Option<Still> {
     let home = HOME.load(Relaxed);
     if !OWN.get() {

@@ -132,7 +132,7 @@ struct Output {
 enum Target {
     /// The file is not open yet, because no page was recorded.
     Untouched,
-    /// The file belongs to this process. The framer adds the format of the trace to the records.
+    /// The file belongs to this process. The framer packs the records into chunks of the trace format.
     Open(File, Framer),
     /// Another process records, the file is full, or the trace has ended.
     Over,
@@ -145,7 +145,8 @@ fn tracing() -> Option<&'static Tracing> {
     unsafe { TRACING.load(Acquire).as_ref() }
 }
 
-/// Wraps `policy` in a recorder of its events and actions, and prepares the trace file at `path`.
+/// Wraps `policy` in a recorder that records its events and actions from now on. The trace file at `path` is opened
+/// when the first page is recorded. Fails if there is no memory for the ring.
 pub(crate) fn record(
     policy: Box<dyn Policy>,
     path: &Path,
@@ -321,7 +322,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
         let mut output = output(file.path(), u64::MAX);
-        // Long jumps make records of four bytes, so that more bytes than the ring holds pass through it.
+        // Long jumps between pages make records of four bytes. So more bytes pass through the ring than it can hold.
         const ROUNDS: u32 = 3 << 20;
         let page = |round: u32| (round % 2) * (1 << 21) + round / 2;
         std::thread::scope(|scope| {

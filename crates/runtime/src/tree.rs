@@ -23,8 +23,8 @@ const MEMBERS_MAX: usize = sized(1024, 3);
 /// Nanoseconds after a fork within which the child takes its reserved share. After that time the reservation lapses:
 /// the child died early, or the fork failed.
 const PROMISE_NS: u64 = 10_000_000_000;
-/// Value of `since_ns` before the fork begins. The reservation cannot lapse yet, because a parent may prepare a fork
-/// for longer than [`PROMISE_NS`].
+/// Value of `since_ns` before the fork begins. Until then, the reservation cannot lapse, because a parent may prepare a
+/// fork for longer than [`PROMISE_NS`].
 const UNFORKED: u64 = u64::MAX;
 /// Nanoseconds between two checks for members whose process has ended.
 const LOOK_NS: u64 = 100_000_000;
@@ -51,7 +51,7 @@ pub(crate) struct Member {
     /// Address where the process' stack begins. It changes when the process executes another program under the same
     /// pid.
     stack: AtomicU64,
-    /// Time when the child was forked for which the share is reserved. [`UNFORKED`] before the fork.
+    /// For a reserved share: the time at which its child was forked. [`UNFORKED`] before the fork.
     since_ns: AtomicU64,
     /// Bytes of the budget that the process holds.
     share: AtomicU64,
@@ -165,8 +165,8 @@ impl Tree {
         if whole == 0 {
             return Some(seat);
         }
-        // The demand of a new member is not known yet. With the whole budget as its demand, the fair share is the
-        // largest.
+        // The demand of a new member is not known yet. It asks for the whole budget, so that its fair share is
+        // the largest.
         seat.member.wants.store(whole, Relaxed);
         let end_ns = now_ns() + JOIN_NS;
         loop {
@@ -184,7 +184,7 @@ impl Tree {
     }
 
     /// Frees the entry of the program that this process ran before it executed the present one. If the lock cannot be
-    /// taken, another member frees the entry later: it no longer finds that program's stack.
+    /// taken, another member frees the entry later, because that program's stack no longer exists.
     pub(crate) fn executed(&self, counters: &Counters) {
         let me = own_pid();
         let _ = self.alone(|| {
@@ -198,7 +198,7 @@ impl Tree {
 }
 
 impl Member {
-    /// Frees this entry and its share. The caller holds the lock. Without it, a process could clear an entry that
+    /// Frees this entry and its share. The caller holds the lock. Without the lock, a process could clear an entry that
     /// another process has freed and a third one has filled again. The entry becomes free last. So if the caller dies
     /// in this function, the next check of the members frees the entry again.
     fn retire(&self, counters: &Counters) {
@@ -290,8 +290,8 @@ impl Seat {
     }
 
     /// Moves the share of this process towards its fair share. Called periodically. `wants` is the number of bytes that
-    /// the process could use. `set_budget` sets the process' budget to a number of bytes, and returns its local bytes
-    /// afterwards.
+    /// the process could use. `set_budget` is called with the new budget of the process, in bytes. It returns the
+    /// local bytes of the process afterwards.
     ///
     /// The share shrinks only after `set_budget` has lowered the budget. Otherwise a fault could still use bytes that
     /// another process has already claimed.
@@ -328,7 +328,7 @@ impl Seat {
     }
 
     /// Reserves a share of `bytes` for a child about to be forked. If the budget has too few free bytes, this process
-    /// gives up bytes that it does not use; it uses `local` bytes. With `must`, reserves the share even beyond the
+    /// gives up bytes that it does not use. It uses `local` bytes. With `must`, reserves the share even beyond the
     /// budget.
     ///
     /// # Errors
@@ -356,7 +356,8 @@ impl Seat {
         promised.unwrap_or(Err(0))
     }
 
-    /// Makes the calling process, a forked child, the owner of this reserved entry. `pages` as in [`Self::begin`].
+    /// Makes the calling process, a forked child, the owner of this reserved entry. `pages` says whether
+    /// the child pages.
     pub(crate) fn take(&self, pages: bool) {
         self.member.pid.store(own_pid(), Relaxed);
         self.begin(pages);
@@ -399,7 +400,7 @@ impl Tree {
         self.members().iter().map(|member| member.share.load(Relaxed)).sum()
     }
 
-    /// Leaves the lock taken, as a process does that ends while it holds the lock.
+    /// Leaves the lock taken, like a process that ends while it holds the lock.
     pub(crate) fn end_locked(&self) {
         self.lock.store(own_pid(), Relaxed);
     }

@@ -1,10 +1,10 @@
 //! The watchdog: detects a run that makes no progress, so that it ends with a message instead of hanging.
 //!
 //! A thread registers when it begins to wait for a page. The engine counts the page transfers that complete. The keeper
-//! (a background thread) checks both. It reports a hang in two cases: some thread waits and nothing was completed for
-//! longer than the limit, or a single wait lasts ten times the limit. Then the run ends with a message about the state
-//! of the engine. Only time in which the keeper itself runs counts. So a stopped process or a suspended machine is no
-//! hang.
+//! (a background thread) checks the waits and the count. The keeper reports a hang in two cases: some thread waits and
+//! nothing was completed for longer than the limit, or a single wait lasts ten times the limit. Then the run ends with
+//! a message about the state of the engine. Only time in which the keeper itself runs counts. So a stopped process or a
+//! suspended machine is no hang.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -16,7 +16,7 @@ const STEP_MAX_MS: u64 = 200;
 /// A single wait may last this many times the limit while the engine makes progress elsewhere.
 const SINGLE_FACTOR: u64 = 10;
 
-/// The present waits, and the number of completed transfers.
+/// The present waits, and the number of completed actions of the pager.
 pub(crate) struct Waits {
     /// The time when each wait began, in nanoseconds. 0 for an unused entry.
     since_ns: [AtomicU64; WAITS],
@@ -24,7 +24,7 @@ pub(crate) struct Waits {
     completed: AtomicU64,
 }
 
-/// A registered wait. It ends when this value is dropped. `None` if the wait is not watched.
+/// A registered wait, which ends when this value is dropped. `None` if the wait is not watched.
 pub(crate) struct Waiting<'a>(Option<&'a AtomicU64>);
 
 impl Drop for Waiting<'_> {
@@ -74,7 +74,7 @@ pub(crate) struct Watchdog {
 pub(crate) struct Hang {
     /// Number of threads that wait.
     pub(crate) waits: u32,
-    /// Seconds of the longest wait, or without a completion if that is longer.
+    /// Length of the longest wait, in seconds. If no action has completed for a longer time, the length of that time.
     pub(crate) seconds: u64,
 }
 

@@ -1,11 +1,11 @@
 //! Translates between addresses and offsets of far memory. This module only does the bookkeeping and changes no
 //! mapping.
 //!
-//! Far memory is one range of byte offsets. An offset normally lies at that distance from the start of the reservation
-//! (the address range reserved for far memory). There are two exceptions, both in whole pages of the operating system.
-//! An alias mapping, here called a *window*, shows a range of offsets at another address of the program, such as that
-//! of a static array. A foreign mapping, here called a *hole*, is a range that the program has mapped something else
-//! over; it is far no longer. Windows and holes are added but never removed. So a lookup takes no lock: a fault in the
+//! Far memory is one range of byte offsets. Normally, a byte's address is the start of the reservation (the address
+//! range of far memory) plus its offset. There are two exceptions, both in whole pages of the operating system. An
+//! alias mapping, here called a *window*, shows a range of offsets at another address of the program, such as that of a
+//! static array. A foreign mapping, here called a *hole*, is a range over which the program has mapped something else.
+//! A hole is no longer far. Windows and holes are added but never removed. So a lookup takes no lock: a fault in the
 //! middle of any operation of the pager finds either the old or the new answer.
 
 use crate::span::{OS_PAGE, Span};
@@ -74,7 +74,7 @@ impl Windows {
         true
     }
 
-    /// Makes `span` a hole. It never becomes far again.
+    /// Makes `span` a hole. A hole never becomes far again.
     pub(crate) fn puncture(&self, span: Span) {
         for page in span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE) {
             if !self.holes.set(page) {

@@ -39,7 +39,7 @@ impl Barrier {
     /// Enters the barrier without waiting. Returns `None` if it is closed.
     pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
         let before = self.word.fetch_add(1, Acquire);
-        // If the barrier is closed, dropping `inside` leaves it again.
+        // If the barrier is closed, `inside` is dropped, and the thread leaves the barrier again.
         let inside = Inside(self);
         (before & CLOSED == 0).then_some(inside)
     }
@@ -49,7 +49,7 @@ impl Barrier {
         loop {
             self.leave();
             // Waits outside and retries only when the barrier is open. A thread that leaves wakes all waiting threads.
-            // If each of them entered and left again while it is closed, they would wake each other without end.
+            // If waiting threads entered and left while the barrier is closed, they would wake each other without end.
             loop {
                 let now = self.word.load(Acquire);
                 if now & CLOSED == 0 {
