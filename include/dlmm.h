@@ -58,10 +58,10 @@ void dlm_shutdown(void);
  * Blocks are aligned to 16 bytes. Blocks of more than 14 KiB are aligned to 4 KiB, and blocks of 2 MiB or more to 2
  * MiB. Allocating and freeing access no far page, except to zero a reused block of less than 64 KiB or to move a block.
  *
- * The calls return NULL with errno ENOMEM in these cases: the servers have no room, the reserved address space
- * (HANARE_RESERVE) is used up, the size overflows, or dlm_startup was not called (this also prints a line on standard
- * error). A pointer that is not the start of a block, or whose block was freed before, ends the program with SIGABRT
- * and a line that names the pointer. Blocks of dlm_alloc must be freed by dlm_free and not by free.
+ * The calls return NULL with errno ENOMEM if the servers have no room, if the reserved address space (HANARE_RESERVE)
+ * is used up, or if the size overflows. They also do so before dlm_startup, and print a line on standard error. If a
+ * pointer is not the start of a block, or its block was freed before, the program ends with SIGABRT and a line that
+ * names the pointer. Blocks of dlm_alloc must be freed by dlm_free and not by free.
  *
  * A forked child has copies of all blocks and a part of the budget. A private server ends with the process that started
  * it. A child that outlives that process loses its blocks, and ends with a line on standard error. */

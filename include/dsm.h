@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* Connects to the other ranks. Call it once, before the other calls. Returns 0. If the ranks cannot connect, prints the
- * reason and ends the process with exit code 125, or with 122 if another rank has ended meanwhile.
+ * reason and ends the process. The exit code is 125, or 122 if another rank has ended meanwhile.
  *
  * `hanare launch`, srun or mpirun give the rank its number. A program that none of them started is rank 0 of 1.
  * Settings are flags of `hanare launch`, or the variables HANARE_PROTOCOL, HANARE_HOME_POLICY, HANARE_TRANSFER,

@@ -160,8 +160,8 @@ impl Extents {
     }
 
     /// Grows the allocation at `off` in place to `new_len` (rounded up to pages). Returns false, and changes nothing,
-    /// in these cases: no allocation starts at `off`, it is longer than `new_len`, the gap behind it is too short, or
-    /// the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
+    /// if no allocation starts at `off`, if it is longer than `new_len`, or if the gap behind it is too short. Returns
+    /// false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
     pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
         let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
             return false;

@@ -1,6 +1,6 @@
-//! Tells which addresses are far. These are the addresses of the reservation, without foreign mappings (ranges over
-//! which the program has mapped something else), and those of alias mappings (far bytes shown at another address). This
-//! module needs no engine, so it also works in a forked child.
+//! Tells which addresses are far. The addresses of the reservation are far, except foreign mappings (ranges over which
+//! the program has mapped something else). An alias mapping shows far bytes at another address: then that address is
+//! far instead of their address in the reservation. This module needs no engine, so it also works in a forked child.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 

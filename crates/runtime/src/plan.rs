@@ -13,8 +13,9 @@ use hanare_settings::{Local, Mode, PageSize, Settings};
 const MOVE_FROM_BYTES: usize = 64 << 10;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
-/// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may hold few pages. With a
-/// quarter of its 4 to 16 MiB in local memory, Python starts in acceptable time with 4 KiB, but not with 16 or 64 KiB.
+/// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may hold few pages.
+/// Example: Python uses 4 to 16 MiB. If a quarter of it is local, Python starts in acceptable time with pages of 4 KiB,
+/// but not of 16 or 64 KiB.
 const GUARDED_SMALL_BYTES: usize = 4 << 10;
 /// Page size, in bytes, in sigsegv mode with guard pages and any other budget.
 const GUARDED_BYTES: usize = 16 << 10;

@@ -1,12 +1,13 @@
 //! Decides whether an allocation can be granted, by the overcommit rule and the room on the memory servers.
 //!
 //! Every far page that was accessed needs a place on a server sooner or later, because local memory is a cache of far
-//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room, or all this
-//! memory must stay in the local budget. Otherwise malloc or mmap fails with ENOMEM, and the program can still react.
-//! Without this check, the run would end later, when a page cannot be evicted because all servers are full.
+//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room. It is also
+//! enough if the accessed memory and the new allocation fit into seven eighths of the local budget. Otherwise malloc or
+//! mmap fails with ENOMEM, and the program can still react. Without this check, the run would end later, when a page
+//! cannot be evicted because all servers are full.
 //!
-//! By default memory that is allocated but not accessed counts only up to an eighth of the room, much as with the
-//! kernel's heuristic overcommit. An allocation is often used soon, but a sparse program never uses most of what it
+//! By default, memory that is allocated but not accessed counts only up to an eighth of the room. The kernel's
+//! heuristic overcommit is similar. An allocation is often used soon, but a sparse program never uses most of what it
 //! allocates. If a program later accesses more than fits, the servers become full and its run ends.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

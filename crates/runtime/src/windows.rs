@@ -3,10 +3,10 @@
 //!
 //! Far memory is one range of byte offsets. Normally, a byte's address is the start of the reservation (the address
 //! range of far memory) plus its offset. There are two exceptions, both in whole pages of the operating system. An
-//! alias mapping, here called a *window*, shows a range of offsets at another address of the program, such as that of a
-//! static array. A foreign mapping, here called a *hole*, is a range over which the program has mapped something else.
-//! A hole is no longer far. Windows and holes are added but never removed. So a lookup takes no lock: a fault in the
-//! middle of any operation of the pager finds either the old or the new answer.
+//! alias mapping, here called a *window*, shows a range of offsets at another address, such as that of a static array.
+//! A foreign mapping, here called a *hole*, is a range over which the program has mapped something else. A hole is no
+//! longer far. Windows and holes are added but never removed. So a lookup takes no lock: a fault in the middle of any
+//! operation of the pager finds either the old or the new answer.
 
 use crate::span::{OS_PAGE, Span};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
