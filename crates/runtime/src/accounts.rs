@@ -7,19 +7,22 @@ use hanare_paging::{self as paging, Pager};
 use crate::counters::{Counters, add, raise};
 use crate::tree::Seat;
 
-/// The counts published so far, so that several processes can add to the same counters.
+/// The part of this process' counts that is already in the shared counters. Several processes add to the same counters,
+/// so each adds only what it has counted since its last addition.
 pub(crate) struct Accounts {
     counters: &'static Counters,
     published: paging::Counters,
     unit_bytes: u64,
     overhead_bytes: u64,
-    /// The budget share in which the process reports its local memory, and its budget if that is its own.
+    /// The process' budget share, where it reports its local bytes. If processes share no budget, it also reports its
+    /// own budget there.
     seat: Option<Seat>,
     /// The budget last reported, in bytes.
     told: u64,
 }
 
-/// Counts one fault and its time. `opened` says that the page was present and only had to be opened for writing.
+/// Counts one fault that took `ns` nanoseconds. `opened` says that the page was present, and only its access rights had
+/// to change.
 pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
     add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
     counters.fault_took(ns);
@@ -37,7 +40,8 @@ impl Accounts {
         }
     }
 
-    /// Starts from the pager's present counts, which another process has published.
+    /// Returns accounts that publish only what the pager counts from now on. A forked child uses them, because its
+    /// parent publishes the earlier counts.
     pub(crate) fn from_now_on(
         counters: &'static Counters,
         unit_bytes: usize,
@@ -47,7 +51,7 @@ impl Accounts {
         Self { published: *pager.counters(), ..Self::new(counters, unit_bytes, overhead_bytes) }
     }
 
-    /// Reports the process' local memory in this budget share from now on.
+    /// Reports the local bytes of the process in its budget share `seat` from now on.
     pub(crate) fn sit(&mut self, seat: Seat, pager: &Pager) {
         (self.seat, self.told) = (Some(seat), 0);
         self.stepped(pager);
@@ -57,17 +61,17 @@ impl Accounts {
         self.overhead_bytes
     }
 
-    /// Local memory in use, in bytes.
+    /// Returns the local memory in use, in bytes.
     pub(crate) fn local_bytes(&self, pager: &Pager) -> u64 {
         u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes the figures that change with every step.
+    /// Publishes the local bytes, and the budget if processes share none. Called after each step of the pager.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
-            // After a reduction of the budget, memory counts until it has been evicted.
+            // When the budget shrinks, the reported budget follows only as fast as pages are evicted.
             let budget = self.budget_bytes(pager).max(local.min(self.told));
             if budget != self.told {
                 self.told = budget;
@@ -111,7 +115,7 @@ impl Accounts {
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
             (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
             (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
-            // Reported whenever it changes.
+            // `stepped` reports the budget of this process whenever it changes.
             (Some(_), None) => {}
         }
         let mut words = Words { text: [0; 1023], len: 0 };
@@ -122,7 +126,7 @@ impl Accounts {
     }
 }
 
-/// Text written without allocating, cut at the end of the buffer.
+/// A text buffer that allocates nothing. A piece of text that does not fit is refused.
 struct Words {
     text: [u8; 1023],
     len: usize,

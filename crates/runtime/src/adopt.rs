@@ -1,7 +1,9 @@
-//! Makes existing memory of the program far, at its address: static arrays, which no call allocates.
+//! Makes existing memory of the program far without changing its address. Static arrays need this, because no call
+//! allocates them.
 //!
-//! The pages are moved aside whole, and an alias mapping of far memory replaces them. Then their contents are written
-//! to the alias mapping as the program would write them, so that the budget holds from the start.
+//! The pages are moved aside, to another address, and an alias mapping of far memory takes their place. Then their
+//! contents are copied to the alias mapping by ordinary writes, which fault. So local memory stays within the budget
+//! from the start.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
@@ -36,7 +38,7 @@ pub enum AdoptError {
 pub struct Piece {
     /// First byte, page-aligned.
     pub addr: usize,
-    /// Bytes, whole pages.
+    /// Length in bytes, whole pages.
     pub len: usize,
     /// Whether the mapping is backed by a file, so that pages never accessed hold the file's bytes. Otherwise they are
     /// zeroes.
@@ -49,20 +51,21 @@ pub struct Piece {
 /// See [`AdoptError`]. After [`AdoptError::View`] the contents are lost, and the program must not run.
 ///
 /// # Safety
-/// The caller owns the pieces, each (part of) one private mapping of the program, readable and writable. Nothing else
-/// accesses them meanwhile: no other thread, and no code that resolves a fault of this thread. The trap signal is not
-/// blocked.
+/// The caller owns the pieces. Each piece is a private, readable and writable mapping of the program, or a part of one.
+/// Nothing else accesses the pieces during the call: no other thread, and no code that resolves a fault of this thread.
+/// The trap signal is not blocked.
 pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
     let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
-    // Offset and address are congruent modulo the largest page, so that such pages can be moved whole.
+    // The offset and the address of a byte are equal modulo the largest page size, so that huge pages can be moved
+    // whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();
     let inside = gate::enter();
     let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller of `adopt` guarantees for the pieces what `take` requires.
     let aside = match unsafe { Aside::take(pieces) } {
         Ok(aside) => aside,
         Err(error) => {
@@ -71,7 +74,7 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
         }
     };
     let span = Span { offset: start as usize + lead, len };
-    // SAFETY: nothing is mapped there: the pieces have just been moved away.
+    // SAFETY: the caller owns the range. Its pieces were moved aside, and `take` only left reservations without access.
     unsafe { state.engine.view().add_window(addr, span) }?;
     places::look_up_in(state.engine.view().windows());
     state.idles_more((taken - len) as u64);
@@ -92,15 +95,15 @@ impl Aside {
     /// Moves the pieces aside. On an error all of them are in their old place.
     ///
     /// # Safety
-    /// The caller owns the pieces, each (part of) one private mapping, and nothing accesses them until they are back or
-    /// replaced.
+    /// The caller owns the pieces. Each piece is a private mapping or a part of one. Nothing accesses the old addresses
+    /// until the pieces are moved back or replaced.
     unsafe fn take(pieces: &[Piece]) -> Result<Aside, AdoptError> {
         let mut aside = Aside { pieces: Vec::with_capacity(pieces.len()) };
-        // All places are reserved first. Each piece's old range is claimed as soon as it is empty, because the kernel
-        // could give it to another mapping.
+        // All target ranges are reserved before any piece is moved. A piece's old range is claimed again right after
+        // the move. Otherwise the kernel could use it for another mapping.
         let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
         for (&piece, place) in pieces.iter().zip(places?) {
-            // SAFETY: the caller owns the piece, and the place is ours.
+            // SAFETY: the caller owns the piece. `place` is a mapping of our own of the same length, just reserved.
             let moved = unsafe { map::move_to(piece.addr, place.addr(), piece.len) };
             let claimed = moved.and_then(|()| {
                 aside.pieces.push((piece, place));
@@ -118,8 +121,8 @@ impl Aside {
     fn put_back(self) {
         for (piece, place) in self.pieces {
             let from = place.leak();
-            // SAFETY: both ranges are ours: one was moved from the other. A mapping that could be moved once can be moved
-            // back, as nothing else was mapped since.
+            // SAFETY: `from` is the mapping to which `take` moved the piece. The old range belongs to the same caller.
+            // The result is ignored: a mapping that could be moved once can also be moved back.
             let _ = unsafe { map::move_to(from, piece.addr, piece.len) };
         }
     }
@@ -129,13 +132,13 @@ impl Aside {
         for (piece, place) in self.pieces {
             let mut held = vec![true; piece.len / OS_PAGE];
             if !piece.file && Pagemap::open().and_then(|map| map.held(place.addr(), &mut held)).is_err() {
-                // Without the page table, every page is copied: slower, with the same result.
+                // If the page table cannot be read, every page is copied. This is slower, but the result is the same.
                 held.fill(true);
             }
             for (index, _) in held.iter().enumerate().filter(|(_, held)| **held) {
                 let (from, to) = (place.addr() + index * OS_PAGE, piece.addr + index * OS_PAGE);
-                // SAFETY: both are mapped whole pages, one moved aside and one in the alias mapping, and do not
-                // overlap.
+                // SAFETY: `from` is a page that was moved aside, and `to` is a page of the alias mapping. Both are
+                // mapped, and they do not overlap.
                 unsafe { copy::copy(from as *const u8, to as *mut u8, OS_PAGE) };
             }
         }

@@ -1,11 +1,12 @@
-//! The C API of `include/dlmm.h`: the DLM papers' calls, so that their programs compile unchanged, and two of ours.
+//! The C API of `include/dlmm.h`. It has the calls of the DLM papers, so that their programs compile unchanged, and two
+//! calls more.
 //!
-//! The C edge of the runtime: it only converts pointers. `far` (whole pages), `heap` (blocks) and `options` (the
-//! command line) define their meaning. Every block is far, whatever its size: `HANARE_FAR` is for programs that never
-//! asked for far memory.
+//! This module only converts pointers. The work is done by `far` (whole pages), `heap` (blocks) and `options` (the
+//! command line). Every block is far, whatever its size. The least size of `HANARE_FAR` does not apply here, because
+//! the program asks for far memory explicitly.
 //!
-//! Under `hanare run` the preload library provides these same functions and its engine already runs. Then `dlm_startup`
-//! only takes its options out of the arguments.
+//! Under `hanare run`, the preload library provides the same functions, and its engine already runs. Then `dlm_startup`
+//! only takes Hanare's options out of the program's arguments.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fmt::Display;
@@ -39,13 +40,14 @@ static STARTED_HERE: AtomicBool = AtomicBool::new(false);
 static TOLD_TOO_EARLY: AtomicBool = AtomicBool::new(false);
 
 fn fail(error: c_int) {
-    // SAFETY: the location of the calling thread's errno is always valid.
+    // SAFETY: `__errno_location` returns the address of the calling thread's errno, which is always valid.
     unsafe { *libc::__errno_location() = error }
 }
 
 fn refuse(error: &dyn Display) -> ! {
     fatal::say(format_args!("{error}"));
-    // SAFETY: ends the process at once; 125 is Hanare's own error before the program's work began.
+    // SAFETY: `_exit` ends the process at once. The code 125 means that Hanare failed before the program began its
+    // work.
     unsafe { libc::_exit(125) }
 }
 
@@ -53,10 +55,11 @@ fn refuse(error: &dyn Display) -> ! {
 /// line on standard error. Returns 0.
 ///
 /// # Safety
-/// `argc` and `argv` are null or `main`'s, with `*argc` strings in `*argv` and a null after them.
+/// `argc` and `argv` are null, or point to the arguments of `main`: `*argv` holds `*argc` strings and then a null
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_startup(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees for `argc` and `argv` what `take_options` requires.
     let options = match unsafe { take_options(argc, argv) } {
         Ok(options) => options,
         Err(error) => refuse(&error),
@@ -81,7 +84,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
         fits::check(WHAT, bytes, &memory).map_err(boxed)?;
         fits::warning(WHAT, bytes, &memory).inspect(|line| fatal::say(format_args!("{line}")));
     }
-    // Kept open until the engine has mapped its counters from it.
+    // The descriptor of the counters stays open until the engine has mapped them.
     let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {
         let (fd, _) = Stats::create().map_err(boxed)?;
@@ -90,7 +93,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
         counters = Some(fd);
     }
     settings.validate().map_err(boxed)?;
-    // SAFETY: the handler is a plain function of a library that is not unloaded while the engine runs.
+    // SAFETY: the three handlers are functions of this library, which is not unloaded while the engine runs.
     let registered = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child)) };
     if registered != 0 {
         return Err(boxed(std::io::Error::from_raw_os_error(registered)));
@@ -117,26 +120,28 @@ extern "C" fn in_forked_child() {
     far::forked_child();
 }
 
+/// Takes Hanare's options out of the program's arguments and returns them.
+///
 /// # Safety
-/// As [`dlm_startup`].
+/// `argc` and `argv` are as [`dlm_startup`] requires them.
 unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<Options, options::OptionsError> {
     if argc.is_null() || argv.is_null() {
         return Ok(Options::default());
     }
-    // SAFETY: the caller's promise: `argv` has `count` strings, which live until the process ends.
+    // SAFETY: the caller guarantees that `*argv` holds `*argc` strings, which live until the process ends.
     let pointers: Vec<*mut c_char> = unsafe {
         let count = usize::try_from(*argc).unwrap_or(0);
         (0..count).map(|at| *(*argv).add(at)).collect()
     };
     let text = |&word: &*mut c_char| {
-        // SAFETY: as above.
+        // SAFETY: `word` is one of the strings in `*argv`, and ends with a null byte.
         let bytes = unsafe { CStr::from_ptr(word) }.to_bytes();
         OsStr::from_bytes(bytes).to_owned()
     };
     let words: Vec<OsString> = pointers.iter().map(text).collect();
     let (options, kept) = Options::take(&words)?;
     if kept.len() < words.len() {
-        // SAFETY: the array had room for more words than are written back, and for a null behind them.
+        // SAFETY: `*argv` has room for all original words and a null pointer. Fewer words are written back.
         unsafe {
             for (to, &from) in kept.iter().enumerate() {
                 *(*argv).add(to) = pointers[from];
@@ -148,8 +153,8 @@ unsafe fn take_options(argc: *mut c_int, argv: *mut *mut *mut c_char) -> Result<
     Ok(options)
 }
 
-/// Ends far memory and drops all of it. Under `hanare run` the program's other memory is far too, so far memory ends
-/// only with the program.
+/// Ends the use of far memory and publishes the final counters. The memory itself stays until the process ends. Under
+/// `hanare run`, does nothing, because far memory must last as long as the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_shutdown() {
     if STARTED_HERE.swap(false, Ordering::Relaxed) && far::active() {
@@ -157,29 +162,30 @@ pub extern "C" fn dlm_shutdown() {
     }
 }
 
-/// Allocates `size` bytes of far memory, aligned as malloc's. Returns null with errno when there is none.
+/// Allocates `size` bytes of far memory, aligned as by malloc. Returns null and sets errno if there is no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_alloc(size: usize) -> *mut c_void {
     if ready("dlm_alloc()") { heap::alloc(size, 1, false).cast() } else { null_mut() }
 }
 
-/// Allocates `count * size` zeroed bytes of far memory.
+/// Allocates `count * size` zeroed bytes of far memory. Returns null and sets errno if there is no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn dlm_calloc(count: usize, size: usize) -> *mut c_void {
     if !ready("dlm_calloc()") {
         return null_mut();
     }
-    // An overflowing product saturates to a size that no heap has.
+    // If the product overflows, it saturates to a size for which there is never room.
     heap::alloc(count.saturating_mul(size), 1, true).cast()
 }
 
-/// Whether blocks can be allocated. If not, sets errno, and prints one message about a call that came too early.
+/// Returns whether blocks can be allocated. If not, sets errno. Prints one message if `dlm_startup` was not called
+/// before.
 fn ready(call: &'static str) -> bool {
     far::active() || is_too_early(call)
 }
 
-/// Prints that a call came too early. Returns false. Separate from [`ready`], so that other calls need no stack space
-/// for the message.
+/// Sets errno and returns false. Prints a message if far memory was never started. This function is separate from
+/// [`ready`], so that successful calls need no stack space for the message.
 #[cold]
 #[inline(never)]
 fn is_too_early(call: &'static str) -> bool {
@@ -190,48 +196,50 @@ fn is_too_early(call: &'static str) -> bool {
     false
 }
 
-/// Frees a block; nothing of it is fetched. Null is ignored.
+/// Frees a block without fetching its pages. Does nothing if `block` is null.
 ///
 /// # Safety
-/// `block` is null or a live block of these calls that nothing uses afterwards.
+/// `block` is null or a live block of this API that nothing uses afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
-    // A child without its parent's far memory has nothing to free; before the start no pointer is valid.
+    // A forked child that cannot use its parent's far memory has nothing to free. Before the start of far memory no
+    // pointer is valid, so `heap::free` reports an error.
     if block.is_null() || (!far::active() && far::is_started()) {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that nothing uses the block any more.
     if let Err(error) = unsafe { heap::free(block as usize) } {
         heap::abort_on("dlm_free()", block as usize, error);
     }
 }
 
-/// Changes a block's size, and moves it if necessary; its bytes up to the smaller size stay. Returns null with errno,
-/// and leaves the block as it was, when there is no room. As in realloc, null allocates and size 0 frees.
+/// Changes the size of a block, and moves it if necessary. The bytes up to the smaller size are kept. If there is no
+/// room, leaves the block unchanged, returns null and sets errno. As realloc, allocates a block if `block` is null, and
+/// frees the block if `size` is 0.
 ///
 /// # Safety
-/// `block` is null or a live block of these calls that nothing else uses during the call.
+/// `block` is null or a live block of this API that nothing else uses during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
         return dlm_alloc(size);
     }
     if size == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller gives up the block.
         unsafe { dlm_free(block) };
         return null_mut();
     }
     if !ready("dlm_realloc()") {
         return null_mut();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that nothing else uses the block during the call.
     match unsafe { heap::resize(block as usize, size) } {
         Ok(block) => block.cast(),
         Err(error) => heap::abort_on("dlm_realloc()", block as usize, error),
     }
 }
 
-/// Advises how the program will use `[addr, addr + len)`. Returns 0, or -1 with errno.
+/// Applies the program's advice about how it will use `[addr, addr + len)`. Returns 0, or -1 with errno EINVAL.
 ///
 /// # Safety
 /// With `DLM_DISCARD` the program gives up the contents of the range, which lies in one of its blocks.
@@ -254,7 +262,7 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
             // Only whole pages inside the range are discarded: the pages at its edges may hold other data.
             let (from, to) = (start.next_multiple_of(PAGE), end & !(PAGE - 1));
             if from < to {
-                // SAFETY: the caller gives up the contents.
+                // SAFETY: the caller gives up the contents of the range, which includes these pages.
                 unsafe { far::discard(from, to - from) };
             }
         }
@@ -272,13 +280,13 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
 pub struct DlmStats {
     /// Local bytes that the budget allows.
     pub local_bytes_budget: u64,
-    /// Bytes local now.
+    /// Bytes in local memory now.
     pub local_bytes: u64,
-    /// Most bytes ever local.
+    /// Most bytes that were ever in local memory.
     pub local_bytes_peak: u64,
-    /// Bytes allocated far now.
+    /// Bytes of far memory allocated now.
     pub far_bytes: u64,
-    /// Most bytes ever allocated far.
+    /// Most bytes of far memory that were ever allocated.
     pub far_bytes_peak: u64,
     /// Accesses that trapped, of every kind.
     pub faults: u64,
@@ -294,7 +302,7 @@ pub struct DlmStats {
     pub prefetch_pages: u64,
     /// Prefetched pages that were then used.
     pub prefetch_used: u64,
-    /// Nanoseconds the program's threads waited for pages.
+    /// Nanoseconds for which the program's threads waited for pages.
     pub swap_ns: u64,
 }
 
@@ -323,15 +331,16 @@ impl From<&counters::Snapshot> for DlmStats {
     }
 }
 
-/// Copies the counters of this run. Returns 0, or -1 with errno before `dlm_startup`.
+/// Copies the counters of this run to `out`. Returns 0. Returns -1 and sets errno if far memory is not running or `out`
+/// is null.
 ///
 /// # Safety
-/// `out` is a valid place for a `struct dlm_stats`.
+/// `out` is null or points to memory for a `struct dlm_stats`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_stats(out: *mut DlmStats) -> c_int {
     match far::snapshot() {
         Some(now) if !out.is_null() => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `out` is not null, so the caller guarantees that it points to memory for the struct.
             unsafe { out.write(DlmStats::from(&now)) };
             0
         }
@@ -375,7 +384,7 @@ mod tests {
     fn before_startup_there_is_no_far_memory() {
         let mut here = 0u64;
         let mut stats = DlmStats::default();
-        // SAFETY: null, and a place of the test's own.
+        // SAFETY: `dlm_free` accepts null. `here` and `stats` are variables of the test.
         unsafe {
             dlm_free(null_mut());
             assert_eq!(dlm_advise((&raw mut here).cast(), 8, ADVICE_WILL_NEED), -1);

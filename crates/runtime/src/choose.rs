@@ -1,6 +1,6 @@
 //! Chooses the trap mode of a run from what the machine allows and what the user asked for.
 //!
-//! A pure function of plain data, so that `hanare doctor` names the very mode that the engine will choose.
+//! The choice depends only on its arguments. So `hanare doctor` names the same mode that the engine chooses.
 
 use hanare_sys::features::Features;
 use hanare_sys::uffd::UffdAccess;
@@ -18,7 +18,8 @@ pub struct ChooseError {
     pub reason: &'static str,
 }
 
-/// Why a mode does not work here. `None` when it works. `Auto` always works: the last resort needs nothing.
+/// Returns the reason why a mode does not work on this machine. `None` if it works. `Auto` always works, because it can
+/// fall back to sigsegv mode, which needs nothing.
 #[must_use]
 pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
     match mode {
@@ -35,17 +36,19 @@ pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
     }
 }
 
-/// Whether system calls on far pages (read, write, futex) work in `mode`: only where the kernel's own accesses trap.
+/// Returns whether system calls on far pages (read, write, futex) work in `mode`. They work only if accesses by the
+/// kernel trap too.
 #[must_use]
 pub fn system_calls_work(mode: Mode, features: &Features) -> bool {
     mode == Mode::Thread && matches!(features.access, UffdAccess::Syscall | UffdAccess::Device)
 }
 
-/// The mode to use: the requested one if it works here. `Auto` uses *thread* where system calls work in it, since a
-/// program may make any, and otherwise the fastest mode that works.
+/// Returns the mode to use. A requested mode is used if it works on this machine. `Auto` chooses thread mode if system
+/// calls on far pages work in it, because any program may make such calls. Otherwise `Auto` chooses the fastest mode
+/// that works.
 ///
 /// # Errors
-/// The requested mode does not work here.
+/// The requested mode does not work on this machine.
 pub fn choose(asked: Mode, features: &Features) -> Result<Mode, ChooseError> {
     if asked != Mode::Auto {
         return match obstacle(asked, features) {
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
     use hanare_sys::features::Disabled;
 
-    /// A machine that allows only what `change` adds.
+    /// Returns the features of a machine that supports only what `change` adds.
     fn machine(change: impl FnOnce(&mut Features)) -> Features {
         let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
         let mut features = Features::probe(&nothing);

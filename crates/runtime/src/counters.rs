@@ -1,18 +1,18 @@
 //! The counters of a run. This module only counts; other modules supply the numbers and show them.
 //!
-//! Adding is one relaxed atomic instruction, so it is safe anywhere, also in a signal handler.
+//! Adding to a counter is one relaxed atomic instruction, so it is safe everywhere, also in a signal handler.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::polling::FaultRate;
 
-/// First word of the counters: identifies the layout. Its last byte is the layout's version.
+/// First word of the counters. It identifies their layout: its last byte is the layout's version.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
 /// Buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
-/// Bytes for the reasons of policies' choices.
+/// Bytes of the text that lists automatic choices with their reasons.
 const CHOICES_LEN: usize = 1024;
-/// Bytes of a name.
+/// Bytes of the text for the name of a policy or prefetcher.
 const NAME_LEN: usize = 64;
 
 /// A text kept in the counters, such as the name of the policy.
@@ -20,7 +20,7 @@ const NAME_LEN: usize = 64;
 pub struct Text<const LEN: usize>([AtomicU8; LEN]);
 
 impl<const LEN: usize> Text<LEN> {
-    /// Stores `text`, cut to one byte less than the space.
+    /// Stores `text`. Cuts it to `LEN - 1` bytes.
     pub fn set(&self, text: &str) {
         let mut bytes = text.bytes().take(LEN - 1);
         for slot in &self.0 {
@@ -28,7 +28,7 @@ impl<const LEN: usize> Text<LEN> {
         }
     }
 
-    /// The stored text; empty when none was stored.
+    /// Returns the stored text. It is empty if none was stored.
     #[must_use]
     pub fn get(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().map(|slot| slot.load(Relaxed)).take_while(|byte| *byte != 0).collect();
@@ -38,7 +38,8 @@ impl<const LEN: usize> Text<LEN> {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The shared counters. Times are nanoseconds, `started_ns` and `ended_ns` on CLOCK_MONOTONIC.
+        /// The counters that all processes of a run share. Times are in nanoseconds. `started_ns` and `ended_ns` are
+        /// readings of CLOCK_MONOTONIC.
         #[repr(C)]
         pub struct Counters {
             magic: AtomicU64,
@@ -55,7 +56,7 @@ macro_rules! counters {
             pub fault_rate: FaultRate,
         }
 
-        /// A copy of the counters, taken at almost one instant.
+        /// A copy of the counters, read one after another within a moment.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
@@ -70,7 +71,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Copies the counters. Each is exact; together they are from almost one instant.
+            /// Copies the counters. Each value is exact, but the values are read one after another.
             #[must_use]
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot {
@@ -86,27 +87,27 @@ macro_rules! counters {
 }
 
 counters! {
-    /// When the engine started; 0 if it never did.
+    /// The time when the engine started. 0 if it never started.
     started_ns,
-    /// When the engine stopped in good order; 0 if the program was killed or called `_exit`.
+    /// The time when the engine stopped in good order. 0 if the program was killed or called `_exit`.
     ended_ns,
     /// Read faults on pages that had to come from a server.
     faults_read,
     /// Write faults on pages that had to come from a server.
     faults_write,
-    /// Writes to a clean page that trapped.
+    /// Write faults on a present page that was clean, and so protected against writes.
     faults_first_write,
-    /// First accesses, answered with zeroes.
+    /// Faults by the first access to a page, which was filled with zeroes.
     faults_zero,
-    /// Faults resolved from a staged page (minor faults).
+    /// Faults on a page whose bytes were still in a local frame (minor faults).
     faults_rescued,
     /// Faults on a page that was already in transit.
     faults_waited,
-    /// Accesses that set a pseudo reference bit: the page was present but unmapped for reference sampling.
+    /// Faults that set a pseudo reference bit: the page was present but unmapped for reference sampling.
     faults_hidden,
     /// Pages unmapped to clear their pseudo reference bits.
     pages_hidden,
-    /// Times that a page could not leave because a transfer held it (direct I/O, io_uring, a device).
+    /// Times that a page could not be evicted because a transfer used it (direct I/O, io_uring, a device).
     pages_held_back,
     /// Pages fetched.
     pages_in,
@@ -116,7 +117,7 @@ counters! {
     pages_out,
     /// Bytes written back.
     bytes_out,
-    /// Evicted pages that the server still held.
+    /// Clean pages evicted without a write-back, because the server still held their bytes.
     pages_dropped_clean,
     /// Pages freed by the program.
     pages_discarded,
@@ -130,15 +131,16 @@ counters! {
     prefetch_wasted,
     /// Time that threads of the program waited for pages.
     swap_ns,
-    /// Time that threads of the program waited for pages to be opened: for a first write, or to set a reference bit.
+    /// Time that threads of the program waited for present pages to become accessible: for a first write, or to set a
+    /// reference bit.
     set_bit_ns,
-    /// Time spent unmapping pages for reference sampling, beside the program.
+    /// Time spent unmapping pages for reference sampling.
     clear_bit_ns,
     /// Time spent choosing and evicting pages.
     evict_ns,
     /// Requests sent to servers.
     requests,
-    /// Local bytes now: resident, staged and in flight.
+    /// Local bytes now: resident pages, pages staged in frames, and pages in transit.
     local_bytes,
     /// Most local bytes there ever were.
     local_bytes_peak,
@@ -148,9 +150,9 @@ counters! {
     far_bytes,
     /// Most far bytes there ever were.
     far_bytes_peak,
-    /// Base pages now in use where the size is chosen automatically.
+    /// Base pages in use now, if the page size is chosen automatically.
     pages_small,
-    /// Huge pages now in use where the size is chosen automatically.
+    /// Huge pages in use now, if the page size is chosen automatically.
     pages_large,
     /// Changes from base pages to huge pages.
     promotions,
@@ -158,13 +160,14 @@ counters! {
     demotions,
     /// Processes that had far memory of their own.
     processes,
-    /// Children that were forked while pages were evicted, and share these pages with their parents.
+    /// Forked children that started an engine at the fork. They share the evicted pages of their parents.
     forks,
     /// Trap mode: 1 thread, 2 sigbus, 3 sigsegv.
     mode,
-    /// Page size in bytes; 0 for automatic.
+    /// Page size in bytes. 0 if it is chosen automatically.
     page_size,
-    /// Local bytes of the heap's and the pager's own data at the end. 0 when there was little far memory.
+    /// Local bytes of the heap's and the pager's own data at the end of the run. 0 if the run had less than 16 MiB of
+    /// far memory.
     near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
@@ -179,7 +182,7 @@ pub fn add(counter: &AtomicU64, amount: u64) {
 /// Raises a counter to `value` if it is lower.
 #[inline]
 pub fn raise(counter: &AtomicU64, value: u64) {
-    // The plain read avoids a write to the cache line in the common case that the peak stays.
+    // Most calls change nothing. The read before saves them an atomic write to a shared cache line.
     if counter.load(Relaxed) < value {
         counter.fetch_max(value, Relaxed);
     }
@@ -193,7 +196,8 @@ impl Counters {
     }
 }
 
-/// The histogram bucket of a latency. Each power of two has four; the last bucket holds 8.6 s and more.
+/// Returns the histogram bucket of a latency. Each power of two is divided into four buckets. The last bucket
+/// holds all latencies from 7.5 s on.
 #[inline]
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
@@ -205,7 +209,7 @@ pub fn bucket_of(ns: u64) -> usize {
     ((power as usize - 1) * 4 + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The smallest latency in a bucket, in nanoseconds. With `BUCKETS` as the bucket, the end of the last one.
+/// Returns the smallest latency of a bucket, in nanoseconds. For `BUCKETS`, returns the end of the last bucket.
 #[must_use]
 pub fn bucket_floor_ns(bucket: usize) -> u64 {
     if bucket < 4 {
@@ -215,14 +219,14 @@ pub fn bucket_floor_ns(bucket: usize) -> u64 {
 }
 
 impl Snapshot {
-    /// Faults whose latency was measured.
+    /// Returns the number of faults whose latency was measured.
     #[must_use]
     pub fn faults_timed(&self) -> u64 {
         self.fault_hist.iter().sum()
     }
 
-    /// The latency in nanoseconds that a share `p` (0 to 1) of all faults did not exceed, interpolated within its
-    /// bucket. 0 when there was no fault.
+    /// Returns the latency, in nanoseconds, that a fraction `p` (0 to 1) of all faults did not exceed. The value is
+    /// interpolated within its bucket. Returns 0 if there was no fault.
     #[must_use]
     pub fn percentile(&self, p: f64) -> u64 {
         let total = self.faults_timed();
@@ -240,7 +244,7 @@ impl Snapshot {
         0
     }
 
-    /// The upper edge of the highest bucket with a fault, in nanoseconds. 0 when there was no fault.
+    /// Returns the upper edge of the highest bucket with a fault, in nanoseconds. Returns 0 if there was no fault.
     #[must_use]
     pub fn slowest_ns(&self) -> u64 {
         self.fault_hist.iter().rposition(|count| *count > 0).map_or(0, |bucket| bucket_floor_ns(bucket + 1))

@@ -1,5 +1,5 @@
-//! Excludes ranges from far memory for good: the program maps something else there, or they hold what cannot be far,
-//! such as code.
+//! Excludes ranges from far memory for good. This happens if the program maps something else there, or if the range
+//! holds memory that cannot be far, such as code.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, Mapping, Prot};
@@ -9,7 +9,7 @@ use crate::ranges::protect;
 use crate::span::Span;
 use crate::{kernel, places};
 
-/// Makes page-aligned far memory ordinary memory for good, and drops its contents. The caller maps something else
+/// Excludes a page-aligned range from far memory for good, and drops its contents. The caller then maps something else
 /// there.
 ///
 /// # Safety
@@ -21,7 +21,8 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });
         places::look_up_in(state.engine.view().windows());
-        // A unit at the edge lies only partly in the range. If its page is in transit, the transit must end first.
+        // A unit at an edge of the range may lie only partly in it, so it was not discarded. If its page is in transit,
+        // the transfer must end before the caller maps something else.
         let unit = state.granularity;
         for unit in [offset / unit, (offset + len - 1) / unit] {
             state.engine.settle(unit as u32);
@@ -34,26 +35,27 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
 /// the part of a thread's stack that the kernel accesses, which cannot be far.
 ///
 /// # Errors
-/// The errno of the refusal. The range stays far then, readable and writable.
+/// The errno of the kernel's refusal. In that case the range stays far, and is readable and writable.
 ///
 /// # Safety
-/// The caller owns the range. No other thread uses it meanwhile, and nothing borrows it.
+/// The caller owns the range. No other thread uses it during the call, and nothing borrows it.
 pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller owns the range, and nothing borrows it.
     unsafe { protect(addr, len, Prot::READ_WRITE.0) }?;
     copy_touched(addr, aside.as_ptr(), len);
-    // SAFETY: passed on from the caller; its bytes are aside.
+    // SAFETY: the caller owns the range, and nothing uses or borrows it. Its contents were copied to `aside`.
     unsafe { make_hole(addr, len) };
     let from = aside.leak();
     kernel::insist("map what is no longer to be far", || {
-        // SAFETY: both ranges are ours or the caller's and do not overlap; the contents were copied.
+        // SAFETY: `from` is our own mapping of `len` bytes. The range at `addr` is the caller's, and its contents were
+        // copied. The two ranges do not overlap.
         unsafe { map::move_to(from, addr, len) }
     });
     Ok(())
 }
 
-/// Copies the caller's far memory to zeroed near memory. Leaves out pages that were never accessed.
+/// Copies a range of far memory to `to`, which is zeroed near memory. Leaves out pages that were never accessed.
 fn copy_touched(addr: usize, to: *mut u8, len: usize) {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
     let end = offset + len;
@@ -63,8 +65,8 @@ fn copy_touched(addr: usize, to: *mut u8, len: usize) {
         let untouched = inside(move || state.engine.is_untouched((at / state.granularity) as u32));
         if !untouched {
             let from = (addr + (at - offset)) as *const u8;
-            // SAFETY: both are mapped whole pages, the far ones the caller's; signals are not blocked, so faults are
-            // resolved.
+            // SAFETY: both ranges are whole mapped pages, `from` in the caller's range and `to` in the copy. Signals
+            // are not blocked here, so faults on `from` are resolved.
             unsafe { copy::copy(from, to.add(at - offset), next - at) };
         }
         at = next;

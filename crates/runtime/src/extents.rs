@@ -1,11 +1,11 @@
 //! The allocated parts of the far address space: a page-granular extent manager over `[0, len)`.
 //!
-//! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3): two
-//! ordered views of the gaps (by address, to coalesce on free; by size, to find the smallest sufficient one) and the
-//! allocations by address. Nothing here accesses a far page, takes a lock or knows the contents of a page.
+//! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3). The
+//! gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to find the smallest
+//! sufficient gap. The allocations are ordered by address. Nothing here accesses a far page or takes a lock.
 //!
-//! Units are bytes, always multiples of [`PAGE`]. An allocation of [`LARGE`] or more starts on a [`LARGE`] boundary, so
-//! that a huge page never holds the ends of two large arrays.
+//! Offsets and lengths are in bytes, and are multiples of [`PAGE`]. An allocation of [`LARGE`] or more bytes starts on
+//! a [`LARGE`] boundary. So a huge page never holds the ends of two large arrays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,40 +15,40 @@ pub const PAGE: u64 = 4096;
 /// Largest page of the pager, in bytes. An allocation of at least this size starts on a multiple of it.
 pub const LARGE: u64 = 2 << 20;
 
-/// Most gaps to try that are long enough but may miss the alignment. After that, a gap is taken that is longer by the
-/// alignment.
+/// Number of gaps that are tried first, from the smallest sufficient one on. Such a gap may hold no aligned range. If
+/// none of these gaps does, a gap that is longer by the alignment is searched.
 const CLOSE_FITS_TRIED: usize = 16;
 
 /// The allocated and the free parts of `[0, len)`.
 ///
-/// Invariant: gaps and allocations tile the space without overlap, and no two gaps are adjacent. (Allocations may be:
-/// each keeps its own boundaries.)
+/// Invariant: gaps and allocations together fill the space without overlap. No two gaps are adjacent. Two allocations
+/// may be adjacent, and each keeps its own boundaries.
 #[derive(Debug, Default)]
 pub struct Extents {
-    /// Start to length of every gap.
+    /// Length of every gap, by its start.
     gaps: BTreeMap<u64, u64>,
-    /// (length, start) of every gap.
+    /// Length and start of every gap, ordered by length.
     gaps_by_len: BTreeSet<(u64, u64)>,
-    /// Start to length of every allocation.
+    /// Length of every allocation, by its start.
     taken: BTreeMap<u64, u64>,
-    /// Sum of the allocations' lengths.
+    /// Sum of the lengths of all allocations.
     taken_bytes: u64,
 }
 
 impl Extents {
-    /// An entirely free space; `len` is rounded down to whole pages.
+    /// Returns a space of `len` free bytes. `len` is rounded down to whole pages.
     pub fn new(len: u64) -> Extents {
         let mut extents = Extents::default();
         extents.add_gap(0, len & !(PAGE - 1));
         extents
     }
 
-    /// Bytes in allocations.
+    /// Returns the sum of the lengths of all allocations.
     pub fn taken_bytes(&self) -> u64 {
         self.taken_bytes
     }
 
-    /// The allocated parts in order, as offsets and lengths; adjacent ones are merged.
+    /// Returns the offset and length of each allocated range, in order. Adjacent allocations are merged.
     pub fn allocated(&self) -> Vec<(u64, u64)> {
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for (&start, &len) in &self.taken {
@@ -60,9 +60,10 @@ impl Extents {
         parts
     }
 
-    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align` (a power of two; at least a page is used).
-    /// Takes the smallest gap that holds it, the lowest address among equals. Returns `None` when no gap does, `len` is
-    /// 0 or `align` is not a power of two.
+    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align`. An alignment of less than a page counts as
+    /// a page. Uses the smallest sufficient gap, and among equal gaps the one with the lowest address. With an
+    /// alignment of more than a page, the gap may be longer than necessary. Returns `None` if no gap is sufficient, if
+    /// `len` is 0, or if `align` is not a power of two.
     pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {
         let len = round_up(len)?;
         if len == 0 || !align.is_power_of_two() {
@@ -77,8 +78,8 @@ impl Extents {
         Some(start)
     }
 
-    /// Allocates the free parts of the pages that meet `[off, off + len)`, each gap's part as an allocation of its own.
-    /// A fixed mapping over freed addresses needs this. Returns the bytes allocated.
+    /// Allocates all free pages that overlap `[off, off + len)`. The part in each gap becomes an allocation of its own.
+    /// Used when the program maps freed addresses again (MAP_FIXED). Returns the number of bytes allocated.
     pub fn claim(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -96,7 +97,7 @@ impl Extents {
         claimed
     }
 
-    /// Free bytes of `[off, off + len)`, whole pages.
+    /// Returns the number of free bytes in `[off, off + len)`.
     pub fn free_bytes_in(&self, off: u64, len: u64) -> u64 {
         let end = off.saturating_add(len);
         let before = self.gaps.range(..off).next_back();
@@ -104,18 +105,18 @@ impl Extents {
         meeting.map(|(&gap, &gap_len)| (gap + gap_len).min(end).saturating_sub(gap.max(off))).sum()
     }
 
-    /// Length of the allocation that starts at `off`.
+    /// Returns the length of the allocation that starts at `off`.
     pub fn allocation(&self, off: u64) -> Option<u64> {
         self.taken.get(&off).copied()
     }
 
-    /// Start and length of the allocation that contains `off`.
+    /// Returns the start and length of the allocation that contains `off`.
     pub fn find(&self, off: u64) -> Option<(u64, u64)> {
         let (&start, &len) = self.taken.range(..=off).next_back()?;
         (off - start < len).then_some((start, len))
     }
 
-    /// Whether every byte of `[off, off + len)` lies in allocations.
+    /// Returns whether every byte of `[off, off + len)` lies in an allocation.
     pub fn covers(&self, off: u64, len: u64) -> bool {
         let Some(end) = off.checked_add(len) else {
             return false;
@@ -130,15 +131,15 @@ impl Extents {
         true
     }
 
-    /// Frees the allocation that starts at `off`. Returns its length, or `None` when none starts there.
+    /// Frees the allocation that starts at `off`. Returns its length, or `None` if no allocation starts there.
     pub fn free(&mut self, off: u64) -> Option<u64> {
         let len = self.remove_taken(off)?;
         self.merge_gap(off, len);
         Some(len)
     }
 
-    /// Frees all allocated pages that meet `[off, off + len)`: allocations inside vanish, those that reach in are cut,
-    /// one around it is split. Returns the bytes that were allocated.
+    /// Frees all allocated pages that overlap `[off, off + len)`. An allocation that reaches beyond the range keeps its
+    /// pages outside the range. Returns the number of bytes freed.
     pub fn release(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -159,7 +160,8 @@ impl Extents {
     }
 
     /// Grows the allocation at `off` in place to `new_len` (rounded up to pages). Returns false, and changes nothing,
-    /// when none starts there, the following gap is too short, or a large array would start off its boundary.
+    /// if no allocation starts at `off`, if it is longer than `new_len`, or if the gap behind it is too short. Returns
+    /// false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
     pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
         let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
             return false;
@@ -181,15 +183,16 @@ impl Extents {
         true
     }
 
-    /// Shortens the allocation at `off` to `new_len` (rounded up to pages, at least one). Returns the bytes cut from
-    /// its end. Returns `None`, and changes nothing, when none starts there, it is shorter, or `new_len` is 0.
+    /// Shortens the allocation at `off` to `new_len` (rounded up to pages). Returns the number of bytes cut from its
+    /// end. Returns `None`, and changes nothing, if no allocation starts at `off`, if it is shorter than `new_len`, or
+    /// if `new_len` is 0.
     pub fn shrink(&mut self, off: u64, new_len: u64) -> Option<u64> {
         let old = self.allocation(off)?;
         let new = round_up(new_len).filter(|&new| new > 0 && new <= old)?;
         Some(self.release(off + new, old - new))
     }
 
-    /// The smallest gap that holds the allocation, and the offset inside it.
+    /// Finds a gap for an allocation. Returns the start of the gap and the start of the allocation in it.
     fn find_gap(&self, len: u64, align: u64) -> Option<(u64, u64)> {
         let fit = |&(gap_len, gap): &(u64, u64)| {
             let start = gap.checked_next_multiple_of(align)?;
@@ -199,13 +202,14 @@ impl Extents {
         if let Some(found) = close.take(CLOSE_FITS_TRIED).find_map(fit) {
             return Some(found);
         }
-        // A gap with this slack cannot miss the alignment. The shorter gaps are searched only if there is none.
+        // A gap of at least `slack` bytes always holds an aligned range of `len` bytes. Shorter gaps are searched only
+        // if no such gap exists.
         let slack = len.checked_add(align - PAGE)?;
         let roomy = self.gaps_by_len.range((slack, 0)..).next().and_then(fit);
         roomy.or_else(|| self.gaps_by_len.range((len, 0)..(slack, 0)).find_map(fit))
     }
 
-    /// The first allocation that meets `[at, end)`.
+    /// Returns the start and length of the first allocation that overlaps `[at, end)`.
     fn first_meeting(&self, at: u64, end: u64) -> Option<(u64, u64)> {
         if at >= end {
             return None;
@@ -214,7 +218,7 @@ impl Extents {
         self.find(at).or_else(following)
     }
 
-    /// The first gap that meets `[at, end)`.
+    /// Returns the start and length of the first gap that overlaps `[at, end)`.
     fn first_gap_meeting(&self, at: u64, end: u64) -> Option<(u64, u64)> {
         let before = self.gaps.range(..=at).next_back().filter(|&(&gap, &len)| gap + len > at);
         before.or_else(|| self.gaps.range(at..end).next()).map(|(&gap, &len)| (gap, len)).filter(|_| at < end)
@@ -227,7 +231,7 @@ impl Extents {
         }
     }
 
-    /// Removes the gap at `start` and returns its length (0 when there is none).
+    /// Removes the gap at `start` and returns its length. Returns 0 if no gap starts there.
     fn remove_gap(&mut self, start: u64) -> u64 {
         let len = self.gaps.remove(&start).unwrap_or(0);
         self.gaps_by_len.remove(&(len, start));
@@ -269,10 +273,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pages in the model's space: four large blocks and a bit.
+    /// Pages in the model's space: a little more than four blocks of [`LARGE`] bytes.
     const PAGES: usize = 4 * (LARGE / PAGE) as usize + 37;
 
-    /// A simple model: the owner of each page.
+    /// A simple model of the space. It records the owner of each page, or 0 for a free page.
     struct Model {
         owner: Vec<u32>,
         next: u32,
@@ -306,7 +310,8 @@ mod tests {
             Model { owner: vec![0; PAGES], next: 0 }
         }
 
-        /// First page and length of every run of pages with one owner.
+        /// Returns the first page and the length of each run of pages with the same owner, if `wanted` accepts the
+        /// owner.
         fn runs(&self, wanted: impl Fn(u32) -> bool) -> Vec<(usize, usize)> {
             let mut runs = Vec::new();
             let mut at = 0;
@@ -332,7 +337,7 @@ mod tests {
             self.owner[page..page + pages].fill(owner);
         }
 
-        /// A release from the middle leaves two allocations.
+        /// Frees pages. If they lie in the middle of an allocation, two allocations remain.
         fn release(&mut self, page: usize, pages: usize) {
             let end = (page + pages).min(PAGES);
             self.own(page, end - page, 0);
@@ -342,7 +347,7 @@ mod tests {
             }
         }
 
-        /// The length of the smallest gap that could hold the pages, if any does.
+        /// Returns the length of the smallest gap that can hold the pages at this alignment.
         fn best_gap(&self, pages: usize, align: u64) -> Option<usize> {
             let align = (align.max(PAGE) / PAGE) as usize;
             let fits = |&(page, len): &(usize, usize)| page.next_multiple_of(align) + pages <= page + len;

@@ -1,4 +1,4 @@
-//! The end of a run that cannot continue: one message, an exit code, nothing else.
+//! Ends a run that cannot continue, with one message and an exit code.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{
@@ -13,7 +13,8 @@ pub(crate) const EXIT_KERNEL: i32 = 123;
 /// Exit code when far memory could not be started.
 pub(crate) const EXIT_BEFORE: i32 = 125;
 
-/// A message on the stack: the pager may be in the middle of a fault, where nothing may be allocated.
+/// A message in a buffer on the stack. The code that ends a run may be in the middle of a fault, where it must not
+/// allocate memory.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -38,32 +39,33 @@ pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
     std::process::abort()
 }
 
+/// Prints one line on stderr. Allocates nothing.
 pub(crate) fn say(why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     // A message that does not fit is cut.
     let _ = write!(line, "hanare: {why}");
     line.bytes[line.len] = b'\n';
-    // SAFETY: writes a buffer of ours, which is async-signal-safe.
+    // SAFETY: `write` reads `line.len + 1` initialised bytes of `line.bytes`, and is async-signal-safe.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len + 1) };
 }
 
 /// Prints the reason on stderr and ends the process at once, without running any code of the program. If several
-/// threads find the same reason, one prints it.
+/// threads call this at the same time, only one of them prints.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     #[cfg(test)]
     ended::unwind(code, why);
     while SAID.swap(true, AcqRel) {
-        // SAFETY: sleeps; the thread that is printing ends the process and this thread with it.
+        // SAFETY: `usleep` only suspends this thread. The thread that prints ends the whole process meanwhile.
         unsafe { libc::usleep(1_000_000) };
-        // The process still exists, so that thread was delayed. Printing twice is better than never.
+        // The process still exists, so the printing thread was delayed. Printing twice is better than not at all.
         SAID.store(false, Release);
     }
     say(why);
-    // SAFETY: ends the process; async-signal-safe.
+    // SAFETY: `_exit` ends the process without running its exit handlers, and is async-signal-safe.
     unsafe { libc::_exit(code) }
 }
 
-/// Lets tests inspect the end of a run: it unwinds instead of ending the process.
+/// Lets a test inspect the end of a run: [`die`] then unwinds instead of ending the process.
 #[cfg(test)]
 pub(crate) mod ended {
     use std::cell::Cell;
@@ -77,7 +79,7 @@ pub(crate) mod ended {
         static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Makes the end of a run on this thread unwind with [`Ended`] from now on.
+    /// Makes `die` on this thread unwind with [`Ended`] from now on.
     pub(crate) fn catch() {
         IS_CAUGHT.set(true);
     }

@@ -1,14 +1,15 @@
 //! Fork with its usual meaning: the child sees the parent's memory as it was, and both continue to page.
 //!
-//! Before the fork the engine is brought to rest ([`crate::gate`]): every page is untouched, in view, or evicted with
-//! all its bytes on a server. The operating system shares pages in view copy-on-write. The servers share the evicted
-//! pages, by a clone of the session that the parent opens on the child's behalf. The child's pager is the copy of the
-//! parent's that the fork made. The child sets up its own trap, frames, links and threads before it continues, since an
-//! evicted page reads as zeroes where nothing traps.
+//! Before the fork, [`crate::gate`] (the fork barrier) is closed and the engine is brought to rest. Then each page was
+//! never accessed, is mapped for the program, or is evicted with all its bytes on a server. The operating system shares
+//! the mapped pages copy-on-write. The servers share the evicted pages through a clone of the session, which the parent
+//! opens on the child's behalf. The child inherits a copy of the parent's pager. Before the child continues, it sets up
+//! its own trap, page frames, links to the servers and threads. Without a trap, an evicted page would read as zeroes.
 //!
-//! None of that is needed if no page was ever evicted and the budget has room for all far bytes: such a child is
-//! *dormant*. A page that it accesses is present or zeroes. It starts an engine when it allocates or frees far memory,
-//! or never: most children execute another program.
+//! A child needs none of this if no page was ever evicted and its budget share has room for all far bytes. Such a child
+//! is *dormant*: it has no running engine, because every page that it accesses is either present or rightly zero. A
+//! dormant child starts its engine when it first allocates or frees far memory. Most children never do, because they
+//! execute another program.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
@@ -35,75 +36,84 @@ use crate::view::Base;
 use crate::{gate, heap, places, threads, tracing};
 use hanare_store::{Kind, Links};
 
-/// Why a child cannot share far memory that another thread has just set up.
+/// The reason reported if another thread of the parent was just setting up far memory at the fork.
 const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
-/// Longest wait of a fork for pages in transit. A silent server ends the program sooner.
+/// Longest wait of a fork for pages in transit. If a server does not answer, the program ends sooner.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How the child continues.
+/// How a forked child continues.
 enum Plan {
-    /// There is no far memory, or none yet.
+    /// The parent has no far memory, or none yet.
     Nothing,
-    /// Its engine is dormant.
+    /// The child is dormant: it starts its engine at its first use of far memory.
     Dormant,
-    /// It pages from the start.
+    /// The child starts its engine at once, on these links to the servers.
     Running(Links),
-    /// It cannot share its parent's far memory, for this reason.
+    /// The child cannot use its parent's far memory, for this reason.
     Detached(String),
 }
 
-/// A fork between its beginning and its end.
+/// A fork that has been prepared by [`before`] and not yet ended by [`in_parent`] or [`in_child`].
 struct Pending {
     plan: Plan,
     seat: Option<Seat>,
     mask: Unblocked,
 }
 
-/// Only one fork is pending at a time: the gate is closed from [`before`] to [`in_parent`], and a thread that closes it
-/// waits while another thread has it closed.
+/// The pending fork. There is at most one: the gate is closed from [`before`] to [`in_parent`], and only one thread can
+/// have it closed.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 
-/// Whether this thread's fork is the pending one. The child reads its copy of the flag. A fork of another thread may
-/// have begun without the gate, before there was far memory. The end of that fork must not end this one. Most forks
-/// have nothing to do. They write nothing either, because a write would make the kernel copy a page.
+/// Whether the pending fork is a fork of the calling thread. The child has a copy of its parent's flag. The flag is
+/// needed because another thread may have begun a fork before there was far memory, without closing the gate. The end
+/// of that fork must not end the pending one. A fork that needs no preparation leaves the flag unwritten, because a
+/// write would make the kernel copy a page.
 static IS_PENDING: &Flag = &flags::FORKS;
 
-/// What a child needs to start its engine later.
+/// The parts from which a dormant child (one without a running engine) starts its engine later.
 struct Dormant {
     kept: Kept,
     view: Base,
-    /// The parent's store, to be taken over. `None` if no page is evicted.
+    /// The parent's store (the record of evicted pages) with links for the child. `None` if no page is evicted.
     store: Option<(Kind, Links)>,
-    /// The door to the private server. It works even if this process changes its root or user meanwhile.
+    /// The descriptor that opens new links to the private server. The descriptor works even if the process changes its
+    /// root directory or user before the engine starts.
     door: Option<OwnedFd>,
-    /// The page table of this process, which shows the pages accessed meanwhile. Opened now, because `/proc` may be out
-    /// of reach later.
+    /// The page table of this process. At the start of the engine it shows which pages were accessed. It is opened in
+    /// advance, because `/proc` may be out of reach later.
     pagemap: Option<Pagemap>,
     extents: Extents,
+    /// Allocated bytes that hold no page of the program.
     idle: u64,
     launch: Launch,
+    /// The child's budget share. `None` if the child joins the budget when it starts its engine.
     seat: Option<Seat>,
 }
 
+/// The parts of this process' engine while the process is dormant, in a leaked box. Otherwise null.
 static DORMANT: AtomicPtr<Dormant> = AtomicPtr::new(std::ptr::null_mut());
 /// Why this child cannot access its parent's far memory.
 static REASON: LockCell<String> = LockCell::new(String::new());
+/// Process id of the parent.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
-/// Descriptors that a child opens in addition to one for each of its parent's.
+/// Number of descriptors that a child opens in addition to one for each recorded descriptor of its parent.
 const CHILD_DESCRIPTORS: usize = 4;
 
-/// Whether a forked child could have the descriptors that it needs to page. Without them it would lose its parent's far
-/// memory. It is better that fork reports an error now.
+/// Returns whether a forked child could open all descriptors that paging needs. If not, the caller lets fork fail.
+/// Otherwise the child would lose its parent's far memory.
 pub fn can_fork() -> bool {
     process::state().is_none() || room().is_some()
 }
 
+/// Raises the limit on open descriptors if a child would exceed it. Dropping the returned value restores the limit.
+/// Returns `None` if the limit cannot be raised far enough.
 fn room() -> Option<descriptors::Room> {
     descriptors::Room::make(descriptors::count() + CHILD_DESCRIPTORS)
 }
 
-/// Prepares a fork. Call it in the thread that forks; [`in_parent`] or [`in_child`] must follow.
+/// Prepares a fork. The thread that forks must call it before the fork. After the fork, the parent must call
+/// [`in_parent`], and the child must call [`in_child`].
 pub fn before() {
     if !process::has_begun() && DORMANT.load(Acquire).is_null() {
         return;
@@ -112,7 +122,7 @@ pub fn before() {
     gate::close();
     let (plan, seat) = prepare();
     seat.iter().for_each(Seat::forks);
-    // SAFETY: getpid has no conditions.
+    // SAFETY: `getpid` has no preconditions.
     PARENT.store(unsafe { libc::getpid() }, Relaxed);
     *PENDING.lock() = Some(Pending { plan, seat, mask });
     IS_PENDING.set(true);
@@ -127,7 +137,7 @@ pub fn in_parent() {
     if let Some(state) = process::state() {
         state.engine.view().end_fork();
     }
-    // The child has its own copies of these links. The session ends with its last link.
+    // Closes the parent's copies of the child's links. Otherwise the child's session would not end with the child.
     drop(plan);
     gate::open();
     SignalMask::restore(mask);
@@ -136,8 +146,9 @@ pub fn in_parent() {
 /// Ends a fork in the child. Call it after the fork.
 pub fn in_child() {
     if !was_pending() {
-        // In the parent, another thread was about to start the engine. That thread does not exist here, so the first
-        // use of far memory starts it.
+        // This fork was not prepared, because there was no far memory when it began. If another thread of the parent
+        // was starting the engine, that thread does not exist here. Then the child's first use of far memory starts an
+        // engine. If the parent's engine had just started, the child cannot use far memory.
         gate::reset_if_closed();
         if process::state().is_some() {
             detach(TOO_NEW);
@@ -151,6 +162,7 @@ pub fn in_child() {
     SignalMask::restore(mask);
 }
 
+/// Continues in the child as planned.
 fn go_on(plan: Plan, seat: Option<Seat>) {
     match plan {
         Plan::Nothing => {}
@@ -170,12 +182,14 @@ fn go_on(plan: Plan, seat: Option<Seat>) {
     }
 }
 
+/// Clears the calling thread's flag. Returns whether its fork was pending.
 fn was_pending() -> bool {
     IS_PENDING.get() && IS_PENDING.replace(false)
 }
 
 // ---- before ---------------------------------------------------------------------------------------------------------
 
+/// Decides how the child will continue, and reserves its budget share if it needs one.
 fn prepare() -> (Plan, Option<Seat>) {
     if let Some(promised) = plan_dormant() {
         return promised;
@@ -191,15 +205,16 @@ fn prepare() -> (Plan, Option<Seat>) {
     if is_bare && engine.is_settled() {
         return (let_fork(engine).map_or_else(Plan::Detached, |()| Plan::Dormant), None);
     }
-    // Whether the kernel's own fork gives the child all pages.
+    // True if the kernel's fork gives the child all pages: none is evicted and none is in transit.
     let is_in_view = || !engine.has_written_back() && engine.is_settled();
     engine.rest();
-    // A dormant child that starts its engine later reads from its page table which pages it accessed.
+    // The child can be dormant only if it can read its own page table. When it starts its engine, it learns from the
+    // table which pages it has accessed.
     if is_in_view() && engine.view().is_inherited() && seat.whole().is_some() && Pagemap::is_in_reach() {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
-            // A smaller budget evicts pages.
+            // The smaller budget may have evicted pages, so the condition is checked again.
             if is_in_view() {
                 if let Err(reason) = let_fork(engine) {
                     promised.withdraw();
@@ -217,10 +232,11 @@ fn prepare() -> (Plan, Option<Seat>) {
     }
 }
 
-/// Brings the engine to rest, makes room for the child and opens its links.
+/// Brings the engine to rest, reserves a budget share for the child and opens the child's links to the servers. The
+/// error is the reason why the child cannot use far memory.
 fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
     let engine = &state.engine;
-    // If no room can be made, opening the links reports what is missing.
+    // If the limit on descriptors cannot be raised, `open_links` fails and reports it.
     let _room = room();
     let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
@@ -232,7 +248,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
         Err(both) => {
-            // Parent and child get half of the budget each. Pages that both share are counted twice.
+            // Parent and child get half of the available budget each. Pages that both share count twice.
             let half = (both / 2).max(least);
             if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
                 return Err(slow());
@@ -242,7 +258,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         }
     };
     state.budget_is(state.seat.share());
-    // A smaller budget evicts pages.
+    // The smaller budget may have evicted pages. They must arrive at the servers before the fork.
     if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
         promised.withdraw();
         return Err(slow());
@@ -259,7 +275,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     }
 }
 
-/// Lets the child inherit the pages in view.
+/// Lets the child inherit the mapped pages of far memory.
 fn let_fork(engine: &Engine) -> Result<(), String> {
     let answer = engine.view().let_fork(true);
     answer.map_err(|errno| format!("the kernel does not let it inherit far memory: {errno}"))
@@ -269,9 +285,12 @@ fn open_links(engine: &Engine) -> Result<Links, LinkError> {
     engine.store().clone_links()
 }
 
-/// Plans the fork of a dormant process: its child is dormant too, with the same room.
+/// Plans the fork of a dormant process. Its child is dormant too and gets a budget share of the same size. If that is
+/// not possible, starts the engine of this process and returns `None`. Returns `None` also if the process is not
+/// dormant.
 fn plan_dormant() -> Option<(Plan, Option<Seat>)> {
-    // SAFETY: set to a leaked box or null, and taken only with the gate closed, as it is here.
+    // SAFETY: `DORMANT` is null or points to a leaked box. Only a thread that has closed the gate takes the box, and
+    // here this thread has it closed.
     let dormant = unsafe { DORMANT.load(Acquire).as_ref() }?;
     let Some(seat) = &dormant.seat else { return Some((Plan::Dormant, None)) };
     if Pagemap::is_in_reach()
@@ -289,7 +308,8 @@ fn spans(extents: &Extents) -> Vec<Span> {
 
 // ---- in the child ---------------------------------------------------------------------------------------------------
 
-/// Takes the parent's engine apart. The child has no other thread, so nothing uses the engine.
+/// Takes the child's copy of the engine apart. No thread uses that copy, because the child has only this thread.
+/// Returns `None` if there is no engine.
 fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
     let state = process::take()?;
     let idle = state.idle();
@@ -312,6 +332,7 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
     })
 }
 
+/// Makes this child dormant. Its parent had an engine, or was dormant too.
 fn stay_dormant(seat: Option<Seat>) {
     let dormant = match taken_apart(None, seat) {
         Some(dormant) => dormant,
@@ -320,7 +341,7 @@ fn stay_dormant(seat: Option<Seat>) {
             if before.is_null() {
                 return;
             }
-            // SAFETY: a leaked box that nobody else has any more.
+            // SAFETY: `before` points to a leaked box. The swap took the only pointer to it.
             Dormant { seat, ..*unsafe { Box::from_raw(before) } }
         }
     };
@@ -329,8 +350,9 @@ fn stay_dormant(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }
-    // Recorded descriptors, which the program cannot close before the child starts its engine. If the mark cannot be
-    // set, the child opens them by path later.
+    // Both descriptors are kept on record, so that the program cannot close them before the child starts its engine.
+    // The record is valid only in a process that has called `mark::set`. If that call fails, the child opens both by
+    // path later.
     let door = dormant.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     let dormant = Dormant { door, pagemap, ..dormant };
@@ -338,20 +360,20 @@ fn stay_dormant(seat: Option<Seat>) {
     process::leave_to_first(start_dormant);
 }
 
-/// Starts the engine of this process if it is dormant. The gate is closed.
+/// Starts the engine of this process if the process is dormant. The caller has closed the gate.
 fn start_dormant() {
     let dormant = DORMANT.swap(std::ptr::null_mut(), AcqRel);
     if dormant.is_null() {
         return;
     }
-    // SAFETY: a leaked box, taken out just now by this thread alone.
+    // SAFETY: `dormant` points to a leaked box. The swap took the only pointer to it.
     let dormant = *unsafe { Box::from_raw(dormant) };
     if let Err(error) = start_engine(dormant) {
         fatal::die(EXIT_LOST, format_args!("a forked child cannot begin to page: {error}"));
     }
 }
 
-/// Assembles a child's engine and starts it.
+/// Assembles a child's engine from its parts and starts it.
 fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let Dormant { mut kept, view, store, door, pagemap, extents, idle, launch, seat } = dormant;
     let _room = room();
@@ -360,13 +382,13 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
     let (store, senders) = match on_links {
         Some(both) => both,
-        // No page is evicted, so the child opens new links.
+        // The parent opened no links for the child, because no page is evicted. The child opens its own.
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
     if was_dormant {
-        // Without the page table, it is unknown which pages are present.
+        // Opens the page table if it was not opened at the fork. Only the page table tells which pages are present.
         let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
         let now = now.transpose().map_err(StartError::Pagemap)?;
         if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
@@ -380,7 +402,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
         None => start::join(&launch)?,
     };
     seat.begin(true);
-    // From here on, the program may use their numbers.
+    // Removes both descriptors from the record and closes them. From here on, the program may reuse their numbers.
     for fd in [door.as_ref().map(AsFd::as_fd), pagemap.as_ref().map(AsFd::as_fd)].into_iter().flatten() {
         descriptors::forget(fd.as_raw_fd());
     }
@@ -390,14 +412,15 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Leaves the child without its parent's far memory. An access to it ends the child with a message, and never reads
+/// Makes far memory inaccessible in this child. If the child accesses it, the child ends with a message. It never reads
 /// wrong bytes.
 fn detach(reason: &str) {
     let _ = process::take().map(std::mem::forget);
     reason.clone_into(&mut REASON.lock());
     process::close();
     for (addr, len) in places::ranges() {
-        // SAFETY: the range is the parent's far memory, which this process must not see.
+        // SAFETY: the range is a part of far memory. The program must not use far memory in this child, so nothing
+        // valid is unmapped.
         if unsafe { map::replace_with_none(addr, len) }.is_err() {
             on_touch_end(reason);
         }
@@ -430,7 +453,7 @@ mod tests {
         let mask = SignalMask::block_all().keep();
         *PENDING.lock() = Some(Pending { plan: Plan::Nothing, seat: None, mask });
         IS_PENDING.set(true);
-        // A thread whose fork began before there was far memory.
+        // This thread acts as a thread whose fork began before there was far memory.
         std::thread::spawn(in_parent).join().unwrap();
         assert!(was_pending() && !was_pending());
         let pending = PENDING.lock().take();

@@ -1,7 +1,9 @@
-//! The gate through which everything enters the engine that the program does or touches. A fork closes it: when nobody is
-//! inside any more, only completions of what is under way still happen.
+//! The gate: the fork barrier of this process. Each thread enters the gate before it uses the engine, for a call or a
+//! fault, and leaves the gate afterwards. A fork closes the gate and waits until no thread is inside. From then on the
+//! engine only receives completions of requests that were already sent.
 //!
-//! Nobody enters twice, and nobody touches far memory inside, so whoever is inside comes out. Signals are blocked before.
+//! A thread blocks all signals before it enters. It must not enter twice, and must not access far memory inside. Then
+//! every thread inside leaves in bounded time, and a fork does not wait for ever.
 
 mod barrier;
 
@@ -10,33 +12,34 @@ use barrier::{Barrier, Inside};
 /// The barrier of this process.
 static GATE: Barrier = Barrier::new();
 
-/// Waits while the gate is closed, then goes in.
+/// Enters the gate. Waits while it is closed.
 #[inline]
 pub(crate) fn enter() -> Inside<'static> {
     GATE.enter()
 }
 
-/// Goes in unless the gate is closed.
+/// Enters the gate without waiting. Returns `None` if it is closed.
 pub(crate) fn try_enter() -> Option<Inside<'static>> {
     GATE.try_enter()
 }
 
-/// Closes the gate, one thread at a time, and waits until everybody is outside.
+/// Closes the gate and waits until no thread is inside. Waits first if another thread has closed it.
 pub(crate) fn close() {
     GATE.close();
 }
 
-/// Lets everybody in again.
+/// Opens the gate again.
 pub(crate) fn open() {
     GATE.open();
 }
 
-/// In a forked child, where nobody else is.
+/// Opens the gate in a forked child, where no other thread exists.
 pub(crate) fn reset() {
     GATE.reset();
 }
 
-/// The same, and nothing is written where there is nothing to reset.
+/// Opens the gate in a forked child if it is closed or counts threads inside. Otherwise writes nothing, because a write
+/// would make the kernel copy a page.
 pub(crate) fn reset_if_closed() {
     if !GATE.is_at_rest() {
         reset();

@@ -1,5 +1,5 @@
 //! The traps: a handler thread that reads userfaultfd (thread mode), or a signal handler in the faulting thread (sigbus
-//! and sigsegv mode). They only translate the kernel's messages into faults of the engine.
+//! and sigsegv mode). Both only translate the kernel's messages into faults of the engine.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -19,12 +19,13 @@ use crate::watchdog::Waiting;
 use crate::{accounts, gate, kernel, process, threads};
 use hanare_sys::clock::now_ns;
 
-/// Faults that the handler itself waits for. Further ones are resolved too, but not timed.
+/// Most faults whose pages the handler waits for at the same time. Further faults are resolved too, but their recorded
+/// latency is too short.
 const WAITING_MAX: usize = 256;
-/// Rounds of waiting in which the handler polls the link, about 5 us each.
+/// Rounds of waiting, about 5 us each, in which the handler polls the link. Later rounds sleep.
 const ROUNDS_POLLING: u32 = 60;
-/// Rounds after which a fault is no longer watched. Its page must have come and left again before the handler saw it
-/// present.
+/// Rounds after which the handler no longer waits for a fault's page. By then the page must have arrived and been
+/// evicted again between two rounds.
 const ROUNDS_MAX: u32 = 10_000;
 /// Rounds after which the watchdog learns of a waiting fault.
 const ROUNDS_UNWATCHED: u32 = 500;
@@ -33,13 +34,15 @@ const ROUNDS_UNHEARD: u32 = 2_500;
 
 /// Resolves a fault signal in the faulting thread.
 pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
-    // A child made by a bare system call ends here: its links belong to its parent.
+    // A child created by a direct system call cannot page, because its links belong to its parent. The signal then ends
+    // the child.
     if !mark::is_set() {
         return Verdict::NotOurs;
     }
     let _inside = gate::enter();
     let Some((engine, offset)) = process::engine_at(info.addr) else { return Verdict::NotOurs };
-    // In sigsegv mode the program's own protection traps too. The program must handle such a fault.
+    // In sigsegv mode, an access that the program itself has forbidden (mprotect) traps too. That fault is left to the
+    // program.
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
     }
@@ -71,7 +74,7 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
 
 struct Handler {
     engine: &'static Engine,
-    /// The handler's oldest fault, if it has waited for long.
+    /// The handler's wait, registered with the watchdog, if a fault has waited for long.
     watched: Option<Waiting<'static>>,
     uffd: &'static Uffd,
     together: Together,
@@ -99,14 +102,16 @@ impl Handler {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             threads::touched_by(tid);
             let small = self.engine.is_small(addr);
-            // Idle CPUs poll only for a private server: a memory server on this host needs the CPU to answer.
+            // Frequent faults make idle CPUs poll. With a memory server on this host, these CPUs must not poll, because
+            // the server needs them to answer. So faults are counted only with a private server.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // The range became a foreign mapping after the access. The woken thread accesses that mapping.
+                // After the access, the program mapped something else at this address, so it is no longer far. The
+                // woken thread accesses the new mapping.
                 kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };
@@ -121,8 +126,8 @@ impl Handler {
         count
     }
 
-    /// Removes the faults whose pages have come. After many rounds, wakes the thread to retry, since its page may have
-    /// left again before the handler saw it present.
+    /// Removes the faults whose pages have arrived. Every [`ROUNDS_UNHEARD`] rounds, wakes a thread that still waits,
+    /// so that it faults again. The page may have arrived and been evicted again between two rounds.
     fn settle(&mut self) {
         let engine = self.engine;
         let mut most = 0;
@@ -144,7 +149,7 @@ impl Handler {
         }
     }
 
-    /// Sleeps until a fault comes, or until a prefetched page arrives.
+    /// Sleeps until a new fault is reported or a prefetched page arrives, and receives such a page.
     fn idle(&self) {
         let arriving = self.engine.store().arriving();
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
@@ -154,7 +159,8 @@ impl Handler {
         }
     }
 
-    /// Receives the pages of the waiting faults. Polls at first and then sleeps, but never long past a new fault.
+    /// Receives the pages of the waiting faults. Polls in the first rounds, and sleeps in later ones. Each sleep is
+    /// short, so that a new fault does not wait long.
     fn receive(&self) {
         let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
         let wait = match rounds < ROUNDS_POLLING {
@@ -174,7 +180,8 @@ impl Handler {
     }
 }
 
-/// Ends the run. Without its descriptor no further fault is resolved, and the program would read zeroes.
+/// Ends the run because the userfaultfd is closed. Without it no fault is resolved, and evicted pages would read as
+/// zeroes.
 pub(crate) fn lost_trap(errno: Errno) -> ! {
     let advice = "a system call of the program's own closed it; have it close descriptors by the C library";
     fatal::die(EXIT_KERNEL, format_args!("userfaultfd is lost ({errno}): {advice}"))

@@ -1,5 +1,5 @@
-//! The keeper: a thread that maintains the links, publishes the counters and runs the watchdog. It also ends a process
-//! that has none of the program's threads any more.
+//! The keeper: a thread that maintains the links to the servers, publishes the counters and runs the watchdog. It also
+//! ends a process in which no thread of the program is left.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::{gate, heap, threads, tracing};
 /// Least far bytes at which near memory is counted at the end of a run. Counting takes about a millisecond.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
-/// Notified when the keeper must act at once.
+/// Futex word by which other threads wake the keeper when it must act at once.
 pub(crate) static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
 
-/// The main function of the keeper: upkeep of the links, publishing counters at least every tenth of a second, and the
-/// watchdog.
+/// The main function of the keeper. It maintains the links, publishes the counters every tenth of a second, and runs
+/// the watchdog.
 pub(crate) fn keep(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let mut published_ns = 0;
@@ -52,13 +52,14 @@ pub(crate) fn keep(engine: &'static Engine) {
     }
 }
 
-/// Ends a process that has none of the program's threads any more.
+/// Ends this process, in which no thread of the program is left.
 fn end_with(code: i32) -> ! {
     shutdown();
-    // SAFETY: ends the process; no thread is left whose exit handlers would have to run.
+    // SAFETY: `_exit` ends the process without exit handlers. No thread of the program is left that could need them.
     unsafe { libc::_exit(code) }
 }
 
+/// Ends the run with a message about the hang and the state of the engine.
 fn end_hang(engine: &Engine, hang: Hang) -> ! {
     struct Stand<'a>(&'a Engine);
     impl std::fmt::Display for Stand<'_> {
@@ -77,7 +78,8 @@ fn end_hang(engine: &Engine, hang: Hang) -> ! {
     )
 }
 
-/// Does the upkeep of the engine. Called inside the gate, by one of Hanare's own threads.
+/// Maintains the links, writes the trace and balances the budget share. Called inside the gate (the fork barrier) by
+/// one of Hanare's own threads.
 fn keep_up() {
     if let Some(state) = state() {
         state.engine.keep();

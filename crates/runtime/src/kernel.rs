@@ -1,6 +1,7 @@
-//! Retries the kernel calls that paging cannot do without, within a bound, until they are granted.
+//! Retries kernel calls that paging cannot do without.
 //!
-//! A lasting refusal ends the run with a message. Nothing here allocates, so the fault path may call it.
+//! A call is repeated until the kernel grants it. If the kernel keeps refusing, the run ends with a message. Nothing
+//! here allocates memory, so the fault path may use this module.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -9,21 +10,22 @@ use hanare_sys::{Errno, futex};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Refusals in a row after which a wait precedes each further attempt.
+/// Number of successive refusals after which each further attempt waits first.
 const TRIES_AT_ONCE: u32 = 64;
-/// Length of each such wait, in milliseconds.
+/// Length of the wait before an attempt, in milliseconds.
 const PAUSE_MS: u64 = 1;
-/// Refusals in a row after which the run ends: 5 s of waiting.
+/// Number of successive refusals after which the run ends. The waits among them last 5 s in all.
 const TRIES_MAX: u32 = TRIES_AT_ONCE + 5_000;
 
-/// Counts the refusals of a call in a row.
+/// Counts the successive refusals of one call.
 pub(crate) struct Patience {
     what: &'static str,
     tries: u32,
 }
 
 impl Patience {
-    /// Patience for the call that does `what`: the run's last message says "cannot {what}".
+    /// Starts to count the refusals of a call. `what` says what the call does. The message at the end of the run reads
+    /// "the kernel does not {what}".
     pub(crate) fn to(what: &'static str) -> Self {
         Self { what, tries: 0 }
     }
@@ -32,30 +34,30 @@ impl Patience {
     #[cold]
     pub(crate) fn refused(&mut self, errno: Errno) {
         self.tries += 1;
-        // Retrying is in vain: a descriptor that was closed does not come back.
+        // These errors mean that the program closed the descriptor, so a retry cannot succeed.
         let is_final = matches!(errno.0, libc::EBADF | libc::ENOTTY);
         if is_final || self.tries > TRIES_MAX {
             fatal::die(EXIT_KERNEL, format_args!("the kernel does not {}: {errno}; {}", self.what, advice(errno)));
         }
         if self.tries > TRIES_AT_ONCE {
             let nobody = AtomicU32::new(0);
-            // However the wait ends, the call is retried.
+            // The wait only passes time: nobody wakes it, and its result does not matter.
             futex::wait(&nobody, 0, Some(Duration::from_millis(PAUSE_MS)));
         }
     }
 
-    /// Refusals in a row so far.
+    /// Returns the number of successive refusals so far.
     pub(crate) fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// Notes that the call was granted, in full or in part.
+    /// Resets the count after the kernel has granted the call, in full or in part.
     pub(crate) fn progressed(&mut self) {
         self.tries = 0;
     }
 }
 
-/// Repeats a call until it is granted. Ends the run when that takes too long.
+/// Repeats a call until the kernel grants it, and returns its result. Ends the run after too many refusals.
 #[inline]
 pub(crate) fn insist<T>(what: &'static str, mut call: impl FnMut() -> Result<T, Errno>) -> T {
     match call() {

@@ -1,10 +1,10 @@
-//! The engine that gives a live program far memory, and the C API on it.
+//! The engine that provides far memory to a running program, and its C API.
 //!
-//! `far` is the public API. Below it, `start` and `fork` make a process' engine, and `ranges` and `heap` allocate far
-//! memory. `process` holds the running engine, `places` knows the addresses of far memory. `engine` drives the pure
-//! pager of `hanare_paging` between `view` (the program's memory), the store (`hanare_store`, which holds evicted
-//! pages) and `handler` (the traps). `plan` and `choose` decide the shape of a run beforehand; `counters` and `stats`
-//! report on it.
+//! `far` is the public API. Below it, `start` and `fork` build a process' engine, and `ranges` and `heap` allocate far
+//! memory. `process` holds the running engine, and `places` knows the addresses of far memory. `engine` connects the
+//! pager of `hanare_paging`, which makes no system calls, with three parts: `view` (the program's memory), the store
+//! (`hanare_store`, which holds evicted pages) and `handler` (the traps). `plan` and `choose` determine page sizes,
+//! budgets and the trap mode before a run. `counters` and `stats` report on the run.
 
 mod accounts;
 pub mod adopt;
@@ -45,6 +45,6 @@ mod windows;
 // `models/` compiles some of these files as well, with a `crate::sync` of its own.
 use hanare_sys::sync;
 
-// A sanitizer must see all allocations and frees.
+// A build with a sanitizer uses the default allocator, because the sanitizer must see all allocations and frees.
 #[cfg_attr(not(hanare_sanitize), global_allocator)]
 static NEAR: near::Near = near::Near;

@@ -1,12 +1,12 @@
 //! Near memory: the allocator of everything Hanare itself allocates.
 //!
-//! The preload library answers the program's `malloc` and `mmap`, and may answer with far memory. Hanare's own data
-//! must never go through those answers: a page table that is itself far, or a fault handler that allocates, is a
-//! deadlock. So this module calls glibc's own functions, even if their names are interposed, and, for large sizes, the
-//! kernel by number. It must know nothing of pages, regions or links.
+//! The preload library replaces the program's `malloc` and `mmap`, and its versions may return far memory. Hanare's own
+//! data must never be far: a fault on the pager's own tables, for example, would wait for itself. So this module does
+//! not use the replaced functions. It calls glibc's own functions for small blocks, and the kernel by system call
+//! number for large ones. It knows nothing of pages, regions or links.
 //!
-//! Large blocks (from [`LARGE`]) are mapped without reserving swap and arrive as zeroes: `vec![0; n]` commits nothing
-//! until it is accessed.
+//! Large blocks ([`LARGE`] bytes or more) are mapped as zeroes, without a reservation of swap. So `vec![0; n]` takes no
+//! memory until it is accessed.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ use hanare_sys::{limits, syscall};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Blocks of at least this size, in bytes, are mappings of their own. Smaller ones are in glibc's heap.
+/// Blocks of at least this size, in bytes, are mappings of their own. Smaller blocks are in glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
 /// Bytes of the kernel's page, the unit of every mapping made here.
@@ -25,13 +25,13 @@ const PAGE: usize = 4096;
 /// Alignment of glibc's blocks in bytes, on the 64-bit machines that Hanare supports.
 const MALLOC_ALIGN: usize = 16;
 
-/// The C library's own functions, looked up in that library and not by name alone: the dynamic linker binds even the
-/// internal ones to an allocator that defines them (tcmalloc). That allocator would be entered from within its own
-/// `mmap`.
+/// The C library's own allocation functions, looked up in that library. A lookup by name alone is not enough: the
+/// dynamic linker binds even the internal names to an allocator that defines them (such as tcmalloc). When that
+/// allocator calls `mmap`, Hanare would enter the same allocator a second time.
 ///
-/// Each is called through a pointer that first holds a function which looks all of them up. All functions come from one
-/// allocator: the C library's if it defines all of them, otherwise the definitions to which the names are bound (in a
-/// static program).
+/// Each function is called through a pointer. At first the pointer holds a function that looks up all functions. All
+/// functions come from one allocator: the C library's if it defines all of them, otherwise the definitions to which the
+/// names are bound (in a static program).
 #[cfg(target_env = "gnu")]
 mod heap {
     use std::ffi::{CStr, c_void};
@@ -54,19 +54,20 @@ mod heap {
                 static $place: AtomicPtr<c_void> = AtomicPtr::new($first as *mut c_void);
 
                 /// # Safety
-                /// As the function it finds.
+                /// The requirements are those of the C library's function.
                 unsafe extern "C" fn $first($($arg: $type),*) -> $result {
                     resolve();
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller meets the requirements of the C library's function.
                     unsafe { $name($($arg),*) }
                 }
 
                 /// # Safety
-                /// As the C library's function.
+                /// The requirements are those of the C library's function.
                 #[inline]
                 pub(super) unsafe fn $name($($arg: $type),*) -> $result {
                     let found = $place.load(Relaxed);
-                    // SAFETY: the place holds a function of this type from the beginning; the caller's promise.
+                    // SAFETY: `found` always points to a function of this type, from the initial value on. The caller
+                    // meets the requirements of the C library's function.
                     unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)($($arg),*) }
                 }
             )*
@@ -77,7 +78,8 @@ mod heap {
             }),*];
             static PLACES: [&AtomicPtr<c_void>; NAMES.len()] = [$(&$place),*];
 
-            /// Takes no lock and allocates nothing. Threads that run it at once find the same functions.
+            /// Looks up all functions. Takes no lock and allocates nothing. Threads that call this at the same time
+            /// find the same functions.
             #[cold]
             fn resolve() {
                 let mut found: [*mut c_void; NAMES.len()] = [$(linked::$name as *mut c_void),*];
@@ -100,7 +102,7 @@ mod heap {
         fn usable_size(block: *mut c_void) -> usize, by "malloc_usable_size", USABLE_SIZE, first_usable_size;
     }
 
-    /// Looks up all of these functions in the C library.
+    /// Looks up all functions in the C library. Returns `None` if it does not define all of them.
     fn of_the_library() -> Option<[NonNull<c_void>; NAMES.len()]> {
         let library = Library::loaded(c"libc.so.6")?;
         let mut found = [NonNull::dangling(); NAMES.len()];
@@ -110,7 +112,7 @@ mod heap {
         Some(found)
     }
 
-    /// Address of the code of the C library's allocator.
+    /// Returns an address in the code of the C library's allocator.
     pub(super) fn code() -> usize {
         if MALLOC.load(Relaxed) == first_malloc as *mut c_void {
             resolve();
@@ -139,62 +141,63 @@ mod heap {
     }
 }
 
-/// `malloc` of the C library itself, even if the name is interposed.
+/// Calls the C library's own `malloc`, even if the program or a library replaces that name.
 pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: any size is a valid argument.
     unsafe { heap::malloc(size).cast() }
 }
 
-/// `calloc` of the C library itself.
+/// Calls the C library's own `calloc`.
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    // SAFETY: any pair is a valid argument; the library checks the product.
+    // SAFETY: any pair of numbers is a valid argument, because the library checks the product.
     unsafe { heap::calloc(count, size).cast() }
 }
 
-/// `memalign` of the C library itself.
+/// Calls the C library's own `memalign`.
 pub fn memalign(align: usize, size: usize) -> *mut u8 {
-    // SAFETY: any pair is a valid argument; a bad alignment is answered with null.
+    // SAFETY: any pair of numbers is a valid argument. For a bad alignment, the library returns null.
     unsafe { heap::memalign(align, size).cast() }
 }
 
-/// `realloc` of the C library itself.
+/// Calls the C library's own `realloc`.
 ///
 /// # Safety
 /// `block` is null or a live block of the C library's heap that nothing else uses during the call.
 pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `block` is null or a live block that nothing else uses.
     unsafe { heap::realloc(block.cast(), size).cast() }
 }
 
-/// `free` of the C library itself.
+/// Calls the C library's own `free`.
 ///
 /// # Safety
 /// `block` is null or a live block of the C library's heap that nothing uses afterwards.
 pub unsafe fn free(block: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `block` is null or a live block that nothing uses afterwards.
     unsafe { heap::free(block.cast()) }
 }
 
-/// `malloc_usable_size` of the C library itself.
+/// Calls the C library's own `malloc_usable_size`.
 ///
 /// # Safety
 /// `block` is null or a live block of the C library's heap.
 pub unsafe fn usable_size(block: *mut u8) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `block` is null or a live block.
     unsafe { heap::usable_size(block.cast()) }
 }
 
-/// An address in the code of the library whose allocator this is.
+/// Returns an address in the code of the library whose allocator this module uses.
 pub fn code() -> usize {
     heap::code()
 }
 
-/// Hanare's own allocator, named by `#[global_allocator]` in the runtime.
+/// The allocator of Hanare's own data. `lib.rs` makes it the `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Near;
 
-// SAFETY: the layout alone (`is_large`) decides whether a block comes from the heap or is a mapping. The caller of
-// every method must pass the same layout, so a block always returns to its source. Neither source unwinds.
+// SAFETY: the size in the layout (`is_large`) decides whether a block is in the heap or is a mapping. Every method
+// receives the layout of the allocation, so a block is always freed by the allocator it came from. Neither allocator
+// unwinds.
 unsafe impl GlobalAlloc for Near {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         needed(if is_large(layout.size()) {
@@ -224,14 +227,14 @@ unsafe impl GlobalAlloc for Near {
             forget_large(block);
             unmap(block as usize, round_up(layout.size()));
         } else {
-            // SAFETY: a small block is a heap block, and its owner gives it up.
+            // SAFETY: `block` is small, so it is a live block of the C library's heap. Its owner gives it up.
             unsafe { free(block) };
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if !is_large(layout.size()) && !is_large(new_size) && layout.align() <= MALLOC_ALIGN {
-            // SAFETY: a small block of ordinary alignment is a heap block, and its owner calls.
+            // SAFETY: `block` is small, so it is a live block of the C library's heap. Its owner makes this call.
             return needed(unsafe { realloc(block, new_size) });
         }
         if is_large(layout.size()) && is_large(new_size) && layout.align() <= PAGE {
@@ -239,7 +242,9 @@ unsafe impl GlobalAlloc for Near {
             forget_large(block);
             return note_large(moved, new_size);
         }
-        // SAFETY: `new_size` is not zero and does not overflow the alignment: the caller's promise for realloc.
+        // SAFETY: the caller guarantees that `new_size` is not zero and does not overflow when rounded up to the
+        // alignment. Both blocks are valid for the bytes copied and do not overlap. `block` is freed with its own
+        // layout.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
             moved.copy_from_nonoverlapping(block, layout.size().min(new_size));
@@ -272,10 +277,11 @@ fn round_up(size: usize) -> usize {
     (size + PAGE - 1) & !(PAGE - 1)
 }
 
-/// Address and length of each existing large block, so that the memory they take can be reported. Blocks that do not
+/// Address and length of each large block, so that the memory of all large blocks can be reported. Blocks that do not
 /// fit into the table are not counted.
 static LARGE_BLOCKS: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
+/// Records a large block in the table and returns the block.
 fn note_large(block: *mut u8, len: usize) -> *mut u8 {
     if !block.is_null() {
         let free = |[addr, _]: &&[AtomicUsize; 2]| addr.compare_exchange(0, block as usize, Relaxed, Relaxed).is_ok();
@@ -293,18 +299,19 @@ fn forget_large(block: *mut u8) {
     }
 }
 
-/// Bytes of large blocks that are resident.
+/// Returns how many bytes of all large blocks are resident.
 pub fn large_resident() -> u64 {
     LARGE_BLOCKS.iter().map(|[addr, len]| resident(addr.load(Relaxed), len.load(Relaxed))).sum()
 }
 
-/// Bytes of a page-aligned mapped range that are resident.
+/// Returns how many bytes of a page-aligned mapped range are resident.
 pub fn resident(addr: usize, len: usize) -> u64 {
     let mut pages = [0u8; 4096];
     let mut bytes = 0;
     for from in (0..len).step_by(pages.len() * PAGE) {
         let part = (len - from).min(pages.len() * PAGE);
-        // SAFETY: mincore accesses nothing of the range, and writes a byte for each of its pages, which fit.
+        // SAFETY: `mincore` does not access the range. It writes one byte for each page of it to `pages`, which has
+        // room for as many pages as `part` has.
         if unsafe { syscall(libc::SYS_mincore, [addr + from, part, pages.as_mut_ptr() as usize, 0, 0, 0]) }.is_ok() {
             bytes += pages[..part.div_ceil(PAGE)].iter().filter(|&&page| page & 1 != 0).count() * PAGE;
         }
@@ -312,16 +319,16 @@ pub fn resident(addr: usize, len: usize) -> u64 {
     bytes as u64
 }
 
-/// Whether all pages of a page-aligned range are mapped.
+/// Returns whether all pages of a page-aligned range are mapped.
 pub fn is_mapped(addr: usize, len: usize) -> bool {
     (addr..addr + len).step_by(PAGE).all(|page| {
         let mut there = 0_u8;
-        // SAFETY: mincore accesses nothing of the page, and writes one byte.
+        // SAFETY: `mincore` does not access the page. It writes one byte to `there`.
         unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
     })
 }
 
-/// Maps zeroed memory; null when the kernel refuses.
+/// Maps zeroed memory with this alignment. Returns null if the kernel refuses.
 fn map(size: usize, align: usize) -> *mut u8 {
     let len = round_up(size);
     if align <= PAGE {
@@ -344,16 +351,16 @@ fn map(size: usize, align: usize) -> *mut u8 {
 fn map_pages(len: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice changes no existing memory. The call goes by
-    // number because `mmap` may be interposed.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice changes no existing memory. The system call
+    // is made by number, because the name `mmap` may be replaced by a library.
     let map = || unsafe { syscall(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) };
     limits::holding(len, true, map).map_or(null_mut(), |addr| without_dump(addr, len))
 }
 
-/// Leaves a new mapping of Hanare out of core files: its tables span gigabytes of addresses, which debuggers that write
-/// cores would fill with zeroes. If the kernel refuses, core files are only larger.
+/// Excludes a new mapping from core files. Hanare's tables span gigabytes of mostly unused addresses, and a debugger
+/// would write all of them as zeroes. If the kernel refuses, core files are larger, but nothing else changes.
 fn without_dump(addr: usize, len: usize) -> *mut u8 {
-    // SAFETY: the advice changes no contents.
+    // SAFETY: MADV_DONTDUMP does not change the contents of memory.
     let _ = unsafe { syscall(libc::SYS_madvise, [addr, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
     addr as *mut u8
 }
@@ -361,7 +368,7 @@ fn without_dump(addr: usize, len: usize) -> *mut u8 {
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     let may_move = libc::MREMAP_MAYMOVE as usize;
-    // SAFETY: `block` is a mapping of `old_len` made by `map`, which its owner gives up when the call succeeds.
+    // SAFETY: `block` is a mapping of `old_len` bytes made by `map`. Its owner no longer uses it if the call succeeds.
     let map = || unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
     let addr = limits::holding(new_len.saturating_sub(old_len), true, map);
     if addr.is_ok() {
@@ -372,8 +379,8 @@ fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
 
 fn unmap(addr: usize, len: usize) {
     if len > 0 {
-        // SAFETY: callers pass (part of) a mapping made here that nothing uses any more. Unmapping the end or the start
-        // of a mapping splits nothing, so it cannot fail for want of memory areas.
+        // SAFETY: callers pass a mapping made here, or its beginning or end, that nothing uses any more. This never
+        // splits a mapping, so it cannot fail for lack of mappings.
         if unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.is_ok() {
             limits::give_back(len, true);
         }
@@ -386,14 +393,14 @@ mod tests {
 
     fn fill(block: *mut u8, len: usize, seed: u8) {
         for at in 0..len {
-            // SAFETY: the test's own block of at least `len` bytes.
+            // SAFETY: `block` is a block of the test with at least `len` bytes.
             unsafe { block.add(at).write((at as u8).wrapping_mul(31) ^ seed) };
         }
     }
 
     fn check(block: *mut u8, len: usize, seed: u8) {
         for at in 0..len {
-            // SAFETY: as above.
+            // SAFETY: `block` is a block of the test with at least `len` bytes, which `fill` has written.
             let found = unsafe { block.add(at).read() };
             assert_eq!(found, (at as u8).wrapping_mul(31) ^ seed, "byte {at} of {len}");
         }
@@ -404,7 +411,7 @@ mod tests {
         for align in [1, 16, 64, 4096, 1 << 16, 1 << 21] {
             for size in [1, 100, 4096, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 5] {
                 let layout = Layout::from_size_align(size, align).expect("valid");
-                // SAFETY: a valid layout of non-zero size, freed once with the same layout.
+                // SAFETY: the layout is valid and its size is not zero. The block is freed once, with the same layout.
                 unsafe {
                     let block = Near.alloc(layout);
                     assert!(!block.is_null());
@@ -422,7 +429,7 @@ mod tests {
         for align in [8, 256] {
             for size in [64, 5000, LARGE + 12345] {
                 let layout = Layout::from_size_align(size, align).expect("valid");
-                // SAFETY: as above.
+                // SAFETY: the layout is valid and its size is not zero. Each block is freed once, with the same layout.
                 unsafe {
                     let dirty = Near.alloc(layout);
                     fill(dirty, size, 0xff);
@@ -443,7 +450,7 @@ mod tests {
         for align in [8, 128, 1 << 14] {
             let mut size = 100;
             let mut layout = Layout::from_size_align(size, align).expect("valid");
-            // SAFETY: the block is always passed with the layout it has.
+            // SAFETY: `block` is always passed with its current layout, and is freed once.
             unsafe {
                 let mut block = Near.alloc(layout);
                 for (round, &next) in sizes.iter().enumerate() {
@@ -462,7 +469,7 @@ mod tests {
     #[test]
     fn what_is_touched_of_large_blocks_is_counted() {
         let layout = Layout::from_size_align(8 * LARGE, 8).expect("valid");
-        // SAFETY: a valid layout, freed once.
+        // SAFETY: the layout is valid. The block is freed once, and only bytes inside it are written.
         unsafe {
             let block = Near.alloc_zeroed(layout);
             assert_eq!(resident(block as usize, layout.size()), 0);

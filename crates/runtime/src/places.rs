@@ -1,15 +1,19 @@
-//! The location of far memory: the reservation, and the alias and foreign mappings that change it. It needs no engine,
-//! so it also answers in a forked child.
+//! Tells which addresses are far. The addresses of the reservation are far, except foreign mappings (ranges over which
+//! the program has mapped something else). An alias mapping shows far bytes at another address: then that address is
+//! far instead of their address in the reservation. This module needs no engine, so it also works in a forked child.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::span::Span;
 use crate::windows::Windows;
 
+/// First address of the reservation. 0 before far memory is started.
 static BASE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the reservation. 0 before far memory is started.
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// The alias and foreign mappings. Null until there is one.
+/// The table of alias and foreign mappings. Null until there is such a mapping.
 static WINDOWS: AtomicPtr<Windows> = AtomicPtr::new(std::ptr::null_mut());
+/// Bytes of static arrays that became far.
 static ADOPTED: AtomicU64 = AtomicU64::new(0);
 
 /// Notes that `len` bytes of far memory are reserved at `base`.
@@ -18,35 +22,35 @@ pub(crate) fn are_reserved(base: usize, len: usize) {
     LEN.store(len, Relaxed);
 }
 
-/// Looks far memory up in `windows` from now on.
+/// Makes `windows` the table of alias and foreign mappings from now on.
 pub(crate) fn look_up_in(windows: &'static Windows) {
     WINDOWS.store(std::ptr::from_ref(windows).cast_mut(), Release);
 }
 
 #[inline]
 fn windows() -> Option<&'static Windows> {
-    // SAFETY: null, or leaked.
+    // SAFETY: `WINDOWS` is null or points to a table that is never freed.
     unsafe { WINDOWS.load(Acquire).as_ref() }
 }
 
-/// First address of the reservation.
+/// Returns the first address of the reservation.
 #[inline]
 pub(crate) fn base() -> usize {
     BASE.load(Relaxed)
 }
 
-/// Bytes of the reservation.
+/// Returns the bytes of the reservation.
 #[inline]
 pub(crate) fn len() -> usize {
     LEN.load(Relaxed)
 }
 
-/// Whether far memory was started in this process, or in the parent that forked it.
+/// Returns whether far memory was started in this process, or in the parent that forked it.
 pub fn is_started() -> bool {
     LEN.load(Relaxed) != 0
 }
 
-/// Whether an address is far. In a forked child it may be far without an engine.
+/// Returns whether an address is far. In a forked child, an address may be far although no engine runs.
 #[inline]
 pub fn contains(addr: usize) -> bool {
     match windows() {
@@ -55,12 +59,13 @@ pub fn contains(addr: usize) -> bool {
     }
 }
 
-/// Whether an address lies in the reservation, which contains all allocations.
+/// Returns whether an address lies in the reservation, which contains all allocations.
 pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Whether an address is far, and the end (at most `end`) of the range around it for which this does not change.
+/// Returns whether `addr` is far, and the first address after `addr` at which this may change. If that address is
+/// beyond `end`, returns `end` instead.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());
@@ -70,35 +75,37 @@ pub fn run(addr: usize, end: usize) -> (bool, usize) {
     (windows.offset_of(addr).is_some(), windows.border_after(addr, end))
 }
 
-/// Whether an address was far and became ordinary memory for good, by a mapping or as part of a stack.
+/// Returns whether an address was far and is ordinary memory now: the program has mapped something else there, or the
+/// memory there could not be far.
 #[inline]
 pub fn is_hole(addr: usize) -> bool {
     is_reserved(addr) && windows().is_some_and(|windows| windows.is_hole(addr))
 }
 
-/// Whether any part of a range of the reservation became ordinary memory.
+/// Returns whether any part of a range of the reservation became ordinary memory.
 pub(crate) fn meets_hole(addr: usize, len: usize) -> bool {
     let mut meets = false;
     visit_holes(addr, len, |_, _| meets = true);
     meets
 }
 
+/// Calls `visit` with the address and length of each part of a range that became ordinary memory.
 fn visit_holes(addr: usize, len: usize, visit: impl FnMut(usize, usize)) {
     if let Some(windows) = windows().filter(|_| is_reserved(addr)) {
         windows.holes_in(Span { offset: addr - base(), len }, visit);
     }
 }
 
-/// Drops the ordinary memory in a block that its owner has freed. The addresses stay excluded from far memory.
+/// Drops the contents of those parts of a freed block that became ordinary memory. These parts never become far again.
 pub(crate) fn empty_holes(addr: usize, len: usize) {
     visit_holes(addr, len, |start, len| {
-        // Ignored: memory that cannot be returned is kept.
-        // SAFETY: a part of the block that nothing uses any more.
+        // An error is ignored: the memory then only stays in use.
+        // SAFETY: the range is a part of a freed block, whose contents nothing uses any more.
         let _ = unsafe { hanare_sys::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
     });
 }
 
-/// The ranges of addresses that are far.
+/// Returns the address and length of each far range.
 pub(crate) fn ranges() -> Vec<(usize, usize)> {
     let whole = Span { offset: 0, len: len() };
     let Some(windows) = windows() else { return vec![(base(), whole.len)] };
@@ -107,7 +114,7 @@ pub(crate) fn ranges() -> Vec<(usize, usize)> {
     ranges
 }
 
-/// Bytes of static arrays that became far.
+/// Returns the bytes of static arrays that became far.
 pub(crate) fn adopted_bytes() -> u64 {
     ADOPTED.load(Relaxed)
 }

@@ -1,4 +1,5 @@
-//! Derives the shape of a run from the settings and the machine: page sizes, budgets, frames. Pure arithmetic.
+//! Derives page sizes, budgets and numbers of page frames from the settings and the features of the machine. This
+//! module only calculates.
 
 use hanare_paging::{Class, Config, Geometry, limits};
 use hanare_sys::features::Features;
@@ -7,41 +8,45 @@ use crate::engine::WORKS;
 use crate::view::Protection;
 use hanare_settings::{Local, Mode, PageSize, Settings};
 
-/// Pages of at least this size are moved as whole frames; smaller ones are copied (docs/decisions/0028).
+/// Smallest page, in bytes, whose frame is moved as a whole. The bytes of smaller pages are copied
+/// (docs/decisions/0028).
 const MOVE_FROM_BYTES: usize = 64 << 10;
+/// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
-/// Page size in sigsegv mode with guards, where the budget may hold few pages. With a quarter of its 4 to 16 MiB local,
-/// Python starts in useful time with 4 KiB, but not with 16 or 64 KiB.
+/// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may hold few pages.
+/// Example: Python uses 4 to 16 MiB. If a quarter of it is local, Python starts in acceptable time with pages of 4 KiB,
+/// but not of 16 or 64 KiB.
 const GUARDED_SMALL_BYTES: usize = 4 << 10;
-/// Page size in sigsegv mode with guards for all other budgets.
+/// Page size, in bytes, in sigsegv mode with guard pages and any other budget.
 const GUARDED_BYTES: usize = 16 << 10;
-/// Page sizes in sigsegv mode without guards, of which the smallest that fits is taken.
+/// Page sizes, in bytes, in sigsegv mode without guard pages. The smallest one that fits is used.
 const PROTECTED_BYTES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, HUGE_BYTES];
-/// Least budget in huge pages with which page sizes are mixed. It is the pager's own bound.
+/// Smallest budget, in huge pages, with which base pages and huge pages are mixed. The pager has the same bound.
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
-/// Most dirty pages in transit to a server at once, where pages are copied.
+/// Most frames for dirty pages in transit to a server. Such frames exist if pages are copied, and not moved.
 const STAGING_FRAMES_MAX: u64 = 512;
-/// Bytes of places for dirty pages if the budget is a share of the program's allocations, which are not known yet.
+/// Bytes of frames for dirty pages if the budget is a percentage of the program's allocations. The size of the
+/// allocations is not known at the start.
 const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
-/// Divisor of local memory: places for dirty pages take at most one such part.
+/// Divisor of local memory: the frames for dirty pages take at most 1/8 of it.
 const STAGING_PART: u64 = 8;
-/// Least bytes of a slot that this process copies itself. With a slot for every 4 KiB the table of slots would need
-/// more near memory than the pager's own tables.
+/// Smallest slot, in bytes, in a private server's memory, which this process reads and writes itself. With slots of 4
+/// KiB, the table of slots would need more near memory than the pager's own tables.
 const DIRECT_SLOT_MIN: usize = 64 << 10;
-// A slot is copied through a buffer of that size.
+// A slot is copied through a buffer of `RUN_BYTES_MAX` bytes.
 const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
-/// Most mappings of a process where the kernel does not say (vm.max_map_count).
+/// Most mappings of a process, assumed if vm.max_map_count cannot be read.
 const MAPPINGS_MAX: u64 = 65_530;
-/// Least mappings left to the program and to the rest of Hanare.
+/// Least number of mappings left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT: u64 = 16 << 10;
-/// Divisor of all mappings: at least one part of them is left to the program and to the rest of Hanare.
+/// Divisor of the limit on mappings: at least 1/4 of the limit is left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT_PART: u64 = 4;
-/// Largest page size at which guarded pages are compared when they leave, rather than closed to writes (measured: a
-/// comparison takes less than two changes of a mapping and a trap).
+/// Largest page size, in bytes, at which writes to guarded pages are found by comparing the bytes at eviction. Larger
+/// pages are write-protected instead. Measured: a comparison takes less time than two mapping changes and a trap.
 const COMPARED_MAX: usize = 16 << 10;
 
-/// The shapes of a run.
+/// The page sizes, budgets and frames of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) config: Config,
@@ -53,12 +58,12 @@ pub(crate) struct Plan {
     pub(crate) overhead_bytes: u64,
     /// Whether to request huge pages.
     pub(crate) huge: bool,
-    /// Most units in local memory, whatever the budget. Bounded where each costs mappings.
+    /// Most units in local memory, whatever the budget. If each unit costs mappings, the limit on mappings bounds it.
     pub(crate) units_max: u32,
 }
 
 impl Plan {
-    /// The trap of sigsegv mode.
+    /// Returns how accesses trap in sigsegv mode.
     pub(crate) fn protection(&self, features: &Features) -> Protection {
         if !features.guards {
             return Protection::Pages;
@@ -67,20 +72,21 @@ impl Plan {
         Protection::Guards { mappings: if compared { 0 } else { mappings(features) as usize } }
     }
 
-    /// Whether pages in view can be unmapped for reference sampling.
+    /// Returns whether pages can be unmapped for reference sampling.
     pub(crate) fn hides(&self) -> bool {
         self.config.small.moves || self.config.hides_in_place
     }
 
-    /// Units of places where dirty base pages are moved aside on their way out: a batch for each thread that may be in
-    /// the engine at once.
+    /// Returns how many places, of one unit each, are needed for dirty base pages that are moved aside during eviction.
+    /// There is a batch of places for each thread that may be in the engine at the same time. 0 if no page is moved
+    /// aside.
     pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
         let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 
-    /// The pager's budget in bytes where local memory is a share, in percent, of `far` bytes. The memory beside the
-    /// pager is part of the share once the share is eight times as large.
+    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. The frames for
+    /// dirty pages (`overhead_bytes`) are subtracted from the share, but at most an eighth of the share.
     pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
         let share = far / 100 * u64::from(percent);
         share - self.overhead_bytes.min(share / STAGING_PART)
@@ -102,7 +108,7 @@ pub enum PlanError {
         /// Bytes of a page.
         page: u64,
     },
-    /// A process may have too few mappings for pages that each need some.
+    /// The limit on mappings leaves too few for the pages, each of which needs some.
     #[error(
         "vm.max_map_count is {most}, too few mappings for sigsegv mode on this kernel: the program and Hanare keep {left}; as root, sysctl vm.max_map_count=1048576, or use another --mode"
     )]
@@ -114,22 +120,24 @@ pub enum PlanError {
     },
 }
 
-/// Most mappings that pages may use.
+/// Returns how many mappings the pages may use.
 fn mappings(features: &Features) -> u64 {
     let most = features.max_map_count.unwrap_or(MAPPINGS_MAX);
     most.saturating_sub(MAPPINGS_LEFT.max(most / MAPPINGS_LEFT_PART))
 }
 
-/// Most units in local memory. At worst a page that traps by its own protection has a border to each of its neighbours.
+/// Returns the most units that may be in local memory. In sigsegv mode without guard pages, each page in local memory
+/// costs at most two mappings.
 fn units_max(mode: Mode, features: &Features) -> u32 {
     let costs_mappings = mode == Mode::Sigsegv && !features.guards;
     if costs_mappings { (mappings(features) / 2).min(u64::from(limits::UNITS_MAX)) as u32 } else { limits::UNITS_MAX }
 }
 
-/// Bytes of a unit and of a block for a requested page size.
+/// Returns the bytes of a unit (the smallest page) and of a block (the largest page) for a requested page size.
 fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, direct: bool) -> (usize, usize) {
     let has_room_for_huge = !matches!(local, Local::Bytes(bytes) if bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64);
-    // Memory servers lend slots of the block's size. A small program's huge pages then take fewer and longer requests.
+    // Memory servers lend slots of a block's size. So huge blocks make requests fewer and longer, even with a small
+    // budget.
     let huge = has_room_for_huge || !direct;
     match page_size {
         PageSize::Fixed(bytes) => (bytes as usize, bytes as usize),
@@ -139,31 +147,34 @@ fn sizes(page_size: PageSize, mode: Mode, features: &Features, local: Local, dir
         }
         PageSize::Auto if features.move_ && features.thp.usable() => match huge {
             true => (4 << 10, HUGE_BYTES),
-            // With so few pages the pager would never choose a huge page, so room and tables for base pages are enough.
+            // With so small a budget, the pager would never choose a huge page. Frames and tables for base pages
+            // suffice.
             false => (4 << 10, 4 << 10),
         },
-        // Huge pages cannot be moved here. One middle size serves all access patterns acceptably.
+        // Huge pages cannot be moved or used here. One middle size serves all access patterns acceptably.
         PageSize::Auto => (16 << 10, 16 << 10),
     }
 }
 
-/// The page size in sigsegv mode where none is requested.
+/// Returns the page size, in bytes, in sigsegv mode if none is requested.
 fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
     if features.guards {
         let is_small = match local {
             Local::Bytes(bytes) => bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64,
-            // A share of the allocations is small at first.
+            // A percentage of the allocations is small at first.
             Local::Percent(_) => direct,
         };
         return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };
     }
-    // Each page costs mappings there, so it must be large enough that the budget can be used.
+    // Without guard pages, each page costs mappings. Pages must be so large that the limit on mappings allows the whole
+    // budget to be used.
     let most = u64::from(units_max(Mode::Sigsegv, features)).max(1);
     let fits = |page: &usize| !matches!(local, Local::Bytes(bytes) if bytes / *page as u64 > most);
     PROTECTED_BYTES.into_iter().find(fits).unwrap_or(HUGE_BYTES)
 }
 
-/// Plans a run. `direct` says whether this process copies pages itself, `hides` whether the policy samples references.
+/// Plans a run. `direct` says whether this process itself copies pages to and from a private server's memory. `hides`
+/// says whether the policy samples references.
 pub(crate) fn plan(
     settings: &Settings,
     mode: Mode,
@@ -174,8 +185,8 @@ pub(crate) fn plan(
     let (unit, block) = sizes(settings.page_size, mode, features, settings.local, direct);
     let reserve = (settings.reserve as usize).min(limits::UNITS_MAX as usize * unit) & !(HUGE_BYTES - 1);
     let in_place = mode == Mode::Sigsegv;
-    // A page unmapped for reference sampling waits in a frame. Without MOVE its bytes are copied there, which is slower
-    // and otherwise the same.
+    // A page that is unmapped for reference sampling waits in a frame. If the kernel cannot move pages
+    // (UFFDIO_MOVE), the bytes are copied to the frame, which is only slower.
     let small_moves = !in_place && (hides || features.move_ && unit >= MOVE_FROM_BYTES);
     let staged = !direct && !small_moves;
     let staging_bytes = match settings.local {
@@ -186,7 +197,7 @@ pub(crate) fn plan(
     let overhead_bytes = staging * unit as u64;
     let (budget, budget_max) = match settings.local {
         Local::Bytes(bytes) => (bytes, bytes),
-        // Nothing is allocated yet, so this is the least budget, without the places for dirty pages.
+        // Nothing is allocated yet, so the pager begins with its least budget. The frames for dirty pages are added.
         Local::Percent(percent) => {
             let least = u64::from(limits::BUDGET_PAGES_MIN) * block as u64;
             (least + overhead_bytes, (reserve as u64 / 100 * u64::from(percent)).max(least))
@@ -224,8 +235,8 @@ pub(crate) fn plan(
     })
 }
 
-/// Units to prefetch as whole frames: over a link, enough to keep it busy. With a private server none, because the
-/// waiting thread copies the page itself.
+/// Returns the number of units of huge pages to prefetch ahead of a sequential stream. Over a link, it is large enough
+/// to keep the link busy. It is 0 with a private server, because the faulting thread copies the page itself.
 fn ahead(direct: bool, unit: usize, block: usize) -> u32 {
     const AHEAD_BYTES: usize = 4 << 20;
     if direct { 0 } else { (AHEAD_BYTES / unit).max(2 * block / unit) as u32 }
@@ -238,7 +249,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The features of a machine with huge pages, whose kernel can move pages.
+    /// Returns the features of a machine with huge pages and a kernel that can move pages.
     fn machine() -> Features {
         let nothing = Disabled::parse(&Disabled::WORDS.join(",")).unwrap();
         let mut features = Features::probe(&nothing);
@@ -246,7 +257,7 @@ mod tests {
         features
     }
 
-    /// Settings with only a budget.
+    /// An environment with a budget of 1 MiB and no other setting.
     fn a_mebibyte(name: &str) -> Option<std::ffi::OsString> {
         (name == "HANARE_LOCAL").then(|| "1M".into())
     }
@@ -257,9 +268,9 @@ mod tests {
         plan(&settings, Mode::Thread, &machine(), direct, false).unwrap()
     }
 
-    /// With a budget of few huge pages, the pager would never choose one. With a private server all pages are then base
-    /// pages, which saves the tables of blocks and the room for huge frames. Slots on memory servers stay huge, because
-    /// servers lend memory in such slots.
+    /// With a budget of few huge pages, the pager would never choose a huge page. With a private server, all pages are
+    /// then base pages, which saves the tables of blocks and the huge frames. With memory servers, blocks stay huge,
+    /// because servers lend memory in huge slots.
     #[test]
     fn pages_are_small_where_the_budget_is_and_on_this_host_only() {
         let (small, mixed) = ((4 << 10, 1), (4 << 10, 512));
@@ -311,7 +322,8 @@ mod tests {
         }
     }
 
-    /// A share begins with nothing allocated. Every plan must start, with places for more than one dirty page.
+    /// With a budget in percent, nothing is allocated at the start. Even so, every plan must have a valid budget, and
+    /// frames for more than one dirty page.
     #[test]
     fn every_share_starts_whatever_the_page_size_and_the_link() {
         use hanare_paging::{Pager, Space, policy, prefetch};
@@ -386,7 +398,7 @@ mod tests {
         assert!(!moves(auto, true, Mode::Sigsegv, &features), "its memory is shared, which MOVE refuses");
     }
 
-    /// Guards against "no more mappings". At worst each local page has two borders of its own.
+    /// The pages in local memory must not need more mappings than the kernel allows. Each page costs at most two.
     #[test]
     fn without_guards_pages_are_so_few_or_so_large_that_there_are_mappings_for_all() {
         let machine = |most| Features { guards: false, max_map_count: Some(most), ..machine() };

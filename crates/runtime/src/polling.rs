@@ -1,13 +1,13 @@
 //! Polling on idle CPUs while base pages are faulted in one after another.
 //!
-//! A virtual CPU that has gone idle takes some 20 us to wake. That is several times the time to resolve a fault, and
-//! the scheduler tends to place the woken thread on that very CPU. So while faults come close together, pollers spin
-//! there at the lowest priority (nice 19). Any other thread takes the CPU from them at once, and threads wake where
-//! they ran before. No poller spins longer than a millisecond after the last fault.
+//! An idle virtual CPU takes some 20 us to wake. That is several times the time to resolve a fault. The scheduler tends
+//! to place a woken thread on an idle CPU. So while faults follow each other closely, pollers spin on the otherwise
+//! idle CPUs, at the lowest priority (nice 19). Any other thread takes the CPU from a poller at once, and woken threads
+//! return to the CPUs on which they ran before. No poller spins longer than a millisecond after the last fault.
 //!
-//! The handler in the program notifies the pollers, through the shared counters. The pollers are threads of the command
-//! that started the program. In the program itself they would keep its page tables loaded on their CPUs, and each page
-//! taken out of view would have to interrupt them.
+//! The fault handler in the program notifies the pollers through the shared counters. The pollers are threads of the
+//! command that started the program, and not of the program. In the program, they would keep its page tables loaded on
+//! their CPUs. Each unmapped page would then need an interrupt to these CPUs (TLB shootdown).
 
 use std::io;
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use hanare_sys::{futex, thread};
 
 use hanare_sys::clock::now_ns;
 
-/// Most CPUs that are kept awake. On a larger machine `together` keeps the two threads on one CPU instead.
+/// Most CPUs that are kept awake. On a larger machine, module `together` helps instead: it keeps the handler thread and
+/// the faulting thread on one CPU.
 const POLLERS_MAX: usize = 3;
-/// Nanoseconds between two faults below which they count as dense.
+/// Longest time between two faults, in nanoseconds, at which the second fault counts as dense.
 const DENSE_NS: u64 = 150_000;
-/// Dense faults in a row after which the pollers are notified.
+/// Number of successive dense faults after which the pollers are notified.
 const ENOUGH: u32 = 32;
 /// Nanoseconds after the last fault at which the pollers stop.
 const PATIENCE_NS: u64 = 1_000_000;
-/// Pauses between two looks at the clock, about 2 us.
+/// Pause instructions between two readings of the clock. Together they take about 2 us.
 const PAUSES: u32 = 64;
 
 /// The rate of faults on base pages: part of the shared counters.
@@ -38,7 +39,7 @@ pub struct FaultRate {
     last_ns: AtomicU64,
     /// Incremented to wake the pollers.
     wakeups: AtomicU32,
-    /// Dense faults in a row.
+    /// Number of successive dense faults.
     dense: AtomicU32,
 }
 
@@ -49,7 +50,7 @@ impl FaultRate {
         if now_ns.saturating_sub(last) > DENSE_NS {
             self.dense.store(0, Relaxed);
         } else if self.dense.fetch_add(1, Relaxed) % ENOUGH == ENOUGH - 1 {
-            // While all pollers spin, no thread waits here, and notifying nobody costs little.
+            // While all pollers spin, no thread waits on the futex, so this call costs little.
             self.notify();
         }
     }
@@ -60,13 +61,13 @@ impl FaultRate {
     }
 }
 
-/// An engine whose rate of faults decides whether idle CPUs poll.
+/// A source of the fault rate that decides whether idle CPUs poll.
 pub trait HasFaultRate: Send + Sync + 'static {
-    /// The rate.
+    /// Returns the fault rate.
     fn fault_rate(&self) -> &FaultRate;
 }
 
-/// Threads that keep CPUs awake for the programs on some counters, until this is dropped.
+/// The poller threads for the programs that share one set of counters. The threads end when this value is dropped.
 pub struct Pollers {
     counters: Arc<dyn HasFaultRate>,
     stop: Arc<AtomicBool>,
@@ -102,6 +103,7 @@ impl Drop for Pollers {
     }
 }
 
+/// The main function of a poller.
 fn keep_awake(rate: &FaultRate, stop: &AtomicBool) {
     if !thread::set_last() {
         return;

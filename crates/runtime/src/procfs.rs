@@ -1,4 +1,5 @@
-//! Which processes run, and which program they run, as /proc tells. Nothing is allocated.
+//! Tells from `/proc` whether a process runs, and whether it still runs the same program. Nothing here allocates
+//! memory.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,26 +7,27 @@ pub(crate) fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// Where this process' stack begins.
+/// Returns the address where this process' stack begins. 0 if `/proc` cannot be read.
 pub(crate) fn own_stack() -> u64 {
     static OWN: AtomicU64 = AtomicU64::new(0);
     if OWN.load(Relaxed) == 0 {
-        // A forked child has its parent's stack, so this holds there too.
+        // A forked child may use its parent's value, because its stack begins at the same address.
         OWN.store(process(own_pid()).map_or(0, |process| process.stack), Relaxed);
     }
     OWN.load(Relaxed)
 }
 
-/// Whether a process is there and not merely waiting to be forgotten by its parent, and still runs the program whose
-/// stack begins there (0: any).
+/// Returns whether a process exists, is no zombie, and still runs the program whose stack begins at `stack`. If `stack`
+/// is 0, the program does not matter. A process of which `/proc` tells nothing counts as running if its pid is in use.
 pub(crate) fn is_running(pid: u32, stack: u64) -> bool {
     match process(pid) {
-        // The first thread of a process may end before the others: it is a zombie without a stack, and the process runs.
+        // The first thread of a process may end before the others. Then the process looks like a zombie, but it runs as
+        // long as it has more threads.
         Some(process) if matches!(process.state, b'Z' | b'X') => process.threads > 1,
         Some(process) => stack == 0 || process.stack == stack,
-        // What cannot be read is not known to be gone.
+        // `/proc` cannot be read, so the kernel is asked whether the pid is in use.
         None => {
-            // SAFETY: asks whether there is such a process; sends nothing.
+            // SAFETY: `kill` with signal 0 only checks whether the process exists. It sends no signal.
             let answer = unsafe { libc::kill(pid as i32, 0) };
             answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
         }
@@ -38,14 +40,15 @@ struct Process {
     stack: u64,
 }
 
-/// What /proc tells of a process; nothing is allocated.
+/// Reads the state of a process from `/proc/PID/stat`. Returns `None` if the file cannot be read or parsed.
 fn process(pid: u32) -> Option<Process> {
     use std::io::Write;
     let mut path = [0_u8; 32];
     write!(&mut path[..], "/proc/{pid}/stat").ok()?;
     let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
     let mut text = [0_u8; 1024];
-    // SAFETY: a terminated name, and a buffer of ours with its length; the descriptor is closed by who opened it.
+    // SAFETY: `path` ends with a null byte. `read` writes at most `text.len()` bytes to `text`. `close` gets the
+    // descriptor that `open` returned here.
     let len = unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
@@ -54,7 +57,8 @@ fn process(pid: u32) -> Option<Process> {
         }
         usize::try_from(len).ok()?
     };
-    // The name in parentheses may hold anything; the fields behind it are numbered from 3.
+    // The second field is the program's name in parentheses and may hold any bytes, also `)`. So the third field begins
+    // behind the last `)`.
     let behind = text[..len].iter().rposition(|&byte| byte == b')')? + 2;
     let mut fields = text.get(behind..len)?.split(|&byte| byte == b' ');
     let state = *fields.next()?.first()?;
@@ -68,12 +72,12 @@ mod tests {
     use super::*;
     use hanare_sys::clock::now_ns;
 
-    /// Longest time in which a process that waits for a CPU starts or ends.
+    /// Longest time, in nanoseconds, in which a process starts or ends on a busy machine.
     const SOON_NS: u64 = 30_000_000_000;
 
     #[test]
     fn a_process_whose_first_thread_ended_is_running() {
-        // The first thread ends by itself and is a zombie; another goes on until it is killed.
+        // The first thread ends by itself and becomes a zombie. A second thread runs until the process is killed.
         const SCRIPT: &str = "import ctypes, os, threading, time\n\
             threading.Thread(target=lambda: (time.sleep(60), os._exit(0))).start()\n\
             ctypes.CDLL(None).pthread_exit(None)";

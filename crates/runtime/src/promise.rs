@@ -1,13 +1,14 @@
-//! Whether an allocation can be granted: the overcommit rule, and the query of the servers' room.
+//! Decides whether an allocation can be granted, by the overcommit rule and the room on the memory servers.
 //!
 //! Every far page that was accessed needs a place on a server sooner or later, because local memory is a cache of far
-//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room, or all must
-//! stay in the local budget. Otherwise the program gets ENOMEM from malloc or mmap while it can still react. Without
-//! this check its run would end when pages have nowhere to go.
+//! memory. So the accessed memory, the new allocation and some headroom must fit into the servers' room. It is also
+//! enough if the accessed memory and the new allocation fit into seven eighths of the local budget. Otherwise malloc or
+//! mmap fails with ENOMEM, and the program can still react. Without this check, the run would end later, when a page
+//! cannot be evicted because all servers are full.
 //!
-//! By default memory that is allocated but not accessed counts only up to an eighth of the room, much as with the
-//! kernel's heuristic overcommit. An allocator soon uses what it just took, and a sparse program never uses most of
-//! what it reserves. A program that later accesses more than fits meets full servers, and its run ends.
+//! By default, memory that is allocated but not accessed counts only up to an eighth of the room. The kernel's
+//! heuristic overcommit is similar. An allocation is often used soon, but a sparse program never uses most of what it
+//! allocates. If a program later accesses more than fits, the servers become full and its run ends.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,25 +20,25 @@ use hanare_settings::Overcommit;
 use hanare_store::{Ask, EXTENT_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
-/// Age up to which the servers' answer about their room is used.
+/// Longest age of the servers' answer about their room. After that time the servers are asked again.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Longest wait for pages in transit before an allocation is refused.
 const SETTLING: Duration = Duration::from_millis(200);
 /// Time between two checks during that wait.
 const SETTLING_STEP: Duration = Duration::from_millis(2);
-/// Divisor of the room: one part stays free for memory that is allocated now and accessed later.
+/// Divisor of the servers' room: 1/64 of it stays free for memory that is allocated now and accessed later.
 const HEADROOM_PART: u64 = 64;
-/// Divisor of the room: memory that is allocated but not accessed counts up to one part.
+/// Divisor of the servers' room: memory that is allocated but not accessed counts only up to 1/8 of it.
 const UNTOUCHED_PART: u64 = 8;
 
 /// The figures on which a decision is based, all in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Books {
-    /// The bytes that the servers hold for this process, and those they could still hold.
+    /// Sum of the bytes that the servers hold for this process and the bytes that they could still hold.
     pub(crate) capacity: u64,
     /// Far memory that was accessed.
     pub(crate) touched: u64,
-    /// The room on servers that the accessed memory has, or will need.
+    /// Bytes on the servers that the accessed memory occupies, or will need.
     pub(crate) placed: u64,
     /// Far memory that is allocated.
     pub(crate) allocated: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Whether `request` more bytes can be granted.
+    /// Returns whether `request` more bytes can be granted.
     pub(crate) fn allow(&self, request: u64, overcommit: Overcommit) -> bool {
         let untouched = self.allocated.saturating_sub(self.touched);
         let counted = match overcommit {
@@ -56,7 +57,7 @@ impl Books {
         };
         let more = counted.saturating_add(request);
         let headroom = (self.capacity / HEADROOM_PART).max(EXTENT_BYTES as u64);
-        // A process that stays within seven eighths of the budget never evicts.
+        // A process that stays within seven eighths of the budget evicts nothing, so it needs no room on servers.
         self.touched.saturating_add(more) <= self.local - self.local / 8
             || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)
     }
@@ -65,9 +66,9 @@ impl Books {
 /// Whether a refusal is reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The program gets ENOMEM. A message informs the user.
+    /// The refusal is counted and reported in a message, because the program gets ENOMEM.
     Told,
-    /// The caller asks for less next.
+    /// The refusal is not reported, because the caller next asks for less.
     Silent,
 }
 
@@ -75,8 +76,9 @@ pub(crate) enum Refusal {
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 impl Engine {
-    /// Whether `request` bytes can be granted beyond the `allocated` ones. Counts a refusal, and prints a message
-    /// unless it is silent. Not for fault paths: it may wait for the servers' answer.
+    /// Returns whether `request` more bytes can be granted if `allocated` bytes are allocated already. Counts a refusal
+    /// and prints a message about the first one, unless `refusal` is `Silent`. A fault path must not call this, because
+    /// it may wait for the servers' answer.
     pub(crate) fn promises(&self, request: u64, allocated: u64, overcommit: Overcommit, refusal: Refusal) -> bool {
         if overcommit == Overcommit::Always {
             return true;
@@ -91,7 +93,8 @@ impl Engine {
         if refusal == Refusal::Silent {
             return false;
         }
-        // Pages freed a moment ago may still be on their way to a server, and the known room may be out of date.
+        // Freed pages may still be in transit to a server, and the known room may be out of date. So the check is
+        // repeated.
         let mut waits = SETTLING.as_millis() / SETTLING_STEP.as_millis();
         while waits > 0 && self.is_moving() && !self.books(allocated).allow(request, overcommit) {
             waits -= 1;

@@ -1,4 +1,5 @@
-//! The access that the program itself left to its far memory (mprotect), for each page of the operating system.
+//! Records the access rights that the program itself has set on its far memory (mprotect), for each page of the
+//! operating system.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -8,8 +9,10 @@ use hanare_sys::map::Prot;
 
 use crate::span::{OS_PAGE, Span};
 
-/// Two bits per page, both clear for the usual read and write access, so that unrestricted memory costs nothing.
+/// The access rights of all pages, two bits for each. Both bits are clear if the page is readable and writable. So the
+/// table takes no memory for ranges without restrictions.
 pub(crate) struct Restrictions {
+    /// Whether any page was ever restricted.
     any: AtomicBool,
     bits: LockCell<Bits>,
     /// Number of pages that the program may not even read.
@@ -31,7 +34,7 @@ impl Restrictions {
         }
     }
 
-    /// Records the program's access to a range.
+    /// Records that the program has set the access rights of a range to `prot`.
     pub(crate) fn set(&self, span: Span, prot: i32) {
         let (no_read, no_write) = (prot & libc::PROT_READ == 0, prot & libc::PROT_WRITE == 0);
         if no_read || no_write {
@@ -43,21 +46,21 @@ impl Restrictions {
         let before = put(&mut bits.no_read, pages(span), no_read);
         put(&mut bits.no_write, pages(span), no_write);
         let after = if no_read { pages(span).len() } else { 0 };
-        // The lock makes the load and the store one change.
+        // The lock is held, so the number does not change between the load and the store.
         self.closed_pages.store(self.closed_pages.load(Relaxed) + after - before, Relaxed);
     }
 
-    /// Whether there ever were any restrictions.
+    /// Returns whether any page was ever restricted.
     pub(crate) fn are_any(&self) -> bool {
         self.any.load(Relaxed)
     }
 
-    /// Bytes that the program may not even read.
+    /// Returns the bytes that the program may not even read.
     pub(crate) fn closed_bytes(&self) -> usize {
         self.closed_pages.load(Relaxed) * OS_PAGE
     }
 
-    /// Whether any page of a range lacks read or write access.
+    /// Returns whether any page of a range lacks read or write access.
     pub(crate) fn touch(&self, span: Span) -> bool {
         self.any.load(Relaxed) && {
             let bits = self.bits.lock();
@@ -65,7 +68,7 @@ impl Restrictions {
         }
     }
 
-    /// The access to a single page.
+    /// Returns the access rights of the page that contains `offset`.
     pub(crate) fn at(&self, offset: usize) -> Prot {
         if !self.any.load(Relaxed) {
             return Prot::READ_WRITE;
@@ -79,7 +82,7 @@ impl Restrictions {
         }
     }
 
-    /// Splits a range into runs of equal access.
+    /// Splits a range into parts with equal access rights. Calls `visit` with each part and its rights.
     pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(Span, Prot)) {
         if !self.touch(span) {
             return visit(span, Prot::READ_WRITE);
@@ -106,7 +109,7 @@ fn get(bits: &[u64], page: usize) -> bool {
     bits[page / 64] & (1 << (page % 64)) != 0
 }
 
-/// The words that hold these bits, each with a mask of them.
+/// Returns the index of each word that holds bits of a range, with a mask of these bits.
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (range.start / 64..range.end.div_ceil(64)).map(move |word| {
         let (from, to) = (range.start.max(word * 64) - word * 64, range.end.min(word * 64 + 64) - word * 64);
@@ -114,7 +117,7 @@ fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Sets or clears bits, and returns the number that were set before.
+/// Sets bits if `on` is true, otherwise clears them. Returns how many of them were set before.
 fn put(bits: &mut [u64], range: Range<usize>, on: bool) -> usize {
     let mut before = 0;
     for (word, mask) in words(range) {

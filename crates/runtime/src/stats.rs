@@ -1,7 +1,7 @@
 //! The counters of a run, in memory that outlives the program.
 //!
-//! `hanare run` makes a memfd, the engine in the program adds to it, and the command reads it afterwards, however the
-//! program ended.
+//! The command `hanare run` creates a memfd for the counters. The engine in the program adds to them. The command reads
+//! them afterwards, however the program ended.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -33,7 +33,7 @@ struct Shared {
     tree: Tree,
 }
 
-/// Mapped counters, unmapped with this value. An engine keeps it until the process ends.
+/// The mapped counters of a run. Dropping this value unmaps them. An engine keeps it until the process ends.
 pub struct Stats {
     mapping: Mapping,
 }
@@ -50,21 +50,21 @@ impl Stats {
         Ok((file.into(), stats))
     }
 
-    /// The processes that share these counters.
+    /// Returns the table of the processes that share these counters, with their budget shares.
     pub(crate) fn tree(&self) -> &Tree {
         &self.shared().tree
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the mapping is page-aligned, not shorter than Shared, readable and writable, and lives until self is
-        // dropped. Shared is repr(C) of atomics only, for which every bit pattern is valid and which other threads and
-        // processes may change at any time.
+        // SAFETY: the mapping is page-aligned, readable and writable, at least as long as `Shared`, and lives as long
+        // as `self`. `Shared` consists of atomics only. For these every bit pattern is valid, and other threads and
+        // processes may change them at any time.
         unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 
-    /// Maps the counters in file descriptor `fd`. Programs that start others often close or reuse the descriptor. Then
-    /// maps the same descriptor of process `pid`. If that fails too, makes new counters for this process and its
-    /// children.
+    /// Maps the counters in file descriptor `fd`. If the descriptor holds no counters here, maps descriptor `fd` of
+    /// process `pid`: a program that starts others may have closed or reused its own copy. If that fails too, makes new
+    /// counters for this process and its children.
     ///
     /// # Errors
     /// No memory is left.
@@ -94,14 +94,14 @@ impl Deref for Stats {
     }
 }
 
-/// The memfd behind `fd` if it holds counters of this layout.
+/// Returns the file behind `fd` if it holds counters of this layout.
 fn own_file(fd: i32) -> Option<File> {
-    // SAFETY: takes and returns plain numbers; a number that is no open descriptor gives -1.
+    // SAFETY: `fcntl` with F_DUPFD_CLOEXEC takes and returns numbers only. It returns -1 if `fd` is no open descriptor.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return None;
     }
-    // SAFETY: `copy` was just made and has no other owner.
+    // SAFETY: `copy` is a new open descriptor without another owner.
     Some(File::from(unsafe { OwnedFd::from_raw_fd(copy) })).filter(are_counters)
 }
 
@@ -142,7 +142,7 @@ mod tests {
         let own_pid = std::process::id() as i32;
         let program = Stats::attach(Some(fd.as_raw_fd()), Some(own_pid)).unwrap();
         add(&program.requests, 2);
-        // Simulates a process in which the number is closed: the descriptor is found in the other process.
+        // Opens the descriptor through `/proc`, as a process does whose own copy is closed.
         let elsewhere = File::options().read(true).write(true).open(format!("/proc/{own_pid}/fd/{}", fd.as_raw_fd()));
         assert!(are_counters(&elsewhere.unwrap()));
         assert_eq!(parent.snapshot().requests, 2);

@@ -1,4 +1,4 @@
-//! The threads of a process: starts and recognises Hanare's own, and finds out whether threads of the program can be
+//! Starts and recognises Hanare's own threads in the program's process. Finds out whether threads of the program can be
 //! running.
 
 use std::ffi::{CStr, c_void};
@@ -16,55 +16,58 @@ use crate::view::Still;
 
 /// Longest wait for a new thread to run.
 const START_MAX: Duration = Duration::from_secs(10);
+/// Bytes of the stack of one of Hanare's threads.
 const STACK_BYTES: usize = 256 << 10;
-/// Bytes of address space that a thread costs in addition to its stack: the C library reserves them for its
-/// allocations.
+/// Bytes of address space that the C library reserves for the allocations of a thread, in addition to its stack.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// Most threads that existed at once. Their cost stays reserved.
+/// Most of Hanare's threads that ever existed at the same time. The address space for so many stays reserved.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
+/// Number of Hanare's threads, without those that have called [`ends`].
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The thread whose access the handler thread resolved last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
-/// Process number of the engine's process. It is also the id of the process's first thread.
+/// Id of the process that runs the engine, which is also the id of that process's first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
+/// Whether a handler thread resolves faults (thread mode).
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
-/// Shows whether the first thread of the engine's process runs. `None` where `/proc` does not tell.
+/// Shows whether the first thread of the engine's process runs. `None` if `/proc` cannot be read.
 static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
 
-/// Notes that this process has the engine. `thread_mode` says whether a thread reads its traps.
+/// Records that this process runs the engine. `thread_mode` says whether a handler thread resolves faults.
 pub(crate) fn are_home(thread_mode: bool) {
-    // Both are opened now, because the program may use up all descriptors later.
+    // Both calls open files of `/proc` in advance, because the program may use up all descriptors later.
     let _ = thread::count();
     *WATCH.lock() = RunWatch::open(thread::first());
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
 
-/// Whether this is not the process that has the engine.
+/// Returns whether the calling process is not the one that runs the engine.
 pub(crate) fn are_elsewhere() -> bool {
     HOME.load(Relaxed) != thread::first()
 }
 
-/// Whether this is one of Hanare's own threads, whose allocations stay near.
+/// Returns whether the calling thread is one of Hanare's own. The allocations of such a thread stay near.
 pub fn is_own_thread() -> bool {
     OWN.get()
 }
 
-/// Records that an access of this thread is about to be resolved.
+/// Records that a fault of thread `tid` is about to be resolved.
 pub(crate) fn touched_by(tid: i32) {
     LAST_TOUCHED.store(tid, Relaxed);
 }
 
-/// Whether a single thread of the program exists.
+/// Returns whether the program has only one thread.
 pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
 }
 
-/// Evidence that no code of the program runs: its only thread is the first one, which is in the engine or waits for the
-/// pager. `None` where other threads may run. A child that shares its parent's memory until it executes another program
-/// (vfork) has no thread here, but its accesses trap, and it is another process.
+/// Returns evidence that no code of the program runs. The evidence is that the program has only its first thread, which
+/// is in the engine or waits for the pager. Returns `None` if code of the program may run. A vfork child shares its
+/// parent's memory but is not among the parent's threads. A fault of such a child is recognised, because its thread id
+/// differs.
 pub(crate) fn still() -> Option<Still> {
     let home = HOME.load(Relaxed);
     if !OWN.get() {
@@ -77,21 +80,23 @@ pub(crate) fn still() -> Option<Still> {
     WATCH.lock().as_ref()?.off_cpu().map(Still::OffCpu)
 }
 
-/// How often the first thread has been given a CPU.
+/// Returns how often the first thread has been scheduled on a CPU so far.
 pub(crate) fn arrivals() -> Option<Arrivals> {
     WATCH.lock().as_ref()?.arrivals()
 }
 
-/// Marks the calling thread as one of Hanare's while it lives. The end of a program does not wait for such threads.
+/// Marks the calling thread as one of Hanare's, until this value is dropped. The C library ends the process without
+/// waiting for such threads.
 struct Running {
     _uncounted: thread::Uncounted,
 }
 
-/// Number of [`Running`] threads.
+/// Number of threads that are marked by a [`Running`].
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 impl Running {
-    /// Requires that the thread that starts this one has called [`thread::find_counted`] and waits until this returns.
+    /// Marks the calling thread. The thread that started it must have called [`thread::find_counted`] before, and must
+    /// wait until this function returns.
     fn new() -> Self {
         RUNNING.fetch_add(1, Relaxed);
         Self { _uncounted: thread::Uncounted::new() }
@@ -104,7 +109,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs `work` with near allocations, in a forked child that has none of Hanare's threads.
+/// Runs `work` in a forked child, which has none of Hanare's threads. The allocations of `work` are near.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
     forget_all();
@@ -113,24 +118,26 @@ pub(crate) fn forked(work: impl FnOnce()) {
     OWN.set(before);
 }
 
-/// Forgets the parent's threads, in a forked child.
+/// Resets, in a forked child, what is recorded about the parent's threads.
 fn forget_all() {
     RUNNING.store(0, Relaxed);
     LEFT_WITH.store(-1, Relaxed);
 }
 
-/// The exit code of the last thread that ended by its own system call. Negative if there was none.
+/// The exit code of the last thread that ended by a direct system call. Negative if there was none.
 static LEFT_WITH: AtomicI32 = AtomicI32::new(-1);
 
-/// Ends the calling thread of the program with this code, and the process if it is the last one.
+/// Records the exit code of a thread of the program that is about to end by a direct system call. If it is the last
+/// thread of the program, the process later ends with this code.
 pub fn leaves(code: i32) {
     LEFT_WITH.store(code & 0xff, Relaxed);
 }
 
-/// The exit code of a process without any thread of the program. The C library ends it when the last thread returns. A
-/// thread that ends by its own system call leaves Hanare's threads behind.
+/// Returns the exit code of this process if no thread of the program is left, otherwise `None`. If the last thread ends
+/// by a direct system call, the C library does not notice. The process would then go on with Hanare's threads alone.
 pub(crate) fn left_alone() -> Option<i32> {
-    // The first thread is still counted after it has ended.
+    // A first thread that has ended is still counted while others run. So the count must be one more than Hanare's
+    // threads.
     if thread::count() != RUNNING.load(Relaxed) + 1 {
         return None;
     }
@@ -138,19 +145,19 @@ pub(crate) fn left_alone() -> Option<i32> {
     Some(LEFT_WITH.load(Relaxed)).filter(|&code| code >= 0).or(Some(libc::WEXITSTATUS(status)))
 }
 
-/// The data that a starting thread of Hanare takes over.
+/// The data passed to a new thread of Hanare.
 struct Birth<F> {
     name: &'static CStr,
     is_known: Arc<AtomicU32>,
     life: F,
 }
 
-/// Starts a thread of Hanare and waits until it is registered. Its allocations are near; once far memory is active,
-/// only [`is_own_thread`] ensures that.
+/// Starts a thread of Hanare's own and waits until the thread has registered itself. From then on [`is_own_thread`] is
+/// true in it, so its allocations are near.
 ///
-/// It is not a thread of the standard library. Those register destructors of thread-locals, for which the C library
-/// takes the dynamic linker's lock. The thread that starts far memory may hold that lock, in the constructor of a
-/// library being loaded.
+/// The thread is not started by the standard library, because a deadlock would be possible. The standard library
+/// registers destructors of thread-locals, for which the C library takes the dynamic linker's lock. The thread that
+/// starts far memory may hold that lock while it waits here: it may be in the constructor of a library being loaded.
 pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life: F) -> std::io::Result<()> {
     let threads = OWN_THREADS.fetch_add(1, Relaxed) + 1;
     if MOST.fetch_max(threads, Relaxed) < threads {
@@ -163,7 +170,7 @@ pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
     let is_known = Arc::new(AtomicU32::new(0));
     let birth = Box::into_raw(Box::new(Birth { name, is_known: Arc::clone(&is_known), life }));
     if let Err(error) = spawn(live::<F>, birth.cast()) {
-        // SAFETY: made above, and no thread took it over.
+        // SAFETY: `birth` comes from `Box::into_raw` above. No thread was started that could use it.
         drop(unsafe { Box::from_raw(birth) });
         return Err(std::io::Error::from_raw_os_error(error));
     }
@@ -182,8 +189,8 @@ fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -
     let told = |number: i32| if number == 0 { Ok(()) } else { Err(number) };
     let mut attributes = std::mem::MaybeUninit::uninit();
     let mut thread = 0;
-    // SAFETY: attributes are initialised, used and destroyed here; `first` takes over `birth`; the thread goes on by
-    // itself.
+    // SAFETY: `attributes` is initialised before its use and destroyed after it. The new thread takes over `birth`. The
+    // thread is detached, so its id in `thread` is not used again.
     unsafe {
         told(libc::pthread_attr_init(attributes.as_mut_ptr()))?;
         let made = told(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES))
@@ -199,9 +206,9 @@ fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -
 extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     OWN.set(true);
     let running = Running::new();
-    // SAFETY: what `own_thread` made for this thread alone.
+    // SAFETY: `birth` is the leaked box that `own_thread` made for this thread alone.
     let Birth { name, is_known, life } = *unsafe { Box::from_raw(birth.cast::<Birth<F>>()) };
-    // SAFETY: a terminated name for this very thread. Debuggers show it; nothing depends on it.
+    // SAFETY: `name` ends with a null byte, and the thread is the calling one. The name only serves debuggers.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
     is_known.store(1, Release);
     futex::wake_all(&is_known);
@@ -211,7 +218,7 @@ extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Notes that the calling thread, one of Hanare's, ends before the process does.
+/// Records that the calling thread, one of Hanare's, ends before the process.
 pub(crate) fn ends() {
     OWN_THREADS.fetch_sub(1, Relaxed);
 }

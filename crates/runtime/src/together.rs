@@ -1,28 +1,28 @@
 //! Handler affinity: keeps the handler thread and the thread whose faults it resolves on one CPU.
 //!
-//! Waking a thread on its own CPU costs about 2 us. Waking one on an idle CPU costs an interrupt to that CPU, some 20
-//! us where CPUs are virtual. The scheduler prefers the idle CPU each time, so on an otherwise idle machine the two
-//! threads would move after each other. The handler pins itself to the other thread's CPU. If that thread moves even
-//! so, the handler confines it for the length of each wake-up. Confining has two conditions. The handler must have the
-//! right to run first (SCHED_FIFO), so that the thread is free again before it runs. The program must have one thread
-//! only, so that no other thread can starve.
+//! Waking a thread on the waker's own CPU costs about 2 us. Waking a thread on an idle CPU needs an interrupt to that
+//! CPU, which costs some 20 us if CPUs are virtual. The scheduler prefers the idle CPU. So the handler pins itself to
+//! the CPU of the faulting thread. If the faulting thread still moves to another CPU, the handler confines that thread
+//! to its CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
+//! (SCHED_FIFO), so that it can release the thread before the thread runs. The program must have only one thread, so
+//! that no other thread can starve.
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
 use crate::view::LiveView;
 
-/// Faults between two checks of a thread's CPU, where finding it out is expensive.
+/// Number of faults between two checks of a thread's CPU, if the check is expensive.
 const LOOK_EVERY: u32 = 32;
-/// Faults for which a thread that has moved stays confined.
+/// Number of faults for which a thread is confined after it has moved.
 const CONFINE_FAULTS: u32 = 1024;
 
 pub(crate) struct Together {
     first_thread: Option<CpuCell>,
     watch: Option<(i32, CpuWatch)>,
     faults: u32,
-    /// The CPU the handler has pinned itself to.
+    /// The CPU to which the handler has pinned itself.
     cpu: Option<usize>,
-    /// Faults for which confining continues.
+    /// Number of further faults for which the faulting thread is confined.
     confine: u32,
     /// Whether the handler has the right to run first (SCHED_FIFO). `None` once the kernel has refused it.
     first: Option<bool>,
@@ -34,11 +34,12 @@ impl Together {
         Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }
 
-    /// Moves to the CPU of a thread that waits for its fault to be resolved. Drop the returned value once the fault is
-    /// resolved, before any wait.
+    /// Moves the handler thread to the CPU of thread `tid`, whose fault is about to be resolved, and may confine that
+    /// thread. The caller must drop the returned value after it has resolved the fault and before it waits.
     pub(crate) fn on_fault(&mut self, tid: i32, view: &LiveView, small: bool) -> Option<Confined> {
         if !small {
-            // Moving a large page takes longer than any wake-up, and other threads must not wait for it.
+            // Moving a large page takes longer than any wake-up. The handler gives up its right to run first, so that
+            // other threads can run meanwhile.
             if self.first == Some(true) {
                 self.first = thread::set_first(false).then_some(false);
             }
@@ -46,7 +47,8 @@ impl Together {
         }
         self.faults = self.faults.wrapping_add(1);
         let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
-        // With several faulting threads, the handler would move with every fault.
+        // If the program has several threads, the handler moves only every `LOOK_EVERY` faults. Otherwise it might move
+        // with every fault.
         if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || view.is_alone()) {
             if self.cpu.is_some() && self.first_thread.is_some_and(|cell| cell.cpu(tid).is_some()) {
                 self.confine = CONFINE_FAULTS;

@@ -1,8 +1,8 @@
-//! Records a live run: from the pager, which must not wait, to a file.
+//! Records the events of a running pager in a trace file, without making the pager wait.
 //!
-//! The recorder pushes records into a ring of fixed size. The keeper empties the ring into the file every few
-//! milliseconds, and once more at the end of the run. When the ring is full or the file reaches its bound, recording
-//! ends and the trace says so. A trace is always the unbroken beginning of the run.
+//! The recorder pushes records into a ring buffer of fixed size. The keeper (a background thread) moves them to the
+//! file every few milliseconds. The rest is moved at the end of the run. If the ring is full or the file reaches its
+//! bound, recording ends, and the trace says so. So a trace is always the beginning of a run, without gaps.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,21 +21,24 @@ use crate::plan::Plan;
 use hanare_settings::{Mode, Settings};
 use hanare_sys::clock::now_ns;
 
-/// Bytes of the ring. A hundred thousand faults, or some tenths of a second, may fill it while the file is slow.
+/// Bytes of the ring. It holds the records of about a hundred thousand faults. So it bridges some tenths of a second in
+/// which the file is slow.
 const RING_BYTES: usize = 8 << 20;
+/// Nanoseconds between two writes to the file.
 const FLUSH_NS: u64 = 20_000_000;
-/// Bytes moved from the ring to the file at once.
+/// Most bytes moved from the ring to the file in one step.
 const PART_BYTES: usize = 64 << 10;
 
-/// A ring with one writer and one reader. The writer is the recorder, whose calls the pager's lock serialises. The
-/// reader holds the file's lock. The writer advances `head` by whole records only, so that the reader never sees a part
-/// of one.
+/// A ring buffer with one writer and one reader. The writer is the recorder, whose calls the pager's lock serialises.
+/// The reader is the thread that holds the lock of [`Output`]. The writer advances `head` by whole records only, so the
+/// reader never sees a part of a record.
 struct Ring {
     bytes: *mut u8,
-    /// Bytes ever written, and bytes ever read.
+    /// Number of bytes ever written.
     head: AtomicUsize,
+    /// Number of bytes ever read.
     tail: AtomicUsize,
-    /// Whether the ring holds records about pages. Only those justify a file.
+    /// Whether a record about a page was written. Until then, no file is opened.
     worthwhile: AtomicBool,
     /// Whether further records are refused.
     closed: AtomicBool,
@@ -43,10 +46,11 @@ struct Ring {
     overrun: AtomicBool,
 }
 
-// SAFETY: the bytes are a mapping of its own, which is never unmapped. Writer and reader access disjoint parts of it,
-// handed over by `head` and `tail`.
+// SAFETY: `bytes` points to a mapping that only this ring uses and that is never unmapped. Writer and reader access
+// disjoint parts of it, which `head` and `tail` separate.
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: all fields but `bytes` are atomic. Writer and reader access disjoint parts of `bytes`, which `head` and
+// `tail` separate.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -61,7 +65,7 @@ impl Ring {
         })
     }
 
-    /// Pushes a record. Only the one writer calls it.
+    /// Writes a record to the ring. Returns false if the ring is closed or full. Only the writer may call this.
     fn push(&self, record: &[u8]) -> bool {
         let head = self.head.load(Relaxed);
         if self.closed.load(Acquire) {
@@ -72,7 +76,8 @@ impl Ring {
             return false;
         }
         for (index, &byte) in record.iter().enumerate() {
-            // SAFETY: inside the mapping, in the writer's part.
+            // SAFETY: the index is less than the length of the mapping. The byte is free, so only the writer accesses
+            // it.
             unsafe { self.bytes.add((head + index) % RING_BYTES).write(byte) };
         }
         self.head.store(head + record.len(), Release);
@@ -82,12 +87,14 @@ impl Ring {
         true
     }
 
-    /// Copies the front of the ring without removing it. Only the one reader calls it.
+    /// Copies the oldest bytes of the ring to `part` without removing them. Returns their number. Only the reader may
+    /// call this.
     fn peek(&self, part: &mut [u8]) -> usize {
         let tail = self.tail.load(Relaxed);
         let len = (self.head.load(Acquire) - tail).min(part.len());
         let first = len.min(RING_BYTES - tail % RING_BYTES);
-        // SAFETY: inside the mapping, in the reader's part; `part` has room for `len` bytes.
+        // SAFETY: both source ranges lie inside the mapping and were written before `head` was advanced. `part` has
+        // room for `len` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(self.bytes.add(tail % RING_BYTES), part.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(self.bytes, part.as_mut_ptr().add(first), len - first);
@@ -123,9 +130,9 @@ struct Output {
 }
 
 enum Target {
-    /// Nothing was recorded yet.
+    /// The file is not open yet, because no page was recorded.
     Untouched,
-    /// The file belongs to this process; the framer writes records to it.
+    /// The file belongs to this process. The framer packs the records into chunks of the trace format.
     Open(File, Framer),
     /// Another process records, the file is full, or the trace has ended.
     Over,
@@ -134,11 +141,12 @@ enum Target {
 static TRACING: AtomicPtr<Tracing> = AtomicPtr::new(std::ptr::null_mut());
 
 fn tracing() -> Option<&'static Tracing> {
-    // SAFETY: set once to a leaked box, or null.
+    // SAFETY: `TRACING` is null or points to a leaked box, which is never freed.
     unsafe { TRACING.load(Acquire).as_ref() }
 }
 
-/// Records the policy's events and actions from now on.
+/// Wraps `policy` in a recorder that records its events and actions from now on. The trace file at `path` is opened
+/// when the first page is recorded. Fails if there is no memory for the ring.
 pub(crate) fn record(
     policy: Box<dyn Policy>,
     path: &Path,
@@ -168,7 +176,7 @@ pub(crate) fn record(
     Ok(Box::new(Recorder::new(policy, Box::new(ToRing(ring)))))
 }
 
-/// The program and its arguments.
+/// Returns the program and its arguments, separated by spaces.
 fn command_line() -> String {
     let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ")
@@ -187,11 +195,11 @@ pub(crate) fn flush() {
 /// Ends recording in a forked child: the file belongs to the parent.
 pub(crate) fn forked() {
     let tracing = TRACING.swap(std::ptr::null_mut(), AcqRel);
-    // SAFETY: set once to a leaked box, or null.
+    // SAFETY: `TRACING` was null or pointed to a leaked box, which is never freed.
     if let Some(tracing) = unsafe { tracing.as_ref() } {
         tracing.ring.closed.store(true, Release);
-        // The child's copy of the descriptor would hold the file's lock beyond the parent's end. No thread of the
-        // parent was writing when it forked.
+        // Closes the child's copy of the descriptor. Otherwise it would hold the file's lock after the parent's end.
+        // The lock of `output` is free, because no thread of the parent was writing at the fork.
         tracing.output.lock().file = Target::Over;
     }
 }
@@ -205,8 +213,8 @@ pub(crate) fn finish() {
 
 impl Output {
     fn flush(&mut self, ring: &Ring) {
-        // A process without pages records only times, a few bytes every few tens of milliseconds. These stay in the
-        // ring.
+        // A process without far pages records only times, a few bytes every few tens of milliseconds. These records
+        // stay in the ring.
         while ring.worthwhile.load(Acquire) {
             let len = ring.peek(&mut self.part);
             if len == 0 {
@@ -255,8 +263,8 @@ fn tell_lost(error: &std::io::Error) {
     fatal::say(format_args!("cannot write the trace any more: {error}; the run goes on unrecorded"));
 }
 
-/// The file, if this process is to record. Only one process of a run is recorded: the first with pages, which finds the
-/// file empty.
+/// Opens the trace file if this process is to record, otherwise returns `None`. Only one process of a run records: the
+/// first one with far pages, which finds the file empty.
 fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Framer)> {
     match try_file(path, header, bytes_max) {
         Ok(taken) => taken,
@@ -272,7 +280,8 @@ fn take_file(path: &Path, header: &Header, bytes_max: u64) -> Option<(File, Fram
 fn try_file(path: &Path, header: &Header, bytes_max: u64) -> std::io::Result<Option<(File, Framer)>> {
     let file = File::options().write(true).open(path)?;
     let mut file = File::from(descriptors::keep(file.into()));
-    // SAFETY: a plain system call on a descriptor of ours. Released when the file is closed at the end of the trace.
+    // SAFETY: `flock` accesses no memory, and `file` is open. The lock is released when the file is closed at the end
+    // of the trace.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 || file.metadata()?.len() != 0 {
         return Ok(None);
     }
@@ -313,7 +322,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let ring: &'static Ring = Box::leak(Box::new(Ring::new().unwrap()));
         let mut output = output(file.path(), u64::MAX);
-        // Long jumps make records of four bytes, so that more bytes than the ring holds pass through it.
+        // Long jumps between pages make records of four bytes. So more bytes pass through the ring than it can hold.
         const ROUNDS: u32 = 3 << 20;
         let page = |round: u32| (round % 2) * (1 << 21) + round / 2;
         std::thread::scope(|scope| {

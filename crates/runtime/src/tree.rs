@@ -1,12 +1,15 @@
-//! One budget for a process tree: who has which share of it, in memory that all its processes map.
+//! Divides one budget for local memory among the processes of a run. The table of shares is in memory that all of them
+//! map.
 //!
-//! The shares of all members never add up to more than the budget, unless there are so many that it does not hold two
-//! pages for each: two pages each process has in any case, or it could not run. Who wants more
-//! takes it from what nobody has; who has more than is fair gives it up, and evicts first. Fair is: everybody has what it
-//! wants where that fits, and an equal part of what is left where it does not. A member that is gone, by whatever way, is
-//! noticed by the others within a tenth of a second, and when somebody looks for room.
+//! Each process with far memory is a *member* of the table and holds a share of the budget, in bytes. All shares
+//! together are at most the budget. There is one exception: a process that finds no room still gets the least share
+//! with which it can run. A member that wants more claims bytes that no member holds. A member that holds more than its
+//! fair share evicts pages and then gives up the excess. Shares are max-min fair: a member that wants little gets all
+//! it wants, and the other members divide the rest equally. The other members free the share of a process that has
+//! ended. They check for ended processes every tenth of a second, and whenever one of them finds too little room.
 //!
-//! Pages that a forked child shares with its parent count for both: that is more than they take.
+//! Pages that a forked child shares with its parent count for both processes. So the counted bytes can exceed the bytes
+//! in use.
 
 use std::time::Duration;
 
@@ -15,55 +18,66 @@ use crate::procfs::{is_running, own_pid, own_stack};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::{now_ns, pause, sized};
 
-/// Processes with far memory at a time.
+/// Most processes of a run that can have far memory at the same time.
 const MEMBERS_MAX: usize = sized(1024, 3);
-/// Nanoseconds after a fork in which the child takes its place, unless it died or was not made.
+/// Nanoseconds after a fork within which the child takes its reserved share. After that time the reservation lapses:
+/// the child died early, or the fork failed.
 const PROMISE_NS: u64 = 10_000_000_000;
-/// The time of a fork that has not begun. A parent may prepare it for longer than [`PROMISE_NS`].
+/// Value of `since_ns` before the fork begins. Until then, the reservation cannot lapse, because a parent may prepare a
+/// fork for longer than [`PROMISE_NS`].
 const UNFORKED: u64 = u64::MAX;
+/// Nanoseconds between two checks for members whose process has ended.
 const LOOK_NS: u64 = 100_000_000;
-/// How long the lock is tried for. It is held for microseconds, unless its holder is stopped.
+/// Longest time, in nanoseconds, that a process waits for the table's lock. The lock is held for microseconds, unless
+/// its holder is stopped.
 const LOCK_NS: u64 = 200_000_000;
-/// How long a newcomer waits for the others to make room.
+/// Longest time, in nanoseconds, that a new member waits for other members to give up bytes.
 const JOIN_NS: u64 = 1_000_000_000;
 
+/// Kind of an entry that no process uses.
 const FREE: u32 = 0;
-/// A process that pages.
+/// Kind of a process that pages.
 const SEATED: u32 = 1;
-/// A child about to be forked; the process is its parent.
+/// Kind of a share reserved for a child that is about to be forked. `pid` is then the parent's.
 const PROMISED: u32 = 2;
-/// A forked child that has room for all its far bytes and does not page.
+/// Kind of a forked child that does not page, because its share has room for all its far bytes.
 const FIXED: u32 = 3;
 
-/// A process and its share.
+/// An entry of the table: a process and its share of the budget.
 #[repr(C)]
 pub(crate) struct Member {
     kind: AtomicU32,
     pid: AtomicU32,
-    /// Where its stack begins, which tells a program from the one that was executed in its place.
+    /// Address where the process' stack begins. It changes when the process executes another program under the same
+    /// pid.
     stack: AtomicU64,
-    /// When a promised child was forked.
+    /// For a reserved share: the time at which its child was forked. [`UNFORKED`] before the fork.
     since_ns: AtomicU64,
+    /// Bytes of the budget that the process holds.
     share: AtomicU64,
+    /// Bytes of the budget that the process could use.
     wants: AtomicU64,
+    /// Local bytes of the process.
     local: AtomicU64,
+    /// Far bytes of the process.
     far: AtomicU64,
 }
 
-/// The members and the budget they share. All zeroes is one without members.
+/// The table of members and the budget that they share. A table of zeroes has no members.
 #[repr(C)]
 pub(crate) struct Tree {
-    /// Process that holds the lock; 0 if none does.
+    /// Id of the process that holds the table's lock. 0 if no process holds it.
     lock: AtomicU32,
-    /// Members from here on were never in use.
+    /// Index from which on no entry of `members` was ever used.
     top: AtomicU32,
-    /// Bytes; 0 where each process has a budget in proportion to its own far bytes.
+    /// The shared budget in bytes. 0 if each process has a budget of its own, in proportion to its far bytes.
     whole: AtomicU64,
+    /// Time of the last check for members whose process has ended.
     looked_ns: AtomicU64,
     members: [Member; MEMBERS_MAX],
 }
 
-/// A member's own place.
+/// The entry of one member in the table of budget shares.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat {
     tree: &'static Tree,
@@ -76,7 +90,8 @@ impl Tree {
         &self.members[..(self.top.load(Acquire) as usize).min(MEMBERS_MAX)]
     }
 
-    /// Runs `work` alone in the tree; not at all if the lock cannot be had.
+    /// Runs `work` with the table's lock held. Steals the lock from a process that has ended. Returns `None`, and does
+    /// not run `work`, if the lock is not free within [`LOCK_NS`].
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let me = own_pid();
         let end_ns = now_ns() + LOCK_NS;
@@ -95,13 +110,13 @@ impl Tree {
         Some(result)
     }
 
-    /// Bytes that nobody has. The lock is held.
+    /// Returns the bytes of the budget that no member holds. The caller holds the lock.
     fn pool(&self) -> u64 {
         let taken: u64 = self.members().iter().map(|member| member.share.load(Relaxed)).sum();
         self.whole.load(Relaxed).saturating_sub(taken)
     }
 
-    /// Retires members that are gone. The lock is held.
+    /// Frees the entries of processes that have ended, and reservations that have lapsed. The caller holds the lock.
     fn look_round(&self, counters: &Counters) {
         let now = now_ns();
         self.looked_ns.store(now, Relaxed);
@@ -118,7 +133,8 @@ impl Tree {
         }
     }
 
-    /// Takes a free place with a share. The lock is held.
+    /// Fills a free entry with the calling process and a share of `share` bytes. Returns `None` when no entry is free.
+    /// The caller holds the lock.
     fn seat(&'static self, kind: u32, share: u64, counters: &'static Counters) -> Option<Seat> {
         let free = self.members.iter().position(|member| member.kind.load(Acquire) == FREE)?;
         let member = &self.members[free];
@@ -132,9 +148,10 @@ impl Tree {
         Some(Seat { tree: self, member, counters })
     }
 
-    /// A place for this process in a tree with a budget of `whole` bytes (0: none is shared), with a share of at least
-    /// `least`. A newcomer waits a moment for the others to make room; if they do not, it has `least` on top, so that it
-    /// gets on. `None` when there is no place left.
+    /// Makes this process a member, with a share of at least `least` bytes. `whole` is the shared budget in bytes, or 0
+    /// if each process has its own. Waits up to [`JOIN_NS`] for other members to give up bytes. If they do not, the
+    /// share becomes `least` even beyond the budget, so that the process can run. Returns `None` when no entry is free,
+    /// or the lock cannot be taken.
     pub(crate) fn join(&'static self, counters: &'static Counters, whole: u64, least: u64) -> Option<Seat> {
         let seat = self.alone(|| {
             if self.whole.load(Relaxed) == 0 {
@@ -148,7 +165,8 @@ impl Tree {
         if whole == 0 {
             return Some(seat);
         }
-        // What it will want is not known yet: as much as the others have.
+        // The demand of a new member is not known yet. It asks for the whole budget, so that its fair share is
+        // the largest.
         seat.member.wants.store(whole, Relaxed);
         let end_ns = now_ns() + JOIN_NS;
         loop {
@@ -165,8 +183,8 @@ impl Tree {
         }
     }
 
-    /// Forgets what a program that this process executed was given. Without the lock others do so when they look round:
-    /// the stack they know of is gone.
+    /// Frees the entry of the program that this process ran before it executed the present one. If the lock cannot be
+    /// taken, another member frees the entry later, because that program's stack no longer exists.
     pub(crate) fn executed(&self, counters: &Counters) {
         let me = own_pid();
         let _ = self.alone(|| {
@@ -180,8 +198,9 @@ impl Tree {
 }
 
 impl Member {
-    /// Gives the place up. The lock is held: two that clear it at once could clear what a third put there in between. The
-    /// place is free only when it is cleared, so that a holder of the lock who dies on the way leaves it to the next one.
+    /// Frees this entry and its share. The caller holds the lock. Without the lock, a process could clear an entry that
+    /// another process has freed and a third one has filled again. The entry becomes free last. So if the caller dies
+    /// in this function, the next check of the members frees the entry again.
     fn retire(&self, counters: &Counters) {
         if self.kind.load(Acquire) == FREE {
             return;
@@ -194,16 +213,17 @@ impl Member {
 }
 
 impl Seat {
-    /// The budget of all, if one is shared.
+    /// Returns the budget that all members share, in bytes. `None` if each process has its own.
     pub(crate) fn whole(&self) -> Option<u64> {
         Some(self.tree.whole.load(Relaxed)).filter(|&whole| whole > 0)
     }
 
+    /// Returns this member's share in bytes.
     pub(crate) fn share(&self) -> u64 {
         self.member.share.load(Relaxed)
     }
 
-    /// Local bytes this process has now.
+    /// Records the local bytes of this process. Updates their sum over all processes, and the peak of the sum.
     #[inline]
     pub(crate) fn set_local(&self, bytes: u64) {
         let before = self.member.local.swap(bytes, Relaxed);
@@ -214,22 +234,22 @@ impl Seat {
         }
     }
 
-    /// The budget of this process, where each has its own: the largest sum there ever was goes with the largest sum of
-    /// local bytes.
+    /// Records the budget of a process that does not share one. The counter `budget_bytes` keeps the largest sum of all
+    /// budgets, to be compared with the peak of all local bytes.
     pub(crate) fn set_own_budget(&self, bytes: u64) {
         self.member.share.store(bytes, Relaxed);
         let all = self.tree.members().iter().map(|member| member.share.load(Relaxed)).sum();
         raise(&self.counters.budget_bytes, all);
     }
 
-    /// Far bytes this process has now.
+    /// Records the far bytes of this process. Updates their sum over all processes, and the peak of the sum.
     pub(crate) fn set_far(&self, bytes: u64) {
         let change = bytes.wrapping_sub(self.member.far.swap(bytes, Relaxed));
         let all = self.counters.far_bytes.fetch_add(change, Relaxed).wrapping_add(change);
         raise(&self.counters.far_bytes_peak, all);
     }
 
-    /// What would be fair: see the head of this file.
+    /// Returns this member's fair share in bytes, as the head of this file defines it.
     fn goal(&self) -> u64 {
         let of_kind = |kind| self.tree.members().iter().filter(move |member| member.kind.load(Relaxed) == kind);
         let share = |member: &Member| member.share.load(Relaxed);
@@ -238,7 +258,7 @@ impl Seat {
         let whole = self.tree.whole.load(Relaxed).saturating_sub(fixed);
         let count = of_kind(SEATED).count().max(1) as u64;
         let mut level = whole / count;
-        // Each round satisfies at least one member more, or is the last.
+        // Each round either finds at least one more member whose demand is met, or is the last round.
         for _ in 0..count {
             let (content, bytes) =
                 of_kind(SEATED).map(wants).filter(|wants| *wants <= level).fold((0, 0), |(n, sum), w| (n + 1, sum + w));
@@ -255,7 +275,7 @@ impl Seat {
         self.member.wants.load(Relaxed).min(level)
     }
 
-    /// Takes what is free and fair; the share afterwards.
+    /// Raises the share to the fair share, as far as the budget has free bytes. Returns the new share.
     fn claim(&self) -> u64 {
         let goal = self.goal();
         let _ = self.tree.alone(|| {
@@ -269,13 +289,16 @@ impl Seat {
         self.share()
     }
 
-    /// Now and then: claims a fair share or gives up what is more than that. `wants` is what the process could use.
-    /// `set_budget` takes the new budget, if it changes, and returns the local bytes afterwards.
+    /// Moves the share of this process towards its fair share. Called periodically. `wants` is the number of bytes that
+    /// the process could use. `set_budget` is called with the new budget of the process, in bytes. It returns the
+    /// local bytes of the process afterwards.
     ///
-    /// What is given up is counted after the budget was lowered: a fault in between could still use the larger one.
+    /// The share shrinks only after `set_budget` has lowered the budget. Otherwise a fault could still use bytes that
+    /// another process has already claimed.
     ///
-    /// Only this and [`Self::promise`] lower the share of a process that runs, and only this without the lock. The gate keeps
-    /// them apart: who balances is inside, and a fork promises with the gate closed. Else bytes could be given twice.
+    /// Only this function and [`Self::promise`] lower the share of a running process, and only `promise` holds the
+    /// lock. The fork barrier keeps them apart: this function runs inside the barrier, and `promise` runs while it is
+    /// closed. Otherwise both could give up the same bytes.
     pub(crate) fn balance(&self, wants: u64, set_budget: impl Fn(u64) -> u64) {
         let whole = self.tree.whole.load(Relaxed);
         if whole == 0 {
@@ -290,21 +313,27 @@ impl Seat {
         let (goal, share) = (self.goal(), self.share());
         if goal < share {
             let local = set_budget(goal);
-            // What is still in use is given up when it has been evicted.
+            // Bytes that are still in use remain in the share until their pages are evicted.
             self.member.share.store(goal.max(local.min(share)), Relaxed);
         } else if goal > share + share / 32 || is_alone && goal > share {
-            // A little more is not worth the trouble; the rest of a budget is.
+            // A gain of up to 1/32 is not worth the work. Only a single member claims even the last bytes of the
+            // budget.
             set_budget(self.claim());
         }
     }
 
-    /// The fork of the child that this place is promised to begins. From now on the promise lapses with time.
+    /// Notes that the fork begins for which this share is reserved. The reservation lapses [`PROMISE_NS`] later.
     pub(crate) fn forks(&self) {
         self.member.since_ns.store(now_ns(), Relaxed);
     }
 
-    /// Room for a child about to be forked: `bytes` of the budget, of which this process gives up what it does not use.
-    /// `Err` is what the two of them could have together, unless it has to be (`must`).
+    /// Reserves a share of `bytes` for a child about to be forked. If the budget has too few free bytes, this process
+    /// gives up bytes that it does not use. It uses `local` bytes. With `must`, reserves the share even beyond the
+    /// budget.
+    ///
+    /// # Errors
+    /// The bytes that parent and child could hold together, if these are too few. 0 if no entry is free, or the lock
+    /// cannot be taken.
     pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
         let (tree, counters) = (self.tree, self.counters);
         let shared = tree.whole.load(Relaxed) > 0;
@@ -327,28 +356,30 @@ impl Seat {
         promised.unwrap_or(Err(0))
     }
 
-    /// In the child: takes the place that was promised. `pages` tells whether it is to be fair with its share.
+    /// Makes the calling process, a forked child, the owner of this reserved entry. `pages` says whether
+    /// the child pages.
     pub(crate) fn take(&self, pages: bool) {
         self.member.pid.store(own_pid(), Relaxed);
         self.begin(pages);
     }
 
-    /// From now on this process pages, or has all it needs.
+    /// Makes this entry a member that pages, if `pages` is true. Otherwise its share stays fixed, because the process
+    /// has room for all its far bytes and does not page.
     pub(crate) fn begin(&self, pages: bool) {
         self.member.kind.store(if pages { SEATED } else { FIXED }, Release);
     }
 
-    /// Nobody takes this place after all. Without the lock it lapses when others look round: a promise by its age, any other
-    /// place with its process.
+    /// Frees this entry. If the lock cannot be taken, another member frees it later: a reservation when it lapses, any
+    /// other entry when its process ends.
     pub(crate) fn withdraw(&self) {
         let _ = self.tree.alone(|| self.member.retire(self.counters));
     }
 }
 
-/// For models. In production a tree begins as shared memory of zeroes.
+/// Functions for the loom models. In production a table begins as shared memory of zeroes.
 #[cfg(loom)]
 impl Tree {
-    /// A tree without members.
+    /// Returns a table without members.
     pub(crate) fn empty() -> Tree {
         let (zero, word) = (|| AtomicU32::new(0), || AtomicU64::new(0));
         let member = |_| Member {
@@ -364,12 +395,12 @@ impl Tree {
         Tree { lock: zero(), top: zero(), whole: word(), looked_ns: word(), members: std::array::from_fn(member) }
     }
 
-    /// Bytes that members have.
+    /// Returns the sum of all shares, in bytes.
     pub(crate) fn taken(&self) -> u64 {
         self.members().iter().map(|member| member.share.load(Relaxed)).sum()
     }
 
-    /// The calling process ends while it holds the lock.
+    /// Leaves the lock taken, like a process that ends while it holds the lock.
     pub(crate) fn end_locked(&self) {
         self.lock.store(own_pid(), Relaxed);
     }
@@ -394,7 +425,7 @@ mod tests {
         let tree = stats.tree();
         let first = tree.join(stats, 1000, 10).unwrap();
         assert_eq!(first.share(), 1000);
-        // The first evicts when it is asked to balance.
+        // The first member gives up bytes only when it balances.
         let second = std::thread::scope(|scope| {
             let second = scope.spawn(|| tree.join(stats, 1000, 10).unwrap());
             while !second.is_finished() {
@@ -407,7 +438,7 @@ mod tests {
         first.balance(5000, |_| 500);
         second.balance(5000, |_| 0);
         assert_eq!((first.share(), second.share()), (500, 500));
-        // Who wants little leaves the rest to the other, and gets it back when it wants more.
+        // A member that wants little leaves its bytes to the other member. It gets them back when it wants more.
         second.balance(100, |_| 100);
         first.balance(5000, |_| 500);
         assert!(second.share() == 100 && first.share() == 900, "{} {}", first.share(), second.share());
@@ -424,8 +455,8 @@ mod tests {
         assert_eq!((first.share(), second.share()), (500, 500));
     }
 
-    /// Guards against a tree beyond its budget: the local bytes were counted first, a fault used more of the old budget, and
-    /// another process had been given that already when the budget was lowered.
+    /// The share must not shrink before the budget. Otherwise a fault could still use the old budget, while another
+    /// process already claims the same bytes. Together they would exceed the shared budget.
     #[test]
     fn nothing_is_given_up_before_the_budget_is_lowered() {
         let stats = fresh();
@@ -504,7 +535,7 @@ mod tests {
         stats.tree().look_round(stats);
         assert_eq!(child.share(), 400, "it lives");
         process.kill().unwrap();
-        // It is not waited for: a zombie's memory is free already.
+        // The killed process is not waited for: the memory of a zombie is free already.
         let end_ns = now_ns() + 10_000_000_000;
         while child.share() > 0 && now_ns() < end_ns {
             stats.tree().look_round(stats);
@@ -521,7 +552,7 @@ mod tests {
         let parent = tree.join(stats, 1000, 10).unwrap();
         let child = parent.promise(300, 100, false).ok().unwrap();
         tree.alone(|| {
-            // As long as the lock is held elsewhere the place stays taken, and the holder's sums stay true.
+            // While another thread holds the lock, `withdraw` and `executed` must change nothing.
             std::thread::scope(|scope| scope.spawn(|| child.withdraw()).join().unwrap());
             assert_eq!((child.share(), child.member.kind.load(Acquire)), (300, PROMISED));
             std::thread::scope(|scope| scope.spawn(|| tree.executed(stats)).join().unwrap());

@@ -1,27 +1,30 @@
-//! The watchdog: a run in which nothing goes on any more ends with a line instead of hanging.
+//! The watchdog: detects a run that makes no progress, so that it ends with a message instead of hanging.
 //!
-//! Threads that wait for long say so here; the engine counts what it completes. The keeper looks at both. When somebody
-//! waits and nothing is completed for longer than a memory server may be silent, or when one wait lasts far longer than
-//! that, the run ends and says where every part stands. Only time in which the keeper itself runs counts, so a stopped
-//! process or a sleeping machine is no hang.
+//! A thread registers when it begins to wait for a page. The engine counts the page transfers that complete. The keeper
+//! (a background thread) checks the waits and the count. The keeper reports a hang in two cases: some thread waits and
+//! nothing was completed for longer than the limit, or a single wait lasts ten times the limit. Then the run ends with
+//! a message about the state of the engine. Only time in which the keeper itself runs counts. So a stopped process or a
+//! suspended machine is no hang.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Waits that are watched at a time; more go unwatched, and these show the hang.
+/// Most waits that are watched at the same time. More waits go unwatched. A hang is still found, because the watched
+/// waits do not end either.
 const WAITS: usize = 64;
-/// Longest step of time that one look of the keeper accounts for, in milliseconds.
+/// Most milliseconds that one check adds to the lengths of waits, however long ago the last check was.
 const STEP_MAX_MS: u64 = 200;
-/// How many times the limit a single wait may last while other things go on.
+/// A single wait may last this many times the limit while the engine makes progress elsewhere.
 const SINGLE_FACTOR: u64 = 10;
 
-/// Who waits, and what was completed.
+/// The present waits, and the number of completed actions of the pager.
 pub(crate) struct Waits {
-    /// When each wait began, in nanoseconds; 0 for none.
+    /// The time when each wait began, in nanoseconds. 0 for an unused entry.
     since_ns: [AtomicU64; WAITS],
+    /// Number of completed actions of the pager, such as fetched or evicted pages.
     completed: AtomicU64,
 }
 
-/// A wait, until this is dropped.
+/// A registered wait, which ends when this value is dropped. `None` if the wait is not watched.
 pub(crate) struct Waiting<'a>(Option<&'a AtomicU64>);
 
 impl Drop for Waiting<'_> {
@@ -39,46 +42,49 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// The calling thread waits from now on.
+    /// Registers a wait of the calling thread that begins now.
     pub(crate) fn begin(&self, now_ns: u64) -> Waiting<'_> {
         let free = |since: &&AtomicU64| since.compare_exchange(0, now_ns.max(1), AcqRel, Relaxed).is_ok();
         Waiting(self.since_ns.iter().find(free))
     }
 
-    /// Something was completed.
+    /// Counts one completed action of the pager, such as a fetched page.
     #[inline]
     pub(crate) fn completed(&self) {
         self.completed.fetch_add(1, Relaxed);
     }
 }
 
-/// What the keeper remembers between two looks.
+/// What the keeper (the thread that runs the watchdog) remembers between two checks.
 pub(crate) struct Watchdog {
+    /// Milliseconds without a completion after which a wait is a hang.
     limit_ms: u64,
+    /// Time of the last check.
     looked_ns: u64,
+    /// Value of [`Waits`]' counter `completed` at the last check.
     completed: u64,
-    /// Time in which somebody waited and nothing was completed.
+    /// Milliseconds for which some thread has waited without any completion.
     idle_ms: u64,
-    /// Each wait as seen last, and for how long.
+    /// For each entry of [`Waits`]: the time when its wait began, and the milliseconds counted for that wait so far.
     seen: [(u64, u64); WAITS],
 }
 
-/// Why a run ends.
+/// A detected hang, for which the run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hang {
-    /// Waits under way.
+    /// Number of threads that wait.
     pub(crate) waits: u32,
-    /// The longest of them, in seconds.
+    /// Length of the longest wait, in seconds. If no action has completed for a longer time, the length of that time.
     pub(crate) seconds: u64,
 }
 
 impl Watchdog {
-    /// A watchdog that lets nothing go on for at most `limit_ms`.
+    /// Returns a watchdog that reports a hang after `limit_ms` milliseconds of waiting without a completion.
     pub(crate) fn new(limit_ms: u64, now_ns: u64) -> Self {
         Self { limit_ms, looked_ns: now_ns, completed: 0, idle_ms: 0, seen: [(0, 0); WAITS] }
     }
 
-    /// One look; the hang if there is one.
+    /// Checks the waits once. Returns a hang if there is one.
     pub(crate) fn look(&mut self, waits: &Waits, now_ns: u64) -> Option<Hang> {
         let passed_ms = (now_ns.saturating_sub(self.looked_ns) / 1_000_000).min(STEP_MAX_MS);
         if passed_ms == 0 {

@@ -1,22 +1,24 @@
-//! Where far bytes lie in the address space when that is not the reservation.
+//! Translates between addresses and offsets of far memory. This module only does the bookkeeping and changes no
+//! mapping.
 //!
-//! Far memory is one range of offsets. An offset is at the same distance from the start of the reservation, with two
-//! exceptions, both to the page of the operating system: a *window* shows a range of offsets at an address of the
-//! program's own (a static array), and a *hole* is a range that the program has mapped something else over, which is no
-//! longer far. Windows and holes are for good, so that looking one up takes no lock: a touch in the middle of any of the
-//! pager's operations finds either the old or the new answer whole. Nothing here changes a mapping.
+//! Far memory is one range of byte offsets. Normally, a byte's address is the start of the reservation (the address
+//! range of far memory) plus its offset. There are two exceptions, both in whole pages of the operating system. An
+//! alias mapping, here called a *window*, shows a range of offsets at another address, such as that of a static array.
+//! A foreign mapping, here called a *hole*, is a range over which the program has mapped something else. A hole is no
+//! longer far. Windows and holes are added but never removed. So a lookup takes no lock: a fault in the middle of any
+//! operation of the pager finds either the old or the new answer.
 
 use crate::span::{OS_PAGE, Span};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{LockCell, sized, zeroed_words};
 
-/// Most windows: one an object that the program is linked from, and only where that has large arrays.
+/// Most windows. Each program or library with large static arrays needs one.
 pub(crate) const WINDOWS_MAX: usize = sized(64, 2);
 
-/// Offsets are marked in blocks of this size, so that those without exceptions are told at one look.
+/// Bytes of a block of offsets. One bit for each block tells whether the block has any exception.
 pub(crate) const MARK: usize = 2 << 20;
 
-/// `addr..addr + len` shows the offsets from `offset` on.
+/// A window: the addresses `addr..addr + len` show the far bytes `offset..offset + len`.
 #[derive(Default)]
 struct Window {
     addr: AtomicUsize,
@@ -28,19 +30,20 @@ pub(crate) struct Windows {
     base: usize,
     len: usize,
     windows: [Window; WINDOWS_MAX],
-    /// Windows that are complete.
+    /// Number of windows whose fields are all set.
     count: AtomicUsize,
-    /// One window is added at a time.
+    /// Lock that lets one thread at a time add a window.
     adding: LockCell<()>,
-    /// Blocks of [`MARK`] bytes that a window or a hole meets.
+    /// One bit for each block of [`MARK`] bytes: set if a window or a hole meets the block.
     marked: Bits,
-    /// Pages that are holes.
+    /// One bit for each page: set if the page is a hole.
     holes: Bits,
+    /// Number of pages that are holes.
     hole_pages: AtomicUsize,
 }
 
 impl Windows {
-    /// A reservation without exceptions.
+    /// Returns the bookkeeping of a reservation of `len` bytes at `base`, without windows and holes.
     pub(crate) fn new(base: usize, len: usize) -> Windows {
         Windows {
             base,
@@ -54,8 +57,8 @@ impl Windows {
         }
     }
 
-    /// Shows `span` at `addr` from now on. False when there are too many windows. Whole pages; `span` lies in the
-    /// reservation and meets no other window.
+    /// Adds a window: the far bytes of `span` are at `addr` from now on. Returns false when there are too many windows.
+    /// `span` and `addr` are page-aligned. `span` lies in the reservation and meets no other window.
     pub(crate) fn add(&self, addr: usize, span: Span) -> bool {
         let adding = self.adding.lock();
         let index = self.count.load(Relaxed);
@@ -63,14 +66,15 @@ impl Windows {
         window.addr.store(addr, Relaxed);
         window.len.store(span.len, Relaxed);
         window.offset.store(span.offset, Relaxed);
-        // Complete before it is counted, counted before offsets are looked up in it.
+        // The fields are set before the window is counted, and the window is counted before its blocks are marked. So a
+        // lookup that finds a marked block also finds the whole window.
         self.count.store(index + 1, Release);
         self.mark(span);
         drop(adding);
         true
     }
 
-    /// Makes `span` a hole for good.
+    /// Makes `span` a hole. A hole never becomes far again.
     pub(crate) fn puncture(&self, span: Span) {
         for page in span.offset / OS_PAGE..(span.offset + span.len).div_ceil(OS_PAGE) {
             if !self.holes.set(page) {
@@ -86,12 +90,12 @@ impl Windows {
         }
     }
 
-    /// Bytes that are holes.
+    /// Returns the number of bytes that are holes.
     pub(crate) fn hole_bytes(&self) -> usize {
         self.hole_pages.load(Relaxed) * OS_PAGE
     }
 
-    /// Address and length of every window.
+    /// Returns the address and the length of every window.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
         self.complete().iter().map(|window| (window.addr.load(Relaxed), window.len.load(Relaxed)))
     }
@@ -100,7 +104,7 @@ impl Windows {
         &self.windows[..self.count.load(Acquire)]
     }
 
-    /// The offset of a far address; `None` for one that is not far.
+    /// Returns the offset of a far address, or `None` if the address is not far.
     #[inline]
     pub(crate) fn offset_of(&self, addr: usize) -> Option<usize> {
         let offset = addr.wrapping_sub(self.base);
@@ -115,7 +119,8 @@ impl Windows {
         })
     }
 
-    /// The first page boundary behind `addr`, at most `end`, where being far may begin or end, or go on in another piece.
+    /// Returns the first page boundary after `addr` at which far memory may begin, end, or continue at another offset.
+    /// Returns `end` if the boundary lies beyond `end`.
     pub(crate) fn border_after(&self, addr: usize, end: usize) -> usize {
         let whole = [(self.base, self.len)].into_iter().chain(self.ranges());
         let edges = whole.flat_map(|(start, len)| [start, start + len]);
@@ -130,13 +135,14 @@ impl Windows {
         (start + (changed - first) * OS_PAGE).min(border)
     }
 
-    /// Whether an address of the reservation lies in a hole.
+    /// Returns whether an address lies in the reservation and in a hole.
     pub(crate) fn is_hole(&self, addr: usize) -> bool {
         let offset = addr.wrapping_sub(self.base);
         offset < self.len && self.holes.get(offset / OS_PAGE)
     }
 
-    /// Visits the holes of `span`, of the reservation, each with its address.
+    /// Calls `visit` with the address and the length of each hole in `span`. The addresses are those in the
+    /// reservation.
     pub(crate) fn holes_in(&self, span: Span, mut visit: impl FnMut(usize, usize)) {
         let (mut page, end) = (span.offset / OS_PAGE, (span.offset + span.len).div_ceil(OS_PAGE));
         while page < end && self.hole_bytes() > 0 {
@@ -148,7 +154,7 @@ impl Windows {
         }
     }
 
-    /// The offset that a hole at this address had when it was far.
+    /// Returns the offset that an address had before its page became a hole. `None` if the page is no hole.
     fn offset_in_hole(&self, addr: usize) -> Option<usize> {
         let shown = self.complete().iter().find_map(|window| {
             let at = addr.wrapping_sub(window.addr.load(Relaxed));
@@ -158,7 +164,7 @@ impl Windows {
         self.holes.get(offset / OS_PAGE).then_some(offset)
     }
 
-    /// Address of the page with this offset; `None` in a hole.
+    /// Returns the address of the page that contains this offset, or `None` if the page is a hole.
     fn address_of_page(&self, offset: usize) -> Option<usize> {
         let offset = offset & !(OS_PAGE - 1);
         if self.holes.get(offset / OS_PAGE) {
@@ -171,7 +177,7 @@ impl Windows {
         Some(shown.unwrap_or(self.base + offset))
     }
 
-    /// The address of all of `span`, where it is one piece.
+    /// Returns the address of `span` if all its bytes are far and adjacent in the address space, otherwise `None`.
     #[inline]
     pub(crate) fn whole(&self, span: Span) -> Option<usize> {
         if self.is_plain(span) {
@@ -187,7 +193,8 @@ impl Windows {
         (span.offset / MARK..(span.offset + span.len).div_ceil(MARK)).all(|block| !self.marked.get(block))
     }
 
-    /// Visits the pieces of `span` that lie together, each with its address; holes are left out.
+    /// Splits `span` into parts whose bytes are adjacent in the address space. Calls `visit` with the address of each
+    /// part and the part. Leaves out holes.
     pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(usize, Span)) {
         if self.is_plain(span) {
             return visit(self.base + span.offset, span);
@@ -215,7 +222,7 @@ impl Windows {
     }
 }
 
-/// Bits that are only ever set.
+/// An array of bits. A bit can be set, but never cleared.
 struct Bits(Box<[AtomicU64]>);
 
 impl Bits {
@@ -228,7 +235,8 @@ impl Bits {
         self.0.get(index / 64).is_some_and(|word| word.load(Acquire) & (1 << (index % 64)) != 0)
     }
 
-    /// The first bit of `first..end` that differs from the one at `first`; `end` when none does.
+    /// Returns the index of the first bit in `first..end` that differs from the bit at `first`. Returns `end` if all
+    /// are equal.
     fn first_unlike(&self, first: usize, end: usize) -> usize {
         let flip = if self.get(first) { u64::MAX } else { 0 };
         let mut at = first;
@@ -243,7 +251,7 @@ impl Bits {
         end
     }
 
-    /// Sets a bit and returns what it was; one that does not exist counts as set.
+    /// Sets a bit and returns its previous value. Returns true for an index beyond the array.
     fn set(&self, index: usize) -> bool {
         let bit = 1 << (index % 64);
         self.0.get(index / 64).is_none_or(|word| word.fetch_or(bit, AcqRel) & bit != 0)

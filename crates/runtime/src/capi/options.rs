@@ -1,5 +1,5 @@
-//! The options that `dlm_startup` takes out of the program's arguments, and the settings that they form together with
-//! the environment. It only reads the words. A word it does not know belongs to the program.
+//! Takes Hanare's options out of the program's arguments for `dlm_startup`, and forms the settings from the options and
+//! the environment. A word that is no option of Hanare belongs to the program.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use thiserror::Error;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{Settings, SettingsError, format_size};
 
-/// The long options and the variable each one stands for.
+/// Each long option, with the environment variable that it overrides.
 const LONG: [(&str, &str); 7] = [
     ("--local", "HANARE_LOCAL"),
     ("--server", "HANARE_SERVERS"),
@@ -54,15 +54,16 @@ pub(crate) enum OptionsError {
 pub(crate) struct Options {
     hostfile: Option<OsString>,
     count: Option<OsString>,
-    /// Values by the name of the variable they override.
+    /// Values of long options, by the name of the environment variable that they override.
     variables: BTreeMap<&'static str, OsString>,
 }
 
-/// The options of Hanare, and the indices of the program's words.
+/// The options of Hanare, and the indices of the words that belong to the program.
 pub(crate) type Taken = (Options, Vec<usize>);
 
 impl Options {
-    /// Reads the arguments; the first is the program's name. Words after `--` are the program's, and so is `--` itself.
+    /// Finds the options of Hanare among the arguments. The first word is the program's name. The word `--` and all
+    /// words after it belong to the program.
     pub(crate) fn take(words: &[OsString]) -> Result<Taken, OptionsError> {
         let mut options = Options::default();
         let mut kept = Vec::new();
@@ -94,7 +95,7 @@ impl Options {
         Ok((options, kept))
     }
 
-    /// Whether no option was given.
+    /// Returns whether no option was given.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Options::default()
     }
@@ -116,8 +117,9 @@ impl Options {
         }
     }
 
-    /// The settings. An option takes precedence over the variable (as `lookup` finds it), which takes precedence over
-    /// the host file and the default. The caller checks whether any server is named, and can start one.
+    /// Returns the settings. An option overrides its environment variable, which `lookup` reads. `HANARE_LOCAL`
+    /// overrides the budget in the host file, and the host file overrides `HANARE_SERVERS`. The settings may name no
+    /// server; then the caller can start a private one.
     pub(crate) fn settings(mut self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, OptionsError> {
         let hosts = self.hosts()?;
         let chosen = |name: &'static str| {
@@ -138,7 +140,7 @@ impl Options {
             settings.servers = hosts.servers;
         }
         if servers_named {
-            // The servers named here replace an inherited private one.
+            // The servers in the options replace a private server inherited from the environment.
             settings.private = None;
         }
         settings.validate_values()?;
@@ -163,7 +165,7 @@ impl Options {
     }
 }
 
-/// The destination of a value.
+/// The field of [`Options`] that an option sets.
 enum Slot {
     Hostfile,
     Count,
@@ -171,7 +173,8 @@ enum Slot {
 }
 
 impl Slot {
-    /// The option called `name`. A short option has its value in the next word, as in the paper.
+    /// Returns the field that option `name` sets. `attached` says whether a value follows in the same word. A short
+    /// option must have its value in the next word, as in the DLM paper.
     fn of(name: &OsStr, attached: bool) -> Option<Slot> {
         match name.to_str()? {
             "-f" if !attached => Some(Slot::Hostfile),
@@ -184,7 +187,7 @@ impl Slot {
     }
 }
 
-/// Splits `--name=value`.
+/// Splits a word of the form `--name=value`. Returns any other word whole and without a value.
 fn split_value(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
     let bytes = word.as_bytes();
     match bytes.iter().position(|&byte| byte == b'=') {

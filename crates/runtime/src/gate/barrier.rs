@@ -1,31 +1,32 @@
-//! The fork barrier itself. `models/` runs every interleaving of this file.
+//! The fork barrier. The loom models in `models/` run every interleaving of this file.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, Ordering::*};
 use crate::sync::futex;
 
+/// Bit of the barrier's word that is set while the barrier is closed.
 const CLOSED: u32 = 1 << 31;
 
 /// A barrier that threads enter and leave, and that a fork closes.
 #[derive(Default)]
 pub(crate) struct Barrier {
-    /// How many are inside, and whether others have to wait.
+    /// Number of threads inside, and [`CLOSED`] while the barrier is closed.
     word: AtomicU32,
 }
 
-/// A thread is inside until this is dropped.
+/// Proof that the calling thread is inside the barrier. The thread leaves when the value is dropped.
 #[must_use = "the thread is outside again as soon as this is dropped"]
 pub(crate) struct Inside<'a>(&'a Barrier);
 
 impl Barrier {
-    /// An open barrier with nobody inside.
+    /// Returns an open barrier with no thread inside.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Barrier {
         Barrier { word: AtomicU32::new(0) }
     }
 
-    /// Waits while the barrier is closed, then goes in.
+    /// Enters the barrier. Waits while it is closed.
     #[inline]
     pub(crate) fn enter(&self) -> Inside<'_> {
         let before = self.word.fetch_add(1, Acquire);
@@ -35,10 +36,10 @@ impl Barrier {
         Inside(self)
     }
 
-    /// Goes in unless the barrier is closed.
+    /// Enters the barrier without waiting. Returns `None` if it is closed.
     pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
         let before = self.word.fetch_add(1, Acquire);
-        // Dropping it leaves again.
+        // If the barrier is closed, `inside` is dropped, and the thread leaves the barrier again.
         let inside = Inside(self);
         (before & CLOSED == 0).then_some(inside)
     }
@@ -47,7 +48,8 @@ impl Barrier {
     fn enter_later(&self) {
         loop {
             self.leave();
-            // Not inside meanwhile: whoever leaves wakes the others that wait here, and they would wake it in turn.
+            // Waits outside and retries only when the barrier is open. A thread that leaves wakes all waiting threads.
+            // If waiting threads entered and left while the barrier is closed, they would wake each other without end.
             loop {
                 let now = self.word.load(Acquire);
                 if now & CLOSED == 0 {
@@ -67,7 +69,7 @@ impl Barrier {
         }
     }
 
-    /// Closes the barrier, one thread at a time, and waits until everybody is outside.
+    /// Closes the barrier and waits until no thread is inside. Waits first if another thread has closed it.
     pub(crate) fn close(&self) {
         while self.word.fetch_or(CLOSED, AcqRel) & CLOSED != 0 {
             futex::wait(&self.word, self.word.load(Acquire) | CLOSED, Some(Duration::from_millis(10)));
@@ -81,18 +83,18 @@ impl Barrier {
         }
     }
 
-    /// Lets everybody in again.
+    /// Opens the barrier again and wakes the threads that wait to enter.
     pub(crate) fn open(&self) {
         self.word.fetch_and(!CLOSED, Release);
         futex::wake_all(&self.word);
     }
 
-    /// Opens the barrier in a forked child, where nobody is inside.
+    /// Opens the barrier in a forked child, where no other thread exists.
     pub(crate) fn reset(&self) {
         self.word.store(0, Release);
     }
 
-    /// Whether nobody is inside and the barrier is open.
+    /// Returns whether the barrier is open and no thread is inside.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.word.load(Acquire) == 0
     }
