@@ -31,8 +31,7 @@ impl Bodies {
         Self { bytes: Vec::new(), ends: Vec::new() }
     }
 
-    /// Adds the bytes that `fill` appends as a body. Returns whether `fill` appended any bytes. Without bytes, no body
-    /// is added.
+    /// Adds a body with the bytes that `fill` appends. If `fill` appends no bytes, adds no body and returns false.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         fill(&mut self.bytes);
         let new = self.bytes.len() > self.ends.last().copied().unwrap_or(0);
@@ -47,7 +46,7 @@ impl Bodies {
         self.ends.push(self.bytes.len());
     }
 
-    /// Checks whether the bodies fill a frame. The frame should then be sent before another body is added.
+    /// Checks whether the bodies fill a frame, which should then be sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.ends.len() * 8 >= FRAME_BYTES_FULL
@@ -154,8 +153,8 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
             let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
             for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
-                // Without bodies, a diff is only named by its page: the sender has written the words into the home's
-                // page itself.
+                // There are no bodies if the sender writes its words into the home's pages itself. Then the message
+                // only names the pages.
                 let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
                 out.extend_from_slice(body);
@@ -298,8 +297,8 @@ impl Fields<'_> {
         Together::from_wire(self.u8()?).ok_or(BadMessage)
     }
 
-    /// Reads the number of entries that follow. It must be at most `most`, and the rest of the payload must have room
-    /// for that many entries of `each` bytes.
+    /// Reads the number of entries that follow. The number must be at most `most`, and the rest of the payload must
+    /// have room for that many entries of `each` bytes.
     fn count(&mut self, each: usize, most: usize) -> Field<usize> {
         let count = self.u32()? as usize;
         if count <= most && count * each <= self.payload.len() - self.at { Ok(count) } else { Err(BadMessage) }
@@ -339,8 +338,8 @@ impl Fields<'_> {
 pub struct Sizes {
     /// Bytes of a page.
     pub page: usize,
-    /// Number of bytes of a page in a [`Message::Updates`]. 0 if ranks write into each other's pages themselves; then
-    /// neither updates nor diffs have bodies.
+    /// Number of bytes of a page in a [`Message::Updates`]. 0 if ranks write into each other's pages themselves. Then
+    /// updates and diffs have no bodies.
     pub carried: usize,
 }
 

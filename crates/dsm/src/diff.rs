@@ -92,7 +92,7 @@ impl Differ {
 }
 
 /// Calls `put` with the byte offset and the new value of each word in which `page` differs from `twin`. Returns whether
-/// any word differs. Both must have the same length, which must be a multiple of 64 bytes.
+/// any word differs. Both slices must have the same length, which must be a multiple of 64 bytes.
 pub fn changed_words(twin: &[u8], page: &[u8], mut put: impl FnMut(usize, [u8; WORD_BYTES])) -> bool {
     let mut any = false;
     let lines = twin.as_chunks::<LINE>().0.iter().zip(page.as_chunks::<LINE>().0);
@@ -120,7 +120,7 @@ fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
         let at = line * LINE_WORDS;
         mask[at / 64] |= line_bits(a, b) << (at % 64);
     }
-    // Only a page that is shorter than a line has words left here.
+    // Words remain here only if the page is shorter than a line.
     let words = twin_rest.chunks_exact(WORD_BYTES).zip(page_rest.chunks_exact(WORD_BYTES));
     for (index, (a, b)) in words.enumerate() {
         mask[0] |= u64::from(a != b) << index;
@@ -227,8 +227,9 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     }
 }
 
-/// Calls `put` with each piece of a diff, as [`walk`] does, for a diff that has passed [`check`]. For other bytes,
-/// `put` may be called with some pieces before the error is found. Each of these pieces lies within the page.
+/// Calls `put` with each piece of a diff, like [`walk`], but does not check the diff first. For a diff that has not
+/// passed [`check`], `put` may be called with some pieces before the error is found. All these pieces lie within the
+/// page.
 ///
 /// # Errors
 /// When `diff` is not a diff of a page of `page_bytes` bytes.

@@ -8,7 +8,7 @@
 //!
 //! - [`coherence`] decides what a rank does. It is a pure state machine: it receives events and returns actions. It
 //!   never sees the bytes of a page.
-//! - [`diff`] finds the words that a rank wrote: a page against its twin.
+//! - [`diff`] finds the words that a rank wrote. It compares a page with the page's twin.
 //! - [`codec`] encodes the messages between ranks as frames (`docs/wire-format.md` draws them).
 //! - [`live`] carries out the actions in a running program: traps, links, and the thread that answers other ranks.
 //! - [`capi`] implements the C functions that `include/dsm.h` declares.

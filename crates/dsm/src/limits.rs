@@ -16,8 +16,8 @@ pub const FRAME_BYTES_MAX: usize = hanare_wire::limits::BETWEEN_RANKS_MAX;
 pub const FRAME_BYTES_FULL: usize = 256 << 10;
 /// Most runs of pages in one message.
 pub const RUNS_MAX: usize = 4096;
-/// Most moves of homes in one message. At one memory barrier, one rank gives the home of at most this many pages to
-/// others.
+/// Maximum number of moves of homes in one message. At one memory barrier, one rank gives away the homes of at most
+/// this many pages.
 pub const MOVES_MAX: usize = 4096;
 /// Most pages in one message whose new home is the receiver.
 pub const ADOPTS_MAX: usize = 4096;
@@ -25,32 +25,36 @@ pub const ADOPTS_MAX: usize = 4096;
 pub const LOCKS_MAX: u32 = 1 << 16;
 /// Most values in one reduction.
 pub const VALUES_MAX: usize = 64;
-/// Most pages that are fetched together with the accessed page before them. Each of them must be part of the same block
-/// that is read whole, or must be a copy that its home invalidated.
+/// Maximum number of pages that are fetched together with the accessed page before them. Each of these pages must
+/// belong to a block that is read whole, or must be a copy that its home invalidated.
 pub const FETCH_AHEAD: u32 = 7;
-/// Most pages that become writable together with the written page before them. All of them were last published by the
-/// same flush.
+/// Maximum number of pages that become writable together with the written page before them. The same flush must have
+/// published all of these pages before.
 pub const OPEN_AHEAD: u32 = 7;
-/// One time in this many, the pages after a written page stay protected. A trap then shows if they are still written.
+/// Of this number of writes that could make the following pages writable as well, one does not. A trap then shows if
+/// the following pages are still written.
 pub const LOOK_AGAIN: u32 = 16;
-/// Number of trapping writes of a home, to a page with other readers, after which the page is watched. A watched page
-/// is compared with a twin and its writes do not trap.
+/// Number of trapping writes by a page's home after which the page is watched, if other ranks read it. A watched page
+/// is compared with a twin, and writes to it do not trap.
 pub const WATCH_AFTER: i8 = 2;
-/// Number of additional trapping writes of a home before a page is watched, if another rank has written the page.
+/// Number of additional trapping writes by a page's home before the page is watched, if another rank has written the
+/// page.
 pub const WATCH_LATER: i8 = 8;
 /// Number of flushes in a row without a write to a watched page, after which writes to the page trap again.
 pub const WATCH_QUIET: u8 = 8;
-/// Most pages that a rank watches at once. Each costs one comparison per flush, and the memory of a twin.
+/// Maximum number of pages that a rank watches at once. Each page costs one comparison per flush, and the memory of a
+/// twin.
 pub const WATCHED_MAX: usize = 1024;
-/// Number of memory barriers in a row at which one rank alone must have written a page before the page's home moves to
-/// that rank. A page without an earlier known writer moves after one barrier.
+/// Number of memory barriers in a row after which a page's home moves to another rank. At each of these barriers, that
+/// rank alone must have written the page. For the first known writer of a page, one barrier is enough.
 pub const MOVE_AFTER: u8 = 2;
 /// Number of fetches in a row, each after an invalidation, after which the adaptive protocol sends updates to a sharer.
 pub const UPDATE_AFTER: u8 = 2;
-/// Number of updates after which the adaptive protocol first invalidates a copy as a probe. A new fetch then shows that
-/// the page is still read.
+/// Number of updates after which the adaptive protocol first invalidates a copy as a probe. If the rank fetches the
+/// page again, it still reads the page.
 pub const PROBE_FIRST: u8 = 8;
-/// Most updates between two probes, by which the adaptive protocol checks that a page is still read.
+/// Maximum number of updates between two probes. By a probe, the adaptive protocol checks that a rank still reads the
+/// page.
 pub const PROBE_LAST: u8 = 64;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);

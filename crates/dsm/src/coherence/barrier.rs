@@ -72,7 +72,7 @@ impl Machine {
 
     /// Flushes this rank's writes: sends the diffs home. Pages with copies on other ranks are write-protected, so that
     /// the next write traps. Returns the homes that get messages. Adds the flushed pages to `flushed_early`, except
-    /// those that no other rank shares.
+    /// pages that no other rank shares.
     pub(super) fn flush(&mut self, purpose: Purpose, actions: &mut Vec<Action>) -> RankSet {
         let me = self.config.rank;
         let mut pages = std::mem::take(&mut self.dirty);
@@ -136,7 +136,7 @@ impl Machine {
     }
 
     /// Makes the written copies `pages` clean. `pages` must be in ascending order, and `runs` must be the same pages as
-    /// runs. Returns the pages with their homes. The caller must send the diffs, and the next release publishes them.
+    /// runs. Returns the pages with their homes. The caller must send the diffs. The next release publishes the writes.
     pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
         actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
         self.dirty.retain(|page| pages.binary_search(page).is_err());
@@ -387,10 +387,11 @@ impl Machine {
             let local = self.local(page)?;
             let wanted = match local.state {
                 State::Clean => true,
-                // If `LEFT` is set, this rank has dropped the copy, and its message to the home is in transit.
-                // Otherwise a write notice has invalidated the copy, and the home still counts this rank as a sharer.
+                // If `LEFT` is set, this rank has dropped its copy, and the home has not learned that yet. The update
+                // is ignored. Otherwise a write notice has invalidated the copy, and the update makes it current.
                 State::Invalid => local.flags & super::LEFT == 0,
-                // The home answers this rank's request after the settlement, so the page in the answer is current.
+                // The update is ignored. The home answers this rank's request after the settlement, with the current
+                // page.
                 State::Fetching | State::Asking => false,
                 _ => return Err(Violation::Unasked),
             };
@@ -432,7 +433,7 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Invalidates the copy of a page, if it is clean. Returns whether it was.
+    /// Invalidates the clean copy of a page. Returns false if this rank has no clean copy.
     pub(super) fn take_away(&mut self, page: u32) -> bool {
         match self.pages.get_mut(page as usize) {
             Some(local) if local.state == State::Clean => {

@@ -40,11 +40,11 @@ pub(crate) struct Entry {
     /// The rank that was the only writer at the last `barriers` memory barriers with a write.
     main_writer: Option<Rank>,
     barriers: u8,
-    /// Whether no rank is known to have written the page before this barrier.
+    /// True while no rank is known to have written the page before the current barrier.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// Number of the home's writes that trapped. The page may be watched from
-    /// [`WATCH_AFTER`](crate::limits::WATCH_AFTER) on. After a write of another rank, the count starts again below 0.
+    /// Number of the home's writes that trapped. When it reaches [`WATCH_AFTER`](crate::limits::WATCH_AFTER), the page
+    /// may be watched. After a write of another rank, the count starts again below 0.
     pub(crate) traps: i8,
     /// Whether a rank may still be reading the page from this rank's memory.
     pub(crate) is_being_read: bool,
@@ -87,7 +87,7 @@ impl Entry {
             habit.fetches = habit.fetches.saturating_add(1);
             if habit.fetches > UPDATE_AFTER {
                 // The copy was invalidated as a probe. The rank has fetched the page again, so it still reads the page.
-                // The next probe comes later.
+                // The interval to the next probe grows.
                 habit.interval = habit.interval.saturating_mul(2).min(PROBE_LAST);
             }
         }
@@ -119,7 +119,7 @@ impl Entry {
     /// invalidation.
     ///
     /// A rank that fetched its copy again after each of the last invalidations reads the page. An update then saves a
-    /// fetch, but it does not show if the rank still reads the page. So after some updates the copy is invalidated
+    /// fetch. But updates do not show if the rank still reads the page. So after some updates the copy is invalidated
     /// once, as a probe. For a rank that reads the page, this costs one fetch in up to [`PROBE_LAST`] updates. For a
     /// rank that has stopped reading, the updates end at the next probe.
     pub(crate) fn wants_update(&mut self, rank: Rank) -> bool {
@@ -225,7 +225,7 @@ mod tests {
     const READER: Rank = Rank(1);
     const WRITER: Rank = Rank(2);
 
-    /// Settles one barrier after a change of the page. Returns whether the reader got an update.
+    /// Simulates the settlement of one barrier after a change of the page. Returns whether the reader got an update.
     fn settle(entry: &mut Entry, reads: bool) -> bool {
         entry.forget_idle();
         if !entry.sharers.contains(READER) {

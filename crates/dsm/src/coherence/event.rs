@@ -63,14 +63,14 @@ pub enum Event<'a> {
         /// The message. The bytes of its pages and diffs must be available while the actions are carried out.
         message: Message,
     },
-    /// The rank no longer needs its copy of a page. The event has no effect if the rank is the page's home or has
-    /// written the copy, and none during a memory barrier.
+    /// The rank no longer needs its copy of a page. The event has no effect on pages of which the rank is home, and on
+    /// copies that it has written. It has no effect during a memory barrier either.
     Drop {
         /// The page.
         page: u32,
     },
     /// The rank wants to drop the twins of these pages. The diffs are sent home now, and the copies become clean. The
-    /// event has no effect on pages without a twin, and none while the rank is in a call.
+    /// event has no effect on pages without a twin. It has no effect while the rank is in a call either.
     Shed {
         /// The pages.
         pages: &'a [u32],
@@ -154,7 +154,7 @@ pub enum Action {
     Read {
         /// The page.
         page: u32,
-        /// Its home.
+        /// The page's home.
         home: Rank,
     },
     /// Let other ranks read this page from this rank's memory from now on. This rank is the page's home. While the page
@@ -175,7 +175,7 @@ pub enum Action {
         to: Rank,
         /// The pages, in ascending order. They are write-protected.
         pages: Vec<u32>,
-        /// The purpose.
+        /// The purpose of the diffs.
         purpose: Purpose,
     },
     /// Send these whole pages as [`Message::Updates`] in frames of bounded length. Set `last` only on the last frame.
@@ -275,9 +275,9 @@ pub enum Action {
 pub enum Outcome {
     /// The call succeeded.
     Done,
-    /// The allocation's first page.
+    /// The allocation has succeeded.
     Allocated {
-        /// The page.
+        /// The first page of the allocation.
         first: u32,
     },
     /// The region has no gap of that many pages. The result is the same on all ranks.

@@ -94,9 +94,8 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Checks whether a page of an allocation is being fetched. No thread needs to wait for that page, since it may
-    /// have been requested together with the page before it. The home must not free the page before the request
-    /// arrives.
+    /// Checks whether any page of an allocation is being fetched. The home must not free a page before a request for it
+    /// arrives. A request may be in transit even if no thread waits for the page.
     fn is_fetching_of(&self, first: u32) -> bool {
         let run = self.areas.pages_of(first);
         run.is_some_and(|run| run.pages().any(|page| self.state(page) == State::Fetching))
@@ -110,7 +109,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the pages of runs that a peer has sent.
+    /// Returns the pages of runs that a peer has sent, or an error if a run lies beyond the allocated pages.
     fn pages_in(&self, runs: &[Run]) -> Result<Vec<u32>, Violation> {
         let known = self.pages.len() as u32;
         let valid = runs.iter().all(|run| !run.pages().is_empty() && run.pages().end <= known);
@@ -125,8 +124,8 @@ impl Machine {
         }
         self.held.insert(lock);
         let mut pages = std::mem::take(&mut self.noticed);
-        // If this rank has written a page that is to be invalidated, the diff goes home first. So the page contains the
-        // diff when it is fetched again.
+        // If this rank has written a page that is to be invalidated, the diff goes home first. So the home's page
+        // contains the diff when this rank fetches the page again.
         let dirty: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
         let homes = self.flush_some(dirty, actions);
         for &page in &pages {

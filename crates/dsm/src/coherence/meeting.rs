@@ -24,7 +24,7 @@ pub(super) struct Meeting {
     first: Option<(Rank, Arrival)>,
     here: RankSet,
     ranks: u16,
-    /// For each rank, the number of ranks that named it among their targets.
+    /// For each rank, how many ranks named that rank as a target.
     named: Vec<u16>,
     /// For each rank, its values in a reduction.
     values: Vec<Vec<u64>>,
@@ -73,7 +73,7 @@ impl Meeting {
 }
 
 impl Machine {
-    /// Counts the arrival of a rank, at rank 0. If it is the last rank, lets all ranks continue.
+    /// Counts the arrival of a rank, at rank 0. After the last arrival, lets all ranks continue.
     pub(super) fn arrived(&mut self, from: Rank, arrival: Arrival, actions: &mut Vec<Action>) -> Checked {
         if self.config.rank != Rank(0) {
             return Err(Violation::NotHome);

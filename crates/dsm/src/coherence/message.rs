@@ -202,7 +202,7 @@ pub enum Message {
     Updates {
         /// The pages, in the order in which their bytes follow.
         pages: Vec<u32>,
-        /// Whether the sender sends nothing more at this barrier.
+        /// Whether the sender sends the receiver nothing more at this barrier.
         last: bool,
     },
     /// Sent to the home of a page: the sender has dropped its copy.

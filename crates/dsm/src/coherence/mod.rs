@@ -4,7 +4,7 @@
 //! rank:
 //!
 //! ```text
-//!  at its home                                     elsewhere
+//!  at its home                                     at other ranks
 //!
 //!     Open ── served to a reader ──► HomeClean       Invalid ─ access ─► Fetching ── reply ──► Clean
 //!      ▲                              │   ▲             ▲                    ▲                  │   ▲
@@ -15,15 +15,15 @@
 //!
 //! An `Open` page is written without a trap, because no other rank has a copy. A memory barrier or a release *flushes*
 //! all `Dirty` pages: it write-protects them and sends their diffs home. A write notice for a `Dirty` page flushes that
-//! page alone. The home's own writes need no twin, unless they are found by comparison instead of traps (module
-//! `watch`).
+//! page alone. The home's own writes need no twin, except on watched pages (module `watch`). There the writes are found
+//! by comparison with a twin instead of traps.
 //!
-//! **Memory barrier.** All ranks meet: each waits until rank 0 has counted the arrivals of all. So no rank computes any
-//! more. Writers send their diffs, one message per home. Then homes *settle* with the ranks whose copies are stale:
-//! they invalidate or update these copies, with one message per rank. Then all ranks meet again. *Invalidate* and
-//! *adaptive* need two meetings, *update* needs three (figures 1 and 2). With *update*, homes settle after the second
-//! meeting. When a rank arrives at a meeting, it names the ranks to which it sends messages. Rank 0 then tells each
-//! rank the number of senders to wait for. So diffs and settlements need no acknowledgements.
+//! **Memory barrier.** All ranks meet: each rank waits until rank 0 has counted the arrivals of all ranks. So no rank
+//! computes any more. Writers send their diffs, one message per home. Then homes *settle* with the ranks whose copies
+//! are stale: they invalidate or update these copies, with one message per rank. Then all ranks meet again.
+//! *Invalidate* and *adaptive* need two meetings, *update* needs three (figures 1 and 2). With *update*, homes settle
+//! after the second meeting. When a rank arrives at a meeting, it names the ranks to which it sends messages. Rank 0
+//! then tells each rank the number of senders to wait for. So diffs and settlements need no acknowledgements.
 //!
 //! **Locks.** Rank 0 grants the locks. It keeps one log of write notices, in the order of the releases. A rank that
 //! releases a lock flushes its pages, waits until the homes have the diffs, and adds its notices to the log. A grant
@@ -41,9 +41,9 @@
 //! finds the diff applied. At the next memory barrier or release, every home that got early diffs gets a message, with
 //! or without further diffs.
 //!
-//! **Moving a home.** A home moves only while it settles at a memory barrier, because no rank computes then. Every rank
-//! learns of the move. The new home wrote the page at this barrier and has a current copy, so no bytes are sent. The
-//! old home gives up its copy. So a page without other copies becomes `Open` at once.
+//! **Moving a home.** A page's home moves only at the settlement of a memory barrier, because no rank computes then.
+//! Every rank learns of the move. The new home wrote the page at this barrier and has a current copy, so no bytes are
+//! sent. The old home gives up its copy. So a page without other copies becomes `Open` at once.
 
 #![forbid(unsafe_code)]
 
@@ -128,8 +128,8 @@ pub enum State {
     Free,
     /// This rank is the home. The page is writable and not watched, because no other rank has a copy.
     Open,
-    /// This rank is the home, and has not written the page since the last flush as far as it knows. The page is
-    /// write-protected or watched.
+    /// This rank is the home. The page is write-protected, or it is watched and no write has been found since the last
+    /// flush.
     HomeClean,
     /// This rank is the home, and may have written the page since the last flush.
     HomeDirty,
@@ -137,7 +137,7 @@ pub enum State {
     Invalid,
     /// This rank has a copy that it only reads.
     Clean,
-    /// This rank has a copy that it writes, with a twin.
+    /// This rank has written its copy, and has a twin of the page.
     Dirty,
     /// This rank has no copy. It has asked another rank which rank is the home.
     Asking,
@@ -150,17 +150,16 @@ const WANTS_WRITE: u8 = 1;
 /// Flag: this rank has no copy, and the home knows that. Either this rank has sent [`Message::Leave`], or it has never
 /// had a copy.
 const LEFT: u8 = 2;
-/// Flag: the page must be fetched again when it arrives. The bytes may lack words of which a grant gave notice
-/// meanwhile.
+/// Flag: the page must be fetched again when it arrives, because a write notice has named the page meanwhile.
 const FETCH_AGAIN: u8 = 4;
 /// Flag: the page is in the list of pages to settle at the next memory barrier.
 const CHANGED: u8 = 8;
-/// Flag: the page is fetched with the page before it, as both belong to a block that is read whole.
+/// Flag: the page is fetched with the page before it, because both belong to a block that is read whole.
 const JOINED: u8 = 16;
 /// Flag: this rank is the page's home, and writes the page without traps.
 const WATCHED: u8 = 32;
 
-/// Stands for the home of a page whose home is not known yet.
+/// The value of a page's `home` while this rank does not know the home.
 const UNKNOWN: Rank = Rank(u16::MAX);
 
 #[derive(Clone, Copy, Debug)]
@@ -171,8 +170,8 @@ struct Local {
     /// Index of the page's entry in the directory. `directory::NONE` if the page is not shared or this rank is not its
     /// home.
     entry: u32,
-    /// At the page's home: number of the last flush that published a write of this rank to the page. 0 if there was
-    /// none.
+    /// Number of the last flush that published a write of this rank to the page, if this rank is the home. 0 if there
+    /// was no such flush.
     told: u32,
 }
 
@@ -195,13 +194,13 @@ pub struct Counters {
     pub pages_updated: u64,
     /// Copies of this rank that were invalidated.
     pub pages_invalidated: u64,
-    /// Copies that this rank dropped without an invalidation.
+    /// Copies that this rank dropped because of [`Event::Drop`].
     pub pages_dropped: u64,
     /// Twins made.
     pub twins: u64,
     /// Pages compared with their twins to send diffs to a home.
     pub pages_flushed: u64,
-    /// Flushes to a home, counted for each home. A flush may have no diffs.
+    /// Flushes, counted once for each home that gets a message. The message may have no diffs.
     pub flushes: u64,
     /// Pages whose home moved away from this rank.
     pub homes_moved: u64,
@@ -236,8 +235,8 @@ enum Then {
     Shutdown,
 }
 
-/// The result of processing a peer's message. An error ends the program with an error message. It never makes this
-/// process crash.
+/// The result of processing a peer's message. An error ends the program with an error message, but never with a crash
+/// of this process.
 type Checked = Result<(), Violation>;
 
 /// The coherence machine of one rank.
@@ -268,12 +267,12 @@ pub struct Machine {
     watched: Vec<u32>,
     /// Number of the last flush.
     flushes: u32,
-    /// Number of times that the pages after a written page could be opened with it. In one of [`limits::LOOK_AGAIN`]
-    /// times they stay protected.
+    /// Number of writes after which the following pages could be made writable as well. After one of
+    /// [`limits::LOOK_AGAIN`] such writes, they stay protected.
     guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
-    /// Pages of the write notices that arrived before the next grant.
+    /// Pages named by the write notices that have arrived. The next grant invalidates these pages.
     noticed: Vec<u32>,
     /// At rank 0: the ranks that have arrived at the current meeting.
     meeting: Meeting,
@@ -377,14 +376,14 @@ impl Machine {
         &self.dirty
     }
 
-    /// Returns the counts since the start.
+    /// Returns this rank's counts since its start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// At rank 0, returns the call that the arrived ranks make, and the ranks that have not arrived. `None` when no
-    /// rank waits.
+    /// At rank 0, returns the call that the arrived ranks make, and the ranks that have not arrived. Returns `None`
+    /// when no rank waits.
     #[must_use]
     pub fn missing(&self) -> Option<(Together, RankSet)> {
         self.meeting.missing()

@@ -38,8 +38,8 @@ impl Log {
         self.order.insert(self.now, page);
     }
 
-    /// Returns the pages of all notices by other ranks that `rank` has not received yet. They count as received from
-    /// now on.
+    /// Returns the pages of all notices by other ranks that `rank` has not received yet. The notices count as received
+    /// from now on.
     fn news(&mut self, rank: Rank) -> Vec<u32> {
         let Some(seen) = self.seen.get_mut(usize::from(rank.0)) else { return Vec::new() };
         let from = std::mem::replace(seen, self.now);

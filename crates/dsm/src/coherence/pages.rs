@@ -59,9 +59,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Also makes the next home pages writable after a write to a home page, if they were published by the same flush
-    /// the last time. A trap costs more than publishing a page that was not written after all. From time to time the
-    /// pages stay protected, so that a trap shows if they are still written.
+    /// After a write to a home page, also makes the following home pages writable. The last flush that published the
+    /// written page must have published them too. A trap costs more than publishing a page that was not written after
+    /// all. From time to time the following pages stay protected, so that a trap shows if they are still written.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
         let is_written_with = |local: &Local| {
             local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0
@@ -84,8 +84,8 @@ impl Machine {
 
     /// Also requests the pages after an accessed page. Each of them must belong to a block that is read whole, or must
     /// have been a copy here that its home invalidated. Pages that were read between two barriers are mostly read
-    /// again, and a trap costs more than a page. The adaptive protocol does not request invalidated copies this way,
-    /// because it counts every fetch as a sign that the page is read.
+    /// again, and a trap costs more than sending a page. The adaptive protocol does not request invalidated copies this
+    /// way, because it counts every fetch as a sign that the page is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
         if home.is_none() {
@@ -129,7 +129,7 @@ impl Machine {
     }
 
     /// Checks whether diffs of this rank are in transit to a home. A page request arrives after these diffs, but a
-    /// direct read of the home's memory may come before them.
+    /// direct read of the home's memory may miss them.
     fn is_owed_word(&self, home: Rank) -> bool {
         let homes = match self.call {
             Call::Freeing { homes, .. } => homes,
@@ -230,8 +230,7 @@ impl Machine {
         }
         let local = *self.local(page)?;
         if local.state == State::Asking {
-            // The reader already knows that this rank is the home. The message that tells this rank is still in
-            // transit.
+            // The reader knows already that this rank is the home. The answer that tells this rank is still in transit.
             self.become_home(page, actions);
         } else if !self.is_home(page) {
             if local.home == UNKNOWN {

@@ -75,7 +75,7 @@ impl RankSet {
     /// Returns the members in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Rank> {
         (0..limits::RANKS_MAX as u16).map(Rank).filter(move |&rank| {
-            // The first test is cheap, and sorts out all ranks of an empty word.
+            // The first test is cheap, and excludes all ranks of an empty word.
             self.0[usize::from(rank.0) / 64] != 0 && self.contains(rank)
         })
     }
@@ -103,8 +103,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the pages of the run. The range is empty if its end exceeds 32 bits, which can only happen in a message
-    /// from a peer.
+    /// Returns the pages of the run. The range is empty if its end exceeds 32 bits. This happens only if a peer has
+    /// sent a wrong run.
     pub fn pages(self) -> std::ops::Range<u32> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
