@@ -21,7 +21,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Reads the bytes `diff` as a diff of a page, and checks what the functions for diffs make of them.
+/// Reads any bytes as a diff of a page, and checks that `walk`, `check` and `apply` agree about them.
 fn read(diff: &[u8], page_bytes: usize) {
     let before: Vec<u8> = (0..page_bytes).map(|at| at as u8 ^ 0xa5).collect();
     let mut page = before.clone();
@@ -37,8 +37,8 @@ fn read(diff: &[u8], page_bytes: usize) {
         return;
     }
     assert!(pieces > 0, "a diff of nothing");
-    // The input need not be the shortest form of a diff. But a new diff, made from the changed page, must give the same
-    // page.
+    // The input need not be the shortest form of a diff, so it may encode to other bytes. But a new diff of the changed
+    // page must give the same page.
     let mut again = Vec::new();
     Differ::new().encode(&before, &page, &mut again);
     let mut copy = before.clone();

@@ -110,7 +110,7 @@ fn visit(house: &House, said: &[u8]) -> Vec<u8> {
         let ended = reading.take(ANSWERS_MAX).read_to_end(&mut answers);
         (answers, ended)
     });
-    // Ignored: the server may close the connection while the client still sends.
+    // An error is ignored, because the server may close the connection while the client still sends.
     let (Ok(()) | Err(_)) = stream.write_all(said).and_then(|()| stream.shutdown(Shutdown::Write));
     let (answers, ended) = taking.join().expect("the thread that reads");
     let in_time = ended.as_ref().err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);

@@ -1,9 +1,10 @@
 //! Checks properties that every decoder of outside bytes must have. This library reads no inputs from files.
 //!
-//! A *target* takes any bytes, gives them to decoders, and panics when a decoder lacks one of these properties. A
-//! decoder refuses an input with an error, or the decoded value encodes to the same bytes again. It allocates no more
-//! memory than the length of the input justifies. It returns in bounded time. `fuzz/coverage` runs the targets under
-//! libFuzzer. `fuzz/tests/corpus.rs` runs them on the kept inputs of `fuzz/corpus` and on mutations of these inputs.
+//! A *target* gives any bytes to decoders, and panics when a decoder lacks one of three properties. First, the decoder
+//! refuses an input with an error, or the decoded value encodes to the same bytes again. Second, the decoder allocates
+//! no more memory than the length of the input justifies. Third, the decoder returns in bounded time. `fuzz/coverage`
+//! runs the targets under libFuzzer. `fuzz/tests/corpus.rs` runs them on the kept inputs of `fuzz/corpus` and on
+//! mutations of these inputs.
 
 mod diffs;
 mod frames;

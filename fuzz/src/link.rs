@@ -55,7 +55,7 @@ fn answer(mut stream: UnixStream) {
     let Some(liar) = LIAR.get() else { return };
     let mut speech = speech(liar);
     let words = speech.next.pop().unwrap_or_default();
-    // Ignored: the client may have given up and closed the connection.
+    // An error is ignored, because the client may have given up and closed the connection.
     let (Ok(()) | Err(_)) = stream.write_all(&words).and_then(|()| stream.shutdown(Shutdown::Write));
     speech.open.push(stream);
 }

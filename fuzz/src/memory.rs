@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 /// Runs `decode` on an input of `length` bytes. `decode` may hold at most `fixed + factor * length` bytes at once.
 ///
 /// # Panics
-/// Panics when `decode` has held more bytes than that at once.
+/// Panics when `decode` has held more bytes than this bound.
 pub(crate) fn within<T>(length: usize, factor: usize, fixed: usize, decode: impl FnOnce() -> T) -> T {
     let before = HELD.with(Cell::get);
     PEAK.with(|peak| peak.set(before));

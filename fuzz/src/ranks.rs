@@ -67,7 +67,7 @@ fn decode(number: u32, payload: &[u8], sizes: Sizes) -> Option<Message> {
 fn encode(arrived: &Arrived, payload: &[u8], sizes: Sizes) -> Vec<u8> {
     let mut bodies = Bodies::new();
     for range in &arrived.bodies {
-        // If messages do not carry the bytes of pages, an `Updates` message has only empty bodies. They are not
+        // If messages do not carry the bytes of pages, `Updates` messages have only empty bodies, which are not
         // encoded.
         if sizes.carried == 0 && matches!(arrived.message, Message::Updates { .. }) {
             continue;

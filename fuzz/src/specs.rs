@@ -21,8 +21,7 @@ const SEEN_BYTES_MAX: usize = 32 << 20;
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // Number of bytes that any input may take: for a policy with 64 pages, the shipped settings, or a bitmap of all
-    // pages.
+    // Any input may take this much memory: for a policy with 64 units, the shipped settings, or a bitmap of all pages.
     let fixed = if how % 5 == 4 { SEEN_BYTES_MAX } else { 4 << 20 };
     within(text.len(), 512, fixed, || match how % 5 {
         0 => built(&text),

@@ -135,7 +135,7 @@ fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u
     }
     let (second, same) = read(&again).expect("what was written is a trace");
     assert!(same == records, "records change when they are written again");
-    // Control characters in a header's value become blanks at the first encoding, and nothing changes at the second.
+    // `fields` replaces control characters by blanks, as an encoding does. So the fields do not change.
     assert_eq!(second.fields(), header.fields());
 }
 

@@ -1,8 +1,9 @@
 //! A replacement for `futex.rs` of `hanare-sys`, by which threads sleep on a word. A time limit never passes here. So a
 //! thread that only the limit would wake sleeps for ever, and loom reports this.
 //!
-//! The threads of a model are coroutines of one system thread, and they switch only in calls of loom. So no thread runs
-//! between the check of the word and the entry into the list of sleepers. In the kernel, a lock has this effect.
+//! The threads of a model are coroutines of one system thread, and they switch only in calls of loom. So no other
+//! thread runs between the check of the word and the entry into the list of sleepers. In the kernel, a lock ensures
+//! this.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

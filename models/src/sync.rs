@@ -7,7 +7,8 @@ use std::time::Duration;
 pub(crate) use crate::futex;
 pub(crate) use crate::lock::LockCell;
 
-/// Returns the second of two sizes. It is so small that a model fills the structure at once.
+/// Returns the second of two sizes; the first is used in production. The second is so small that a model soon uses all
+/// of an array of this size.
 pub(crate) const fn sized(_in_production: usize, size: usize) -> usize {
     size
 }

@@ -21,7 +21,8 @@ impl Steps {
         Self::of(Cluster::with(config, 1), pages, placement)
     }
 
-    /// Makes a cluster in which ranks read offered pages from the home's memory (`one_sided`), or request all pages.
+    /// Makes a cluster. If `one_sided` is true, ranks read offered pages from the home's memory. Otherwise they request
+    /// all pages.
     fn either(one_sided: bool, ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         match one_sided {
             true => Self::one_sided(ranks, pages, protocol, placement),
@@ -47,7 +48,7 @@ impl Steps {
         self.0.nodes.len()
     }
 
-    /// Makes all ranks call, and checks that the call ends on every rank.
+    /// Lets all ranks make a call, and checks that the call ends on every rank.
     fn together<'a>(&mut self, call: impl Fn() -> Event<'a>) {
         let mut finished = 0;
         let done = |news: &[News]| news.iter().filter(|one| matches!(one, News::Finished(_))).count();
@@ -87,7 +88,7 @@ impl Steps {
     }
 }
 
-/// Makes Jacobi iterations on two grids whose rows are pages. Each rank owns an equal block of rows. It reads its own
+/// Runs Jacobi iterations on two grids whose rows are pages. Each rank owns an equal block of rows. It reads its own
 /// rows and its neighbours' edge rows of one grid, and writes its own rows of the other grid.
 fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
     let each = rows / steps.ranks() as u32;
@@ -239,8 +240,8 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
             );
         }
     }
-    // Pages 0 and 1 are written in every other round and trap once together, except when the guess is checked. Page 2
-    // traps in every round, because it is also published in the rounds in between.
+    // Pages 0 and 1 are written in every other round. They cause one trap together, except when the guess is checked.
+    // Page 2 traps in every round, because it is also published in the rounds in between.
     let faults = steps.sum(|c| c.write_faults);
     assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
     assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
@@ -271,9 +272,9 @@ fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_wr
     }
 }
 
-/// A reader of a watched page gets the bytes that the home had at the last barrier. Suppose it got the current bytes,
-/// and the home then restored the old bytes. The next comparison would find no difference, and the reader would keep
-/// the wrong bytes.
+/// A reader of a watched page gets the bytes that the home had at the last barrier. Suppose the reader got the current
+/// bytes, and the home then restored the old bytes. The next comparison would find no difference, and the reader would
+/// keep the wrong bytes.
 #[test]
 fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {

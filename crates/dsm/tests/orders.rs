@@ -17,7 +17,7 @@ fn laid_out(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// Makes all ranks call while the link `held` delivers nothing. If `held` leads from a rank to itself, all links
+/// Lets all ranks make a call while the link `held` delivers nothing. If `held` leads from a rank to itself, all links
 /// deliver.
 fn together<'a>(cluster: &mut Cluster, call: impl Fn() -> Event<'a>, held: (usize, usize)) {
     let mut heard = Vec::new();
@@ -144,7 +144,7 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
 }
 
 /// A free must wait for pages that were requested together with the page before them. No thread waits for such a page.
-/// If the home freed the page before the request arrives, the home would take the request for an error and end the job.
+/// If the home freed the page before the request arrives, the home would report an error and end the job.
 #[test]
 fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
     let mut cluster = Cluster::new(3, 4, Protocol::Invalidate, false, 1);

@@ -39,8 +39,8 @@ enum Of {
 /// The two words of a page, or of its twin.
 type Bytes = Rc<[AtomicU32; 2]>;
 
-/// Starts a peer that reads the page or its twin once, if that one is published. `said` stands for the peer's message
-/// to the home. The thread returns the words that it read, if the peer relies on them.
+/// Starts a peer that reads the page or its twin (`of`) once, if the home has published it. `said` stands for the
+/// peer's message to the home. The thread returns the words that it read, if the peer relies on them.
 fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> thread::JoinHandle<Option<[u32; 2]>> {
     // This fence makes the setup visible to the peer. Without it, the stores of the setup would also strengthen the
     // home's later accesses.
@@ -55,8 +55,7 @@ fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> t
     })
 }
 
-/// Before a home publishes its writes, it has the message of a reader that relies on the old words. Any other reader
-/// has read the new words.
+/// When a home publishes its writes, it has received the message of every reader that relies on the old words.
 fn a_home_hears_of_a_reader_or_the_reader_has_it_all() {
     let (memory, home, page) = home();
     home.offer(0);

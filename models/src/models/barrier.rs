@@ -60,7 +60,7 @@ fn two_threads_wait_for_it_to_open() {
     run(2, 1, 1);
 }
 
-/// When two threads close the barrier, the second closes it only after the first has opened it.
+/// When two threads close the barrier, the second thread closes it only after the first thread has opened it again.
 fn two_threads_close_it_in_turn() {
     run(1, 1, 2);
 }

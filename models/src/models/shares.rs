@@ -83,8 +83,7 @@ fn what_is_given_up_is_not_in_use() {
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
 }
 
-/// When a process has ended with the lock, one waiting process gets the lock, and the next process gets it from that
-/// one.
+/// A process ends while it holds the lock. Then one waiting process gets the lock, and after that process the next one.
 fn the_lock_of_a_dead_process_goes_to_one() {
     let (tree, _, _) = tree();
     be(DEAD, 0);
@@ -101,7 +100,8 @@ fn the_lock_of_a_dead_process_goes_to_one() {
     assert_eq!(count.get(), 2);
 }
 
-/// Two processes clear the same place at once. If a third process gets the place in between, its entry is kept.
+/// Two processes clear the same place at once. If a third process gets the place in between, the entry of the third
+/// process is kept.
 fn a_place_is_cleared_once() {
     let (tree, counters, first) = tree();
     let second = child(&first, 10);
@@ -129,7 +129,7 @@ fn a_place_is_cleared_once() {
 }
 
 /// A fork that takes long to prepare and then fails gives back its own reservation. It does not give back the place of
-/// a newcomer.
+/// a process that has joined meanwhile.
 fn a_reservation_lasts_until_the_fork() {
     let (tree, _, first) = tree();
     let second = child(&first, 10);

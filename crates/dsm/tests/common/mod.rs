@@ -65,7 +65,8 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     links: Vec<VecDeque<Vec<u8>>>,
-    /// Whether each link is slow. The frames of a slow link arrive after frames that were sent later on other links.
+    /// Whether each link is slow. The frames of a slow link usually arrive after frames that were sent later on other
+    /// links.
     slow: Vec<bool>,
     pub random: Random,
     /// Number of frames sent, for each kind of message.
@@ -277,7 +278,7 @@ impl Cluster {
         self.deliver_from(link / self.nodes.len(), link % self.nodes.len())
     }
 
-    /// Delivers all frames except those on the link `from` one rank `to` another.
+    /// Delivers all frames except those on the link from rank `from` to rank `to`.
     pub fn deliver_all_but(&mut self, from: usize, to: usize) -> Vec<(usize, News)> {
         let held = std::mem::take(&mut self.links[from * self.nodes.len() + to]);
         let mut heard = Vec::new();
