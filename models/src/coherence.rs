@@ -7,10 +7,10 @@ pub(crate) struct Rank(pub(crate) u16);
 /// How soon the receiver needs a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Urgency {
-    /// At once.
+    /// The receiver needs the message at once.
     Now,
-    /// When the receiver makes its next call, or at once if the receiver waits in a call.
+    /// The receiver needs the message when it makes its next call, or at once if it waits in a call.
     AtNextCall,
-    /// When the receiver next checks for messages. The message itself causes no check.
+    /// The receiver needs the message when it next checks for messages. The message itself causes no check.
     AtNextLook,
 }

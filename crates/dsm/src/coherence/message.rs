@@ -15,7 +15,7 @@ pub enum Together {
     Free = 3,
     /// A reduction.
     Reduce = 4,
-    /// The end of sharing.
+    /// The end of shared memory.
     Shutdown = 5,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for Together {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Purpose {
-    /// A memory barrier. The home counts the ranks whose diffs are complete.
+    /// A memory barrier. The home counts the ranks whose diffs have all arrived.
     Barrier = 1,
     /// A lock call or a free. The home acknowledges the diffs.
     Lock = 2,
@@ -141,11 +141,11 @@ impl std::fmt::Display for Violation {
 /// How soon the receiver needs a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// At once.
+    /// The receiver needs the message at once.
     Now,
-    /// When the receiver makes its next call, or at once if the receiver waits in a call.
+    /// The receiver needs the message when it makes its next call, or at once if it waits in a call.
     AtNextCall,
-    /// When the receiver next checks for messages. The message itself causes no check.
+    /// The receiver needs the message when it next checks for messages. The message itself causes no check.
     AtNextLook,
 }
 

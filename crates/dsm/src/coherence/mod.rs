@@ -1,4 +1,5 @@
-//! The coherence machine of one rank: a pure state machine without I/O, clock, threads or the bytes of pages.
+//! The coherence machine of one rank. It is a pure state machine: it has no I/O, clock or threads, and never sees the
+//! bytes of pages.
 //!
 //! It implements eager release consistency with multiple writers, after SCASH (section 2). A page has these states at a
 //! rank:
@@ -90,7 +91,7 @@ pub enum Protocol {
 /// The parameters of one rank's machine. All but `rank` are the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// This rank.
+    /// The number of this rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u16,
@@ -180,7 +181,7 @@ const FREE: Local = Local { home: UNKNOWN, state: State::Free, flags: 0, entry: 
 /// A rank's counts since its start, for the tables of the paper (figures 8 to 13).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Memory barriers passed.
+    /// Memory barriers that this rank has passed.
     pub barriers: u64,
     /// Meetings of all ranks, in barriers and other calls.
     pub meetings: u64,
@@ -196,7 +197,7 @@ pub struct Counters {
     pub pages_invalidated: u64,
     /// Copies that this rank dropped because of [`Event::Drop`].
     pub pages_dropped: u64,
-    /// Twins made.
+    /// Twins that this rank has made.
     pub twins: u64,
     /// Pages compared with their twins to send diffs to a home.
     pub pages_flushed: u64,
@@ -204,7 +205,7 @@ pub struct Counters {
     pub flushes: u64,
     /// Pages whose home moved away from this rank.
     pub homes_moved: u64,
-    /// Locks acquired.
+    /// Locks that this rank has acquired.
     pub locks: u64,
 }
 
