@@ -1,5 +1,5 @@
-//! Sets the `loom` configuration. With it, the files of other crates leave out functions that are constant only with
-//! the atomics of the standard library.
+//! Sets the configuration flag `loom`. Under this flag, the included files of other crates omit functions that can only
+//! be `const` with the atomics of the standard library.
 
 fn main() {
     println!("cargo::rustc-cfg=loom");

@@ -1,13 +1,14 @@
-//! Diffs of shared pages. The input is either read as a diff, or split into a page and its twin.
+//! The target for diffs of shared pages. An input is either read as a diff, or split into a page and its twin.
 
 use hanare_dsm::diff::{self, Differ};
 
 use crate::first;
 use crate::memory::within;
 
-/// Number of page sizes that are tried. Each is twice the one before.
+/// Number of page sizes that are tried. The first size is 32 bytes, and each further size is twice the size before.
 const DOUBLINGS: u8 = 8;
-/// Bit of the first byte. If set, the rest is a page and its twin, else a diff.
+/// Bit of an input's first byte. If it is set, the rest of the input is a page and its twin. Otherwise the rest is a
+/// diff.
 const TWO_PAGES: u8 = 0x80;
 
 pub(crate) fn run(data: &[u8]) {
@@ -20,7 +21,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Reads any bytes as a diff of a page.
+/// Reads any bytes as a diff of a page, and checks that `walk`, `check` and `apply` agree about them.
 fn read(diff: &[u8], page_bytes: usize) {
     let before: Vec<u8> = (0..page_bytes).map(|at| at as u8 ^ 0xa5).collect();
     let mut page = before.clone();
@@ -36,7 +37,8 @@ fn read(diff: &[u8], page_bytes: usize) {
         return;
     }
     assert!(pieces > 0, "a diff of nothing");
-    // The bytes need not be the shortest form of the diff. A diff made from its result must give that result again.
+    // The input need not be the shortest form of a diff, so it may encode to other bytes. But a new diff of the changed
+    // page must give the same page.
     let mut again = Vec::new();
     Differ::new().encode(&before, &page, &mut again);
     let mut copy = before.clone();
@@ -46,7 +48,7 @@ fn read(diff: &[u8], page_bytes: usize) {
     assert!(copy == page, "a diff of a diff's result differs");
 }
 
-/// Encodes the difference of two pages and applies it to the first one, which must give the second.
+/// Encodes the difference of two pages and applies it to the first page, which must then equal the second.
 fn there_and_back(bytes: &[u8], page_bytes: usize) {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let page_of = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Frames of the wire, and payloads of a fixed form, as a server and a client decode them.
+//! The target for frames and for payloads of a fixed form, as a server and a client decode them.
 
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind, MAGIC, VERSION};
 use hanare_wire::limits::{CONTROL_MAX, GRANT_RUNS_MAX, RANGE_MAX, TEXT_MAX};
@@ -8,7 +8,8 @@ use hanare_wire::{ErrorCode, LinkError, SessionStatus, Text};
 use crate::first;
 use crate::memory::within;
 
-/// Bit of the first byte. If set, the checksums of the input are made right, so that later checks are reached.
+/// Bit of an input's first byte. If it is set, the checksums of the rest are corrected, so that decoders reach later
+/// checks.
 const SEALED: u8 = 1;
 
 pub(crate) fn run(data: &[u8]) {
@@ -20,8 +21,8 @@ pub(crate) fn run(data: &[u8]) {
     within(stream.len(), 8, 4096, || read(&stream));
 }
 
-/// Gives every header of a stream a right magic, version and checksum. Corrects a payload's checksum where the header's
-/// flag asks for one.
+/// Writes the right magic, version and checksum into every header of a stream. Also corrects the checksum of a payload
+/// if the header's flag asks for one.
 pub(crate) fn seal(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(raw) = stream.get_mut(at..at + HEADER_BYTES) {
@@ -50,7 +51,7 @@ fn decode(raw: &[u8]) -> Option<Header> {
     Header::decode(raw.try_into().ok()?).ok()
 }
 
-/// Decodes frame by frame, up to the first one that is refused.
+/// Decodes the frames of a stream one after another, up to the first frame that is refused.
 fn read(stream: &[u8]) {
     let mut rest = stream;
     while let Some((raw, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -65,7 +66,7 @@ fn read(stream: &[u8]) {
         check_payload(&header, payload);
         rest = behind;
     }
-    // If the beginning of a frame is refused, its whole header must be refused, too.
+    // If the beginning of a frame is refused, its whole header must be refused as well.
     if Header::check_beginning(rest).is_err() {
         let mut whole = [0; HEADER_BYTES];
         whole[..rest.len()].copy_from_slice(rest);
@@ -121,7 +122,7 @@ fn check_runs(payload: &[u8]) {
     assert!((1..=GRANT_RUNS_MAX * 12).contains(&payload.len()));
 }
 
-/// Checks text from a peer, which is shown to people: it must not control their terminal.
+/// Checks that text from a peer has no control characters, because people read it on a terminal.
 pub(crate) fn words(text: &str) {
     assert!(!text.chars().any(char::is_control), "control characters of a peer reach people: {text:?}");
 }

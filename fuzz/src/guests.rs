@@ -1,5 +1,5 @@
-//! A memory server whose clients send any bytes. The server must answer in whole frames, end the connection, and go on
-//! serving others.
+//! The target for a memory server whose clients send any bytes. The server must answer in whole frames, end the
+//! connection, and continue to serve other clients.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -30,7 +30,7 @@ const QUOTA_BYTES: u64 = 2 << 20;
 /// Most bytes of answers that are examined. The bound is needed because a few small requests may ask for many pages.
 const ANSWERS_MAX: u64 = 64 << 20;
 
-/// A server that runs for all inputs, and an honest client that checks it.
+/// A server that runs for all inputs, and an honest client that checks the server after each input.
 struct House {
     path: PathBuf,
     witness: Mutex<Witness>,
@@ -89,7 +89,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(!PANICKED.load(SeqCst), "a thread of the server panicked");
 }
 
-/// A right HELLO for the role, so that the bytes after it reach a welcomed connection.
+/// Returns a valid HELLO frame for the role. The server then accepts the connection and decodes the bytes that follow.
 fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
     let client = Identity { pid: 1, program: Text::new("guest"), host: Text::new("here") };
@@ -110,7 +110,7 @@ fn visit(house: &House, said: &[u8]) -> Vec<u8> {
         let ended = reading.take(ANSWERS_MAX).read_to_end(&mut answers);
         (answers, ended)
     });
-    // Ignored: the server may close the connection while the client still sends.
+    // An error is ignored, because the server may close the connection while the client still sends.
     let (Ok(()) | Err(_)) = stream.write_all(said).and_then(|()| stream.shutdown(Shutdown::Write));
     let (answers, ended) = taking.join().expect("the thread that reads");
     let in_time = ended.as_ref().err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);
@@ -118,8 +118,8 @@ fn visit(house: &House, said: &[u8]) -> Vec<u8> {
     answers
 }
 
-/// Checks that the answers are whole frames of kinds that servers send. Only the last frame may be cut short, when the
-/// server ends the connection in the middle of it.
+/// Checks that the answers are whole frames of kinds that servers send. Only the last frame may be incomplete, because
+/// the server may end the connection in the middle of a frame.
 fn check_answers(answers: &[u8]) {
     let mut rest = answers;
     while let Some((raw, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -137,7 +137,7 @@ fn check_answers(answers: &[u8]) {
 }
 
 impl Witness {
-    /// Writes a page and reads it back, which must give the same bytes.
+    /// Writes a page and reads it back. The bytes that are read must be the bytes that were written.
     fn check(&mut self) {
         self.round += 1;
         let page = [(self.round % 251) as u8; 4096];

@@ -1,9 +1,10 @@
-//! Properties that every decoder of outside bytes must have, checked by fuzz targets. No file is opened here.
+//! Checks properties that every decoder of outside bytes must have. This library reads no inputs from files.
 //!
-//! A *target* takes any bytes, gives them to decoders, and panics when a decoder lacks one of these properties. An
-//! input is refused with an error, or it encodes to the same bytes again. No more memory is allocated than the length
-//! of the input justifies. The answer comes in bounded time. `fuzz/coverage` runs the targets under libFuzzer.
-//! `fuzz/tests/corpus.rs` runs them on the kept inputs of `fuzz/corpus` and on mutations of these inputs.
+//! A *target* gives any bytes to decoders, and panics when a decoder lacks one of three properties. First, the decoder
+//! refuses an input with an error, or the decoded value encodes to the same bytes again. Second, the decoder allocates
+//! no more memory than the length of the input justifies. Third, the decoder returns in bounded time. `fuzz/coverage`
+//! runs the targets under libFuzzer. `fuzz/tests/corpus.rs` runs them on the kept inputs of `fuzz/corpus` and on
+//! mutations of these inputs.
 
 mod diffs;
 mod frames;
@@ -21,10 +22,10 @@ mod trace;
 pub struct Target {
     /// The target's name, which is also that of its folder in `fuzz/corpus`.
     pub name: &'static str,
-    /// Gives bytes to the decoders, and panics when one of them lacks a property that it must have.
+    /// The function that gives bytes to the decoders. It panics when a decoder lacks a property that it must have.
     pub run: fn(&[u8]),
-    /// Number of mutations that the ordinary test tries. It is smaller for targets that open a connection for each
-    /// input.
+    /// Number of mutated inputs that `fuzz/tests/corpus.rs` tries. It is smaller for targets that open a connection for
+    /// each input.
     pub mutations: usize,
 }
 
@@ -40,7 +41,7 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "specs", run: specs::run, mutations: 2000 },
 ];
 
-/// The target with the name `name`.
+/// Returns the target with the name `name`.
 ///
 /// # Panics
 /// Panics when no target has this name.

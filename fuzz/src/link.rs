@@ -1,4 +1,4 @@
-//! A client whose memory server sends any bytes.
+//! The target for a client whose memory server sends any bytes.
 
 use std::io::{IoSlice, Write};
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Most replies, and most acknowledgements, that one session receives.
 const TAKEN_MAX: usize = 32;
 
-/// A server that sends given bytes on its first and its second connection.
+/// A server that sends given bytes on the first and the second connection after each input.
 struct Liar {
     endpoint: Endpoint,
     speech: Mutex<Speech>,
@@ -28,10 +28,10 @@ struct Liar {
 
 #[derive(Default)]
 struct Speech {
-    /// The bytes to send on each further connection. The next connection takes the last element.
+    /// The bytes to send on each further connection. The last element is for the next connection.
     next: Vec<Vec<u8>>,
-    /// Connections that were answered. They are kept open, because a client that writes to a closed connection would
-    /// stop before it has read all bytes.
+    /// Connections that were answered. They stay open, because a client that writes to a closed connection would stop
+    /// before it has read all bytes.
     open: Vec<UnixStream>,
 }
 
@@ -55,7 +55,7 @@ fn answer(mut stream: UnixStream) {
     let Some(liar) = LIAR.get() else { return };
     let mut speech = speech(liar);
     let words = speech.next.pop().unwrap_or_default();
-    // Ignored: the client may have given up and closed the connection.
+    // An error is ignored, because the client may have given up and closed the connection.
     let (Ok(()) | Err(_)) = stream.write_all(&words).and_then(|()| stream.shutdown(Shutdown::Write));
     speech.open.push(stream);
 }
@@ -71,7 +71,7 @@ pub(crate) fn run(data: &[u8]) {
     }
     let liar = liar();
     *speech(liar) = Speech { next: parts.into(), open: Vec::new() };
-    // Memory that is allowed for any input: two inboxes and a list of sessions.
+    // The client may hold 512 KiB for any input: two inboxes and a list of sessions.
     let result = within(data.len(), 16, 512 << 10, || match how % 5 {
         0 => fetch_status(&liar.endpoint, None, SOON).map(drop),
         1 => fetch_sessions(&liar.endpoint, None, SOON).map(drop),
@@ -108,7 +108,7 @@ fn converse(liar: &Liar, payload_checksum: bool) -> Result<(), LinkError> {
     for _ in 0..TAKEN_MAX {
         let Some(reply) = replies.try_header(Wait::Now)? else { break };
         assert!(reply.len > 0 && reply.len <= RANGE_MAX);
-        // A caller has room only for the bytes that it asked for, and gives up on a server that sends more.
+        // A caller has room only for the bytes that it has requested. It gives up on a server that sends more.
         if reply.len > 8192 {
             break;
         }

@@ -17,7 +17,7 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // Ignored: a thread that is ending has no counters any more, so its last frees are not counted.
+    // An error is ignored. A thread that is ending has no counters any more, so its last frees are not counted.
     let (Ok(()) | Err(_)) = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));
@@ -41,10 +41,10 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `decode` on an input of `length` bytes. It may hold at most `fixed + factor * length` bytes at once.
+/// Runs `decode` on an input of `length` bytes. `decode` may hold at most `fixed + factor * length` bytes at once.
 ///
 /// # Panics
-/// Panics when `decode` held more bytes at once.
+/// Panics when `decode` has held more bytes than this bound.
 pub(crate) fn within<T>(length: usize, factor: usize, fixed: usize, decode: impl FnOnce() -> T) -> T {
     let before = HELD.with(Cell::get);
     PEAK.with(|peak| peak.set(before));

@@ -1,16 +1,16 @@
-//! Seeded mutations of inputs for the ordinary test. libFuzzer makes mutations by itself.
+//! Seeded mutations of inputs, for `fuzz/tests/corpus.rs`. libFuzzer makes its own mutations.
 
-/// Values around which the meaning of a length, count or bound changes.
+/// Values around which a length, count or bound often changes its meaning.
 const EDGES: [u64; 12] = [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
-/// Most bytes of an input that is made.
+/// Most bytes of a mutated input.
 const LENGTH_MAX: usize = 8192;
 
-/// A source of mutations that a seed determines (xorshift64*).
+/// A source of mutations, which depend only on a seed (xorshift64*).
 #[derive(Clone, Debug)]
 pub struct Mutator(u64);
 
 impl Mutator {
-    /// The source of mutations for `seed`.
+    /// Makes the source of mutations for `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -23,7 +23,7 @@ impl Mutator {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A random number below `n`, or 0 when `n` is 0.
+    /// Returns a random number below `n`, or 0 when `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 16) as usize % n.max(1)
     }

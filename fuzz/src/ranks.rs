@@ -1,4 +1,4 @@
-//! Messages between ranks of shared memory: the codec, and the coherence machine that handles them.
+//! The target for messages between ranks of shared memory: their codec, and the coherence machine that receives them.
 
 use hanare_dsm::codec::{self, Arrived, Bodies, Sizes};
 use hanare_dsm::coherence::{Action, Config, Event, Machine, Message, Placement, Protocol, Rank};
@@ -7,11 +7,11 @@ use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use crate::first;
 use crate::memory::within;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: usize = 64;
-/// Pages of the region.
+/// Number of pages of the shared region.
 const PAGES: u32 = 8;
-/// Ranks of the program.
+/// Number of ranks of the program.
 const RANKS: u16 = 3;
 /// Most messages and calls that are taken from one input.
 const STEPS_MAX: usize = 64;
@@ -67,7 +67,8 @@ fn decode(number: u32, payload: &[u8], sizes: Sizes) -> Option<Message> {
 fn encode(arrived: &Arrived, payload: &[u8], sizes: Sizes) -> Vec<u8> {
     let mut bodies = Bodies::new();
     for range in &arrived.bodies {
-        // If pages are not carried, an `Updates` message is sent without their bodies.
+        // If messages do not carry the bytes of pages, `Updates` messages have only empty bodies, which are not
+        // encoded.
         if sizes.carried == 0 && matches!(arrived.message, Message::Updates { .. }) {
             continue;
         }
@@ -92,6 +93,6 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // Ignored: the machine may refuse a call that is not allowed in its present state.
+    // The result is ignored, because the machine may refuse the call in its present state.
     let (Ok(()) | Err(_)) = machine.step(event, actions);
 }

@@ -1,4 +1,4 @@
-//! The settings of users: sizes, servers, names, the variables of a run, the host file.
+//! The target for settings that users write: sizes, servers, names, environment variables and the host file.
 
 use std::ffi::OsString;
 use std::fmt::{Debug, Display};
@@ -18,8 +18,7 @@ use crate::memory::within;
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // Memory that is allowed for any input. It is for policies, which are built in order to check their names and
-    // values.
+    // Any input may take 1 MiB of memory. Policies need it, because they are built to check their names and values.
     within(text.len(), 64, 1 << 20, || match how % 3 {
         0 => values(&text),
         1 => variables(&text),
@@ -27,7 +26,7 @@ pub(crate) fn run(data: &[u8]) {
     });
 }
 
-/// A parsed value must print as text that parses to the same value.
+/// Checks that a parsed value prints as text that parses to the same value.
 fn there_and_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         let shown = value.to_string();
@@ -58,7 +57,7 @@ fn values(text: &str) {
     drop(Disabled::parse(text));
 }
 
-/// Reads lines `NAME=VALUE`, whose names may be written without `HANARE_`, as the variables of a run.
+/// Reads lines `NAME=VALUE` as the variables of a run. The names may be written without `HANARE_`.
 fn variables(text: &str) {
     let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
     let lookup = |name: &'static str| {

@@ -1,5 +1,5 @@
-//! Choices that users write as a text of several parts: policies, prefetchers, networks, the settings of the cluster
-//! simulation, reference strings.
+//! The target for texts of several parts by which users choose policies, prefetchers, networks, settings of the cluster
+//! simulation, and reference strings.
 
 use hanare_paging::{Space, policy, prefetch};
 use hanare_sim::cluster::Config;
@@ -14,13 +14,14 @@ use crate::memory::within;
 
 /// The space for which policies are built.
 const SPACE: Space = Space { units: 64, block_units: 2, seed: 1, hides: true };
-/// Size in bytes of a bitmap of all possible pages, in a vector that has doubled its capacity.
+/// Most bytes of a bitmap with one bit for each possible page. The bitmap is a vector that doubles its capacity when it
+/// grows.
 const SEEN_BYTES_MAX: usize = 32 << 20;
 
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // Memory that is allowed for any input: a policy for 64 pages, the shipped settings, or a bitmap of all pages.
+    // Any input may take this much memory: for a policy with 64 units, the shipped settings, or a bitmap of all pages.
     let fixed = if how % 5 == 4 { SEEN_BYTES_MAX } else { 4 << 20 };
     within(text.len(), 512, fixed, || match how % 5 {
         0 => built(&text),
@@ -68,14 +69,14 @@ fn load(file: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the text as a settings file, and checks the settings if it is accepted.
+/// Reads the text as a settings file. If the file is accepted, checks the settings.
 fn file(text: &str) {
     if let Ok(config) = Config::read(text, "a.toml", &load) {
         drop(config.check());
     }
 }
 
-/// Sets single settings, one from each line `KEY=VALUE`, and checks them.
+/// Sets one setting from each line `KEY=VALUE`, and checks the settings.
 fn single(text: &str) {
     let mut config = Config::default();
     for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {

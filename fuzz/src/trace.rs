@@ -1,4 +1,4 @@
-//! Traces: decodes them and replays their records.
+//! The target for traces: decodes them and replays their records.
 
 use hanare_paging::policy;
 use hanare_paging::trace::{self, Framer, Header, Reader, Record, TraceError};
@@ -9,7 +9,7 @@ use crate::memory::within;
 
 /// Offset of the header's text in a trace, in bytes.
 const TEXT_AT: usize = 14;
-/// Most units of a trace that is replayed. The bound is needed because a policy has state for each unit.
+/// Most units (pages) of a trace that is replayed. The bound is needed because a policy has state for each unit.
 const REPLAYED_UNITS_MAX: u32 = 1 << 12;
 /// Most requests for a page to unmap in a trace that is replayed. The bound is needed because one record may stand for
 /// billions of requests.
@@ -29,7 +29,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Returns a trace with right checksums, up to the first length that points beyond its end.
+/// Returns `bytes`, read as a trace, with right checksums. Stops at the first length that points beyond the end.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(length) = bytes.get(10..TEXT_AT).and_then(|raw| raw.try_into().ok()).map(u32::from_le_bytes) else {
@@ -60,7 +60,7 @@ fn put(bytes: &mut [u8], at: usize, number: u32) {
     }
 }
 
-/// Makes a whole trace with the bytes of `stream` as its records, up to the end of the last record.
+/// Makes a complete trace whose records are the bytes of `stream`, up to the end of the last record.
 fn framed(how: u8, stream: &[u8]) -> Vec<u8> {
     let end = stream.iter().rposition(|&byte| byte < 0x80).map_or(0, |last| last + 1);
     let mut stream = &stream[..end];
@@ -89,7 +89,7 @@ fn framed(how: u8, stream: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the header and the records of a whole trace.
+/// Returns the header and the records of a complete trace.
 fn read(bytes: &[u8]) -> Result<(Header, Vec<Record>), TraceError> {
     let result = Reader::new(bytes).and_then(|mut reader| {
         let mut records = Vec::new();
@@ -126,7 +126,8 @@ fn page_of(record: &Record) -> Option<u32> {
     }
 }
 
-/// Encodes the records again and decodes them. A trace with the recorder's own framing must give the same bytes.
+/// Encodes the records again and decodes the result. If `same_bytes` is true, the trace has the recorder's own framing,
+/// and the encoding must give the same bytes.
 fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u8]) {
     let again = trace::write(header, records.iter().copied());
     if same_bytes {
@@ -134,7 +135,7 @@ fn check_again(header: &Header, records: &[Record], same_bytes: bool, bytes: &[u
     }
     let (second, same) = read(&again).expect("what was written is a trace");
     assert!(same == records, "records change when they are written again");
-    // Control characters in a header's value become blanks at the first encoding, and nothing changes at the second.
+    // `fields` replaces control characters by blanks, as an encoding does. So the fields do not change.
     assert_eq!(second.fields(), header.fields());
 }
 

@@ -1,6 +1,6 @@
-//! Runs the targets without libFuzzer on every kept input and on seeded mutations of these inputs.
+//! Runs the targets without libFuzzer, on every kept input and on seeded mutations of these inputs.
 //!
-//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs one input alone, for example one that `make fuzz` has kept.
+//! `HANARE_FUZZ_INPUT=TARGET:FILE` runs a target on one input alone, for example on an input that `make fuzz` has kept.
 //! `HANARE_TEST_ROUNDS=n` multiplies the number of mutations by `n`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,8 @@ use hanare_fuzz::{TARGETS, Target, find};
 
 /// Time limit of one input. It is far longer than any input takes, even on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
-/// Most kept inputs of all targets. The bound is needed because every clone of the project contains them.
+/// Most kept inputs of all targets together. The bound is needed because every clone of the project contains the
+/// inputs.
 const KEPT_MAX: usize = 200;
 /// Most bytes of all kept inputs together.
 const KEPT_BYTES_MAX: usize = 300 << 10;
@@ -25,7 +26,7 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| std::fs::read(file).expect("an input")).collect()
 }
 
-/// Runs one input. If it fails, keeps it in a file that the message names.
+/// Runs a target on one input. If the target fails, keeps the input in a file that the panic message names.
 fn run(target: &Target, input: &[u8]) {
     let start = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));

@@ -1,16 +1,16 @@
-//! The types that the message rings take as arguments, as in `hanare_dsm::coherence`.
+//! The types that the message rings use, with the same names as in `hanare_dsm::coherence`.
 
-/// A rank.
+/// A rank: the number of one process of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rank(pub(crate) u16);
 
-/// How soon a message's receiver needs the message.
+/// How soon the receiver needs a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Urgency {
-    /// At once.
+    /// The receiver needs the message at once.
     Now,
-    /// When its receiver makes its next call; at once if the receiver waits in a call.
+    /// The receiver needs the message when it makes its next call, or at once if it waits in a call.
     AtNextCall,
-    /// When its receiver next checks for messages, for any reason.
+    /// The receiver needs the message when it next checks for messages. The message itself causes no check.
     AtNextLook,
 }

@@ -1,4 +1,4 @@
-//! The counters of a run to which budget shares add, as in `counters.rs` of the runtime.
+//! The counters of a run that the budget shares update, with the same names as in `counters.rs` of the runtime.
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

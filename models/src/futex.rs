@@ -1,8 +1,9 @@
-//! Sleeping on a word, as in `futex.rs` of `hanare-sys`. A time limit never passes here: a thread that only the limit
-//! would wake sleeps for ever, and loom reports it.
+//! A replacement for `futex.rs` of `hanare-sys`, by which threads sleep on a word. A time limit never passes here. So a
+//! thread that only the limit would wake sleeps for ever, and loom reports this.
 //!
-//! A model's threads are coroutines of one system thread and switch only in loom's calls. So checking the word and
-//! entering the list of sleepers are one step, as they are under the kernel's lock.
+//! The threads of a model are coroutines of one system thread, and they switch only in calls of loom. So no other
+//! thread runs between the check of the word and the entry into the list of sleepers. In the kernel, a lock ensures
+//! this.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,7 +23,7 @@ thread_local! {
     static SLEEPERS: RefCell<Vec<Sleeper>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets all sleepers, because the previous interleaving may have ended in a panic.
+/// Forgets all sleepers. Some may be left if the previous interleaving ended in a panic.
 pub(crate) fn reset() {
     SLEEPERS.with_borrow_mut(Vec::clear);
 }
@@ -32,7 +33,8 @@ fn address(word: &AtomicU32) -> usize {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
-    // The kernel reads the newest value. In loom, only accesses that also write are sure to read it.
+    // The kernel reads the newest value of the word. In loom, only an access that also writes is sure to read the
+    // newest value.
     if word.compare_exchange(expected, expected, Relaxed, Relaxed).is_err() {
         return;
     }
@@ -45,7 +47,8 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 }
 
 fn wake(word: &AtomicU32, most: usize) -> usize {
-    // Adds a step on the word, so that loom tries it both before and after a sleeper's step.
+    // This access changes nothing. Because of it, loom tries the wake-up both before and after a sleeper's access to
+    // the word.
     word.fetch_or(0, Relaxed);
     let woken: Vec<Sleeper> = SLEEPERS.with_borrow_mut(|sleepers| {
         sleepers.extract_if(.., |sleeper| sleeper.word == address(word)).take(most).collect()

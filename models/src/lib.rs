@@ -1,13 +1,14 @@
-//! The lock-free parts of Hanare under every interleaving that loom finds within a bound of preemptions.
+//! Checks the lock-free parts of Hanare under every interleaving that loom finds with a limited number of preemptions.
 //!
 //! The files under test are included by their paths in the other crates, so the models run the code that runs in
-//! production. Only the modules on which these files build are different: `sync`, `futex`, `procfs`, `counters`,
-//! `coherence` and `live/words` of this crate have the names and the calls of the original modules. The models are in
-//! `models` and in `live`; each says what it proves. `tests/models.rs` runs them. They are not tests of this library,
-//! because the unit tests of the included files would then be compiled as well.
+//! production. Only the modules that these files use are replaced: `sync`, `futex`, `procfs`, `counters`, `coherence`
+//! and `live/words` of this crate have the names and the functions of the original modules. The models are in `models`
+//! and in `live`, and the comment of each model says what the model proves. `tests/models.rs` runs the models. The
+//! models are not unit tests of this library, because the unit tests of the included files would then be compiled as
+//! well.
 //!
-//! Time passes in a model only when the model moves it. So a thread that goes on only after a time limit shows up as
-//! one that sleeps for ever.
+//! Time passes in a model only when the model sets the clock. So a thread that waits for a time limit sleeps for ever,
+//! and loom reports this.
 #![deny(unsafe_code)]
 
 #[path = "../../crates/runtime/src/gate/barrier.rs"]
@@ -36,9 +37,9 @@ mod sync;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most preemptions in one interleaving. A switch away from a thread that has to wait does not count.
+/// Most preemptions in one interleaving. A switch away from a thread that has to wait is not a preemption.
 const PREEMPTIONS_MAX: usize = 3;
-/// Most steps of one interleaving.
+/// Most steps of one interleaving. More steps are an error.
 const STEPS_MAX: usize = 2_000;
 
 /// A named model and the function that runs it.
@@ -81,7 +82,7 @@ impl Model {
     }
 }
 
-/// Makes the table of a file's models from the names of their functions.
+/// Makes the table of the models in one file, from the names of their functions.
 macro_rules! table {
     ($($run:ident,)*) => {
         pub(crate) const MODELS: &[crate::Model] = &[$(crate::Model {

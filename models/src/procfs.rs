@@ -1,11 +1,11 @@
-//! The calling thread's process and whether a process runs, as in `procfs.rs` of the runtime. Each thread of a model
-//! plays one process.
+//! A replacement for `procfs.rs` of the runtime. It says which process the calling thread belongs to, and whether a
+//! process runs. Each thread of a model plays one process.
 
 use std::cell::Cell;
 
-/// Number of a process that has ended without giving back what it held.
+/// The process ID of a process that has ended without giving back its share or its lock.
 pub(crate) const DEAD: u32 = 99;
-/// Stack address of a program that its process has left by executing another program.
+/// The stack address of a program that its process has replaced by executing another program.
 pub(crate) const LEFT: u64 = 99;
 
 loom::thread_local! {

@@ -1,5 +1,5 @@
-//! The primitives that the files under test use, as in `sync.rs` of `hanare-sys`: the same names, with loom behind
-//! them.
+//! A replacement for `sync.rs` of `hanare-sys`: the primitives that the files under test use, with the same names. loom
+//! implements them here.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use std::time::Duration;
 pub(crate) use crate::futex;
 pub(crate) use crate::lock::LockCell;
 
-/// Returns the second of two sizes. It is so small that models fill it up at once.
+/// Returns the second of two sizes; the first is used in production. The second is so small that a model soon uses all
+/// of an array of this size.
 pub(crate) const fn sized(_in_production: usize, size: usize) -> usize {
     size
 }
 
-/// Lets another thread run. It does not sleep for the given time.
+/// Lets another thread run. It does not wait for the given time.
 pub(crate) fn pause(_: Duration) {
     loom::thread::yield_now();
 }
@@ -21,7 +22,7 @@ thread_local! {
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The time in nanoseconds. It stands still unless a model sets it.
+/// Returns the time in nanoseconds. The time changes only when a model sets it.
 pub(crate) fn now_ns() -> u64 {
     NOW_NS.get()
 }
@@ -31,7 +32,7 @@ pub(crate) fn set_now_ns(now_ns: u64) {
     NOW_NS.set(now_ns);
 }
 
-/// `count` words of zero.
+/// Makes `count` words of zero.
 pub(crate) fn zeroed_words(count: usize) -> Box<[atomic::AtomicU64]> {
     (0..count).map(|_| atomic::AtomicU64::new(0)).collect()
 }
@@ -39,15 +40,14 @@ pub(crate) fn zeroed_words(count: usize) -> Box<[atomic::AtomicU64]> {
 pub(crate) mod atomic {
     //! The atomics that the files under test use.
     //!
-    //! They are made by `new` in the thread that builds the model. To loom, making an atomic is an access that must
-    //! happen before those of all other threads. Hence `new` is no constant function here.
+    //! `new` must be called in the thread that sets up the model. In loom, creating an atomic is an access, which must
+    //! happen before the accesses of all other threads. So `new` is not a `const` function here.
     //!
-    //! To loom, a sequentially consistent access only acquires and releases, and only a fence orders a store before a
-    //! load of another word. The standard and every processor also order a sequentially consistent store before a later
-    //! sequentially consistent load. So this module puts a fence before the first such load that follows such a store.
-    //! Accesses of a weaker order get no fence. But the fence also strengthens a weaker store between the two accesses,
-    //! so a model should end its setup with a fence.
-    //! it sets up with a fence.
+    //! In loom, a sequentially consistent load only acquires, and such a store only releases. Only a fence orders a
+    //! store before a load of another word. The standard and every processor also order a sequentially consistent store
+    //! before a later sequentially consistent load. So this module puts a fence before the first such load that follows
+    //! such a store. Accesses with a weaker order get no fence. But the fence also strengthens a weaker store between
+    //! the two accesses, so a model should end its setup with a fence.
 
     use std::cell::Cell;
     pub(crate) use std::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ pub(crate) mod atomic {
         static HAS_STORED: Cell<bool> = Cell::new(false);
     }
 
-    /// Makes a fence, and records a sequentially consistent one.
+    /// Makes a fence, and records the fence if it is sequentially consistent.
     pub(crate) fn fence(order: Ordering) {
         if order == Ordering::SeqCst {
             HAS_STORED.with(|has| has.set(false));

@@ -1,11 +1,11 @@
-//! Runs the models, one after the other. With arguments, runs only the models whose paths contain one of them.
+//! Runs the models one after another. If there are arguments, runs only the models whose paths contain one of them.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use hanare_models::{Model, models};
 
-/// Runs a model in a thread of its own, because a model that fails leaves loom's state behind in its thread.
+/// Runs a model in a separate thread, because a failed model leaves the state of loom behind in its thread.
 fn holds(model: Model) -> bool {
     let start = Instant::now();
     let result = std::thread::spawn(move || model.check()).join();

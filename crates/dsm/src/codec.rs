@@ -1,7 +1,8 @@
-//! Encodes messages between ranks as frames of the wire, and decodes them. `docs/wire-format.md` draws them.
+//! Encodes messages between ranks as frames (a header and a payload), and decodes them. `docs/wire-format.md` draws
+//! them.
 //!
-//! The bytes of pages and diffs (*bodies*) follow the message's own fields. A frame decodes only when every number in
-//! it is possible, so that no memory is allocated for impossible lengths.
+//! The bytes of pages and diffs (*bodies*) follow the other fields of a message. A frame with an impossible number is
+//! refused, so that no memory is allocated for impossible lengths.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use crate::coherence::{Adopt, Failure, Message, Move, Purpose, Rank, RankSet, Ru
 use crate::diff;
 use crate::limits::{ADOPTS_MAX, FRAME_BYTES_FULL, MOVES_MAX, RUNS_MAX, VALUES_MAX};
 
-/// Why a payload is not a message between ranks.
+/// The error for a payload that is not a message between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("bytes that are no message between ranks")]
 pub struct BadMessage;
@@ -24,13 +25,13 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// No bodies.
+    /// Makes an empty list of bodies.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: Vec::new(), ends: Vec::new() }
     }
 
-    /// Adds a body: the bytes that `fill` appends. Returns whether it appended any; otherwise no body is added.
+    /// Adds a body with the bytes that `fill` appends. If `fill` appends no bytes, adds no body and returns false.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         fill(&mut self.bytes);
         let new = self.bytes.len() > self.ends.last().copied().unwrap_or(0);
@@ -40,18 +41,18 @@ impl Bodies {
         new
     }
 
-    /// Adds a body without bytes: a diff that its rank has written into the page itself.
+    /// Adds a body without bytes. It stands for a diff that the sender has already written into the home's page.
     pub fn add_empty(&mut self) {
         self.ends.push(self.bytes.len());
     }
 
-    /// Whether the frame should be sent now, because one more body may not fit.
+    /// Checks whether the bodies fill a frame, which should then be sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.ends.len() * 8 >= FRAME_BYTES_FULL
     }
 
-    /// Removes all bodies and keeps the memory.
+    /// Removes all bodies. The allocated memory is kept for the next bodies.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -63,7 +64,7 @@ impl Bodies {
         self.ends.len()
     }
 
-    /// Whether there are no bodies.
+    /// Checks whether there are no bodies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -75,17 +76,17 @@ impl Bodies {
     }
 }
 
-/// A message as it arrived: its fields, and the places of its bodies in the payload.
+/// A message that arrived: its fields, and the ranges of its bodies in the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arrived {
     /// The message.
     pub message: Message,
-    /// One range of the payload for each page or diff. Empty for a [`Message::PageReply`] of zeroes, and for pages
-    /// whose bytes do not travel in messages.
+    /// One range of the payload for each page or diff. The list is empty for a [`Message::PageReply`] of a page of
+    /// zeroes, and for pages whose bytes do not travel in messages.
     pub bodies: Vec<Range<usize>>,
 }
 
-/// The number of the message on the wire.
+/// Returns the number that identifies the kind of a message in a frame's header.
 fn number(message: &Message) -> u32 {
     match message {
         Message::PageRequest { .. } => 1,
@@ -109,8 +110,8 @@ fn number(message: &Message) -> u32 {
     }
 }
 
-/// Appends the frame of a message to `out`: header and payload. `sequence` counts the frames of one link. `checksum`
-/// says whether a checksum protects the payload.
+/// Appends the frame of a message, its header and its payload, to `out`. `sequence` counts the frames of one link.
+/// `checksum` says whether a checksum protects the payload.
 pub fn encode(message: &Message, bodies: &Bodies, sequence: u64, checksum: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -152,7 +153,8 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
             let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
             for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
-                // An empty body: the writing rank has put this diff into the page itself.
+                // There are no bodies if the sender writes its words into the home's pages itself. Then the message
+                // only names the pages.
                 let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
                 out.extend_from_slice(body);
@@ -240,7 +242,7 @@ fn values_to(values: &[u64], out: &mut Vec<u8>) {
     values.iter().for_each(|&value| u64_to(value, out));
 }
 
-/// Takes fields off the front of a payload.
+/// Reads the fields of a payload one after another. `at` is the offset of the next field.
 struct Fields<'a> {
     payload: &'a [u8],
     at: usize,
@@ -295,7 +297,8 @@ impl Fields<'_> {
         Together::from_wire(self.u8()?).ok_or(BadMessage)
     }
 
-    /// Reads a count of entries, at most `most`. All entries, of `each` bytes, must be present.
+    /// Reads the number of entries that follow. The number must be at most `most`, and the rest of the payload must
+    /// have room for that many entries of `each` bytes.
     fn count(&mut self, each: usize, most: usize) -> Field<usize> {
         let count = self.u32()? as usize;
         if count <= most && count * each <= self.payload.len() - self.at { Ok(count) } else { Err(BadMessage) }
@@ -330,19 +333,20 @@ impl Fields<'_> {
     }
 }
 
-/// The sizes of pages, on which all ranks of a program agree.
+/// The page sizes, which are the same on all ranks of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Bytes of a page.
     pub page: usize,
-    /// Bytes of a page in a message. 0 if ranks read and write each other's pages themselves.
+    /// Number of bytes of a page in a [`Message::Updates`]. 0 if ranks write into each other's pages themselves. Then
+    /// updates and diffs have no bodies.
     pub carried: usize,
 }
 
-/// Reads the payload of a frame whose header and checksum, if it has one, are correct.
+/// Decodes the payload of a frame. The caller has checked the frame's header, and its checksum if it has one.
 ///
 /// # Errors
-/// When it is not a message between ranks that share pages of this size.
+/// When the payload is not a message between ranks that share pages of this size.
 pub fn decode(header: &Header, payload: &[u8], sizes: Sizes) -> Result<Arrived, BadMessage> {
     if header.kind != Kind::BetweenRanks || header.payload_bytes() != payload.len() {
         return Err(BadMessage);
@@ -419,8 +423,8 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
             return Err(BadMessage);
         }
         let body = fields.body(bytes)?;
-        // Checked here, so that applying the diff cannot fail. An empty diff means that the words are in the page
-        // already.
+        // The diff is checked here, so that applying it cannot fail. An empty body needs no check: the sender has
+        // already written the words into the page.
         if !body.is_empty() {
             diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
         }

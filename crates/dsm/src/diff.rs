@@ -1,13 +1,13 @@
 //! Diffs: the words in which a page differs from its twin.
 //!
-//! A diff names the words that changed and carries their new values, nothing else. Several ranks may write different
-//! words of one page, so a whole page is sent only when every word of it changed. There are three forms, and the
-//! shortest is used (`docs/wire-format.md` draws them): runs of words, one bit per word followed by the words, or all
-//! words.
+//! A diff contains the positions and the new values of the words that changed, and nothing else. A whole page is sent
+//! only if all its words changed, because other ranks may have written the other words. A diff has the shortest of
+//! three forms (`docs/wire-format.md` draws them): runs of changed words; a bitmap with one bit for each word, followed
+//! by the changed words; or all words of the page.
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_BYTES_MIN, WORD_BYTES};
 
-/// Bytes compared at once: a cache line. This takes a few vector instructions.
+/// Number of bytes that are compared at once: one cache line. A comparison takes a few vector instructions.
 const LINE: usize = 64;
 const LINE_WORDS: usize = LINE / WORD_BYTES;
 const MASK_WORDS: usize = PAGE_BYTES_MAX / WORD_BYTES / 64;
@@ -16,34 +16,34 @@ const FORM_RUNS: u32 = 1;
 const FORM_BITS: u32 = 2;
 const FORM_WHOLE: u32 = 3;
 
-/// Bytes of the head of a diff: its form, and the number of runs or words that follow.
+/// Size in bytes of a diff's head, which contains the diff's form and the number of runs or words that follow.
 const HEAD: usize = 4;
-/// Bytes before the words of a run: its first word and its length.
+/// Size in bytes of a run's head, which contains the index of the run's first word and the number of words.
 const RUN_HEAD: usize = 4;
 
-/// Length in bytes of the longest diff of a page of `page_bytes` bytes.
+/// Returns the length in bytes of the longest diff of a page of `page_bytes` bytes.
 #[must_use]
 pub fn bytes_max(page_bytes: usize) -> usize {
     HEAD + page_bytes / WORD_BYTES / 8 + page_bytes
 }
 
-/// Whether pages of this size can be compared: whole lines of 32 bytes, within the limits.
+/// Checks whether pages of this size can be compared. The size must be a power of two within the limits.
 #[must_use]
 pub fn page_bytes_is_valid(page_bytes: usize) -> bool {
     (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) && page_bytes.is_power_of_two()
 }
 
-/// Why bytes are not a diff of a page of this size.
+/// The error for bytes that are not a diff of a page of the given size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a diff that does not fit its page")]
 pub struct BadDiff;
 
 /// Compares pages with their twins and encodes the differences.
 ///
-/// Kept between pages so that a flush allocates nothing.
+/// A caller keeps one `Differ` for many pages, so that a flush allocates no memory.
 #[derive(Debug)]
 pub struct Differ {
-    /// A bit for each word that changed, the first word lowest.
+    /// One bit for each word of the page, set if the word changed. The lowest bit belongs to the first word.
     mask: Box<[u64; MASK_WORDS]>,
 }
 
@@ -54,17 +54,17 @@ impl Default for Differ {
 }
 
 impl Differ {
-    /// An encoder before its first comparison.
+    /// Makes an encoder.
     #[must_use]
     pub fn new() -> Self {
         Self { mask: Box::new([0; MASK_WORDS]) }
     }
 
-    /// Appends the diff that turns `twin` into `page` to `out`. Returns the number of words that changed. Appends
-    /// nothing when none did.
+    /// Appends to `out` the diff that turns `twin` into `page`. Returns the number of words that changed. If no word
+    /// changed, nothing is appended.
     ///
     /// # Panics
-    /// When the lengths differ, or are not [`page_bytes_is_valid`].
+    /// When `twin` and `page` differ in length, or [`page_bytes_is_valid`] refuses their length.
     pub fn encode(&mut self, twin: &[u8], page: &[u8], out: &mut Vec<u8>) -> usize {
         assert!(
             twin.len() == page.len() && page_bytes_is_valid(page.len()),
@@ -91,8 +91,8 @@ impl Differ {
     }
 }
 
-/// Calls `put` with each word in which `page` differs from `twin`, as (byte offset, word). Returns whether there was
-/// one. Both have the same length, whole lines of 64 bytes.
+/// Calls `put` with the byte offset and the new value of each word in which `page` differs from `twin`. Returns whether
+/// any word differs. Both slices must have the same length, which must be a multiple of 64 bytes.
 pub fn changed_words(twin: &[u8], page: &[u8], mut put: impl FnMut(usize, [u8; WORD_BYTES])) -> bool {
     let mut any = false;
     let lines = twin.as_chunks::<LINE>().0.iter().zip(page.as_chunks::<LINE>().0);
@@ -111,7 +111,7 @@ pub fn changed_words(twin: &[u8], page: &[u8], mut put: impl FnMut(usize, [u8; W
     any
 }
 
-/// Sets a bit in `mask` for each word that differs.
+/// Sets a bit in `mask` for each word in which `page` differs from `twin`, and clears all other bits.
 fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
     mask.fill(0);
     let (twin_lines, twin_rest) = twin.as_chunks::<LINE>();
@@ -120,15 +120,15 @@ fn compare(twin: &[u8], page: &[u8], mask: &mut [u64]) {
         let at = line * LINE_WORDS;
         mask[at / 64] |= line_bits(a, b) << (at % 64);
     }
-    // The rest of a page whose length is not a multiple of a line.
+    // Words remain here only if the page is shorter than a line.
     let words = twin_rest.chunks_exact(WORD_BYTES).zip(page_rest.chunks_exact(WORD_BYTES));
     for (index, (a, b)) in words.enumerate() {
         mask[0] |= u64::from(a != b) << index;
     }
 }
 
-/// A bit for each word of a line that differs. A fixed number of steps without a branch, which the compiler turns into
-/// a few vector instructions.
+/// Returns one bit for each word of a line, set if the word differs. The loop has a fixed number of steps and no
+/// branch, so the compiler turns it into a few vector instructions.
 #[inline]
 fn line_bits(a: &[u8; LINE], b: &[u8; LINE]) -> u64 {
     let (a, b) = (a.as_chunks::<WORD_BYTES>().0, b.as_chunks::<WORD_BYTES>().0);
@@ -139,19 +139,19 @@ fn line_bits(a: &[u8; LINE], b: &[u8; LINE]) -> u64 {
     u64::from(bits)
 }
 
-/// Number of set bits, and of the runs that they form.
+/// Returns the number of set bits, and the number of runs that they form.
 fn count(mask: &[u64]) -> (usize, usize) {
     let (mut changed, mut runs, mut before) = (0, 0, 0);
     for &bits in mask {
         changed += bits.count_ones() as usize;
-        // A run begins where a bit is set and the one below is not.
+        // A run begins at each set bit whose next lower bit is clear.
         runs += (bits & !(bits << 1 | before)).count_ones() as usize;
         before = bits >> 63;
     }
     (changed, runs)
 }
 
-/// The end of the run of set bits that begins at `from`.
+/// Returns the end (exclusive) of the run of set bits that begins at `from`.
 fn run_end(mask: &[u64], from: usize) -> usize {
     let mut at = from;
     loop {
@@ -203,19 +203,19 @@ fn encode_bits(mask: &[u64], page: &[u8], changed: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Calls `put` with each piece of a diff as (byte offset in the page, bytes), in ascending order.
+/// Calls `put` with the byte offset in the page and the bytes of each piece of a diff, in ascending order.
 ///
 /// # Errors
-/// When the bytes are not a diff of a page of this size. Then `put` was not called.
+/// When `diff` is not a diff of a page of `page_bytes` bytes. Then `put` was not called.
 pub fn walk(diff: &[u8], page_bytes: usize, put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
     check(diff, page_bytes)?;
     walk_checked(diff, page_bytes, put)
 }
 
-/// Whether bytes are a diff of a page of this size.
+/// Checks whether `diff` is a diff of a page of `page_bytes` bytes.
 ///
 /// # Errors
-/// When they are not.
+/// When `diff` is not a diff of a page of this size.
 pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     let (form, n, body) = head(diff)?;
     let words = page_bytes / WORD_BYTES;
@@ -227,11 +227,12 @@ pub fn check(diff: &[u8], page_bytes: usize) -> Result<(), BadDiff> {
     }
 }
 
-/// Does the same as [`walk`] for a diff that passed [`check`]. For other bytes, `put` may be called with some pieces
-/// first, each within the page.
+/// Calls `put` with each piece of a diff, like [`walk`], but does not check the diff first. For a diff that has not
+/// passed [`check`], `put` may be called with some pieces before the error is found. All these pieces lie within the
+/// page.
 ///
 /// # Errors
-/// When the bytes are not a diff of a page of that size.
+/// When `diff` is not a diff of a page of `page_bytes` bytes.
 pub fn walk_checked(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &[u8])) -> Result<(), BadDiff> {
     let (form, n, body) = head(diff)?;
     let words = page_bytes / WORD_BYTES;
@@ -246,7 +247,7 @@ pub fn walk_checked(diff: &[u8], page_bytes: usize, mut put: impl FnMut(usize, &
     }
 }
 
-/// Form of a diff, its number of runs or words, and the bytes that follow.
+/// Splits a diff into its form, its number of runs or words, and the bytes that follow.
 fn head(diff: &[u8]) -> Result<(u32, usize, &[u8]), BadDiff> {
     let (head, body) = diff.split_first_chunk::<HEAD>().ok_or(BadDiff)?;
     let head = u32::from_le_bytes(*head);
@@ -269,7 +270,7 @@ fn walk_runs(mut body: &[u8], runs: usize, words: usize, mut put: impl FnMut(usi
     if body.is_empty() && runs > 0 { Ok(()) } else { Err(BadDiff) }
 }
 
-/// Splits the bitmap from the words.
+/// Splits the bytes behind the head of a diff in bitmap form into the bitmap and the changed words.
 fn split_bits(body: &[u8], changed: usize, words: usize) -> Result<(&[u8], &[u8]), BadDiff> {
     let (bits, values) = body.split_at_checked(words.div_ceil(8)).ok_or(BadDiff)?;
     let set: usize = blocks(bits).map(|bits| bits.count_ones() as usize).sum();
@@ -290,7 +291,7 @@ fn walk_bits(body: &[u8], changed: usize, words: usize, mut put: impl FnMut(usiz
     Ok(())
 }
 
-/// The bitmap as blocks of 64 bits.
+/// Returns the bitmap in blocks of 64 bits.
 fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
     bits.chunks(8).map(|bytes| {
         let mut block = [0; 8];
@@ -302,7 +303,7 @@ fn blocks(bits: &[u8]) -> impl Iterator<Item = u64> {
 /// Writes a diff into `page`.
 ///
 /// # Errors
-/// When the bytes are not a diff of a page of this size. Then the page is unchanged.
+/// When `diff` is not a diff of a page of this size. Then the page is unchanged.
 pub fn apply(diff: &[u8], page: &mut [u8]) -> Result<(), BadDiff> {
     walk(diff, page.len(), |at, bytes| page[at..at + bytes.len()].copy_from_slice(bytes))
 }

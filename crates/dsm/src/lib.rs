@@ -1,14 +1,17 @@
-//! Distributed shared memory: the ranks of one program share a region at one address.
+//! Distributed shared memory: the ranks (the processes of one program) share a region of memory at the same address.
 //!
-//! Release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page transfer method on
-//! software distributed shared memory system", section 2). Every page has a *home* and a directory of *sharers*. A
-//! writer keeps a *twin* and sends the *diff* home at a memory barrier or a release.
+//! It implements release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page transfer
+//! method on software distributed shared memory system", section 2). Every page has a *home*, the rank with its master
+//! copy. The home keeps a directory of *sharers*, the ranks with other copies. A writer keeps a *twin*, a copy of the
+//! page from before its writes. At a memory barrier or a release, the writer sends the *diff* home. The diff contains
+//! the words that differ from the twin.
 //!
-//! - [`coherence`] decides: a pure state machine per rank, events in, actions out. It never sees a page's bytes.
-//! - [`diff`] finds the words that a rank wrote: a page against its twin.
+//! - [`coherence`] decides what a rank does. It is a pure state machine: it receives events and returns actions. It
+//!   never sees the bytes of a page.
+//! - [`diff`] finds the words that a rank wrote. It compares a page with the page's twin.
 //! - [`codec`] encodes the messages between ranks as frames (`docs/wire-format.md` draws them).
 //! - [`live`] carries out the actions in a running program: traps, links, and the thread that answers other ranks.
-//! - [`capi`] is `include/dsm.h`.
+//! - [`capi`] implements the C functions that `include/dsm.h` declares.
 
 #![deny(unsafe_code)]
 
@@ -19,5 +22,6 @@ pub mod diff;
 pub mod limits;
 pub mod live;
 
-// `models/` compiles some files of `live` as well, with a `crate::sync` of its own.
+// The crate in `models/` also compiles some files of `live`, with another `crate::sync`. So these files use the name
+// `crate::sync`, which stands for `hanare_sys::sync` here.
 use hanare_sys::sync;

@@ -1,55 +1,64 @@
-//! Every bound of shared memory in one place, asserted against each other at compile time.
+//! All limits of shared memory. Compile-time assertions check that the limits fit each other.
 
 /// Most ranks of one program.
 pub const RANKS_MAX: usize = 256;
 /// Most pages of one shared region.
 pub const PAGES_MAX: u32 = 1 << 26;
-/// Smallest page, in bytes. The operating system's is 4 KiB; tests use smaller ones.
+/// Size of the smallest page, in bytes. The pages of the operating system have 4 KiB; tests use smaller pages.
 pub const PAGE_BYTES_MIN: usize = 32;
-/// Largest page, in bytes: a run of a diff counts words in 16 bits.
+/// Size of the largest page, in bytes. It is bounded because a run in a diff counts its words in 16 bits.
 pub const PAGE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a word, the unit of a diff. Ranks that write different words of a page between barriers do not conflict.
+/// Size of a word in bytes. A word is the unit of a diff: ranks that write different words of a page do not conflict.
 pub const WORD_BYTES: usize = 4;
-/// Longest payload of one frame between ranks, in bytes. Longer data goes in several frames.
+/// Length of the longest payload of one frame between ranks, in bytes. Longer data is split into several frames.
 pub const FRAME_BYTES_MAX: usize = hanare_wire::limits::BETWEEN_RANKS_MAX;
-/// Bytes of pages or diffs in a frame after which it is sent. The largest entry still fits behind them.
+/// Number of bytes of pages or diffs at which a frame is sent. Below this number, one more page or diff always fits.
 pub const FRAME_BYTES_FULL: usize = 256 << 10;
 /// Most runs of pages in one message.
 pub const RUNS_MAX: usize = 4096;
-/// Most homes moved in one message, and most that one home moves at one memory barrier.
+/// Maximum number of moves of homes in one message. At one memory barrier, one rank gives away the homes of at most
+/// this many pages.
 pub const MOVES_MAX: usize = 4096;
-/// Most pages that change their home to the receiver in one message.
+/// Most pages in one message whose new home is the receiver.
 pub const ADOPTS_MAX: usize = 4096;
-/// Number of locks.
+/// Number of locks. They are numbered from 0.
 pub const LOCKS_MAX: u32 = 1 << 16;
 /// Most values in one reduction.
 pub const VALUES_MAX: usize = 64;
-/// Pages after an accessed one that are fetched with it, if they were copies here too and were invalidated.
+/// Maximum number of pages that are fetched together with the accessed page before them. Each of these pages must
+/// belong to a block that is read whole, or must be a copy that its home invalidated.
 pub const FETCH_AHEAD: u32 = 7;
-/// Pages after a written one that are opened with it, if they were last written between the same two barriers.
+/// Maximum number of pages that become writable together with the written page before them. The same flush must have
+/// published all of these pages before.
 pub const OPEN_AHEAD: u32 = 7;
-/// Of this number of guesses, one leaves the pages closed, to check whether they are still written.
+/// Of this number of writes that could make the following pages writable as well, one does not. A trap then shows if
+/// the following pages are still written.
 pub const LOOK_AGAIN: u32 = 16;
-/// Writes of a home that trap, to a page that others read, before the page is watched.
+/// Number of trapping writes by a page's home after which the page is watched, if other ranks read it. A watched page
+/// is compared with a twin, and writes to it do not trap.
 pub const WATCH_AFTER: i8 = 2;
-/// Additional traps before that, if another rank has written the page since.
+/// Number of additional trapping writes by a page's home before the page is watched, if another rank has written the
+/// page.
 pub const WATCH_LATER: i8 = 8;
-/// Flushes in a row without a write to a watched page, before its writes trap again.
+/// Number of flushes in a row without a write to a watched page, after which writes to the page trap again.
 pub const WATCH_QUIET: u8 = 8;
-/// Most pages watched at once. Each costs one comparison per flush, and memory for a twin.
+/// Maximum number of pages that a rank watches at once. Each page costs one comparison per flush, and the memory of a
+/// twin.
 pub const WATCHED_MAX: usize = 1024;
-/// Memory barriers in a row at which one rank alone must have written a page before its home moves there. One is enough
-/// if no rank is known to have written it before.
+/// Number of memory barriers in a row after which a page's home moves to another rank. At each of these barriers, that
+/// rank alone must have written the page. For the first known writer of a page, one barrier is enough.
 pub const MOVE_AFTER: u8 = 2;
-/// Fetches in a row, each after an invalidation, before the adaptive protocol sends a sharer updates.
+/// Number of fetches in a row, each after an invalidation, after which the adaptive protocol sends updates to a sharer.
 pub const UPDATE_AFTER: u8 = 2;
-/// Updates sent before the adaptive protocol first invalidates again, to see whether the page is still read.
+/// Number of updates after which the adaptive protocol first invalidates a copy as a probe. If the rank fetches the
+/// page again, it still reads the page.
 pub const PROBE_FIRST: u8 = 8;
-/// Most updates between two such probes.
+/// Maximum number of updates between two probes. By a probe, the adaptive protocol checks that a rank still reads the
+/// page.
 pub const PROBE_LAST: u8 = 64;
 
 const _: () = assert!(PAGE_BYTES_MAX / WORD_BYTES <= u16::MAX as usize);
-// The longest diff is one in bitmap form: a page's words, one bit per word, and a head.
+// The longest diff has the bitmap form: a head, one bit for each word of the page, and the words.
 const _: () = assert!(FRAME_BYTES_FULL + PAGE_BYTES_MAX + PAGE_BYTES_MAX / WORD_BYTES / 8 + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(RUNS_MAX * 8 + MOVES_MAX * 6 + ADOPTS_MAX * (4 + RANKS_MAX / 8) + 64 <= FRAME_BYTES_MAX);
 const _: () = assert!(WATCH_AFTER > 1 && WATCH_LATER > 0);

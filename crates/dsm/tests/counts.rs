@@ -1,4 +1,4 @@
-//! Exact costs: the numbers of pages and messages that a program needs.
+//! Tests of exact costs: the numbers of pages and messages that a program needs.
 
 mod common;
 
@@ -7,7 +7,7 @@ use hanare_dsm::coherence::{Config, Event, Outcome, Placement, Protocol, Rank};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive];
 
-/// A cluster whose program makes one step at a time.
+/// A cluster in which each access or call ends before the next begins.
 struct Steps(Cluster);
 
 impl Steps {
@@ -15,13 +15,14 @@ impl Steps {
         Self::of(Cluster::new(ranks, pages, protocol, migrate, 1), pages, placement)
     }
 
-    /// A cluster whose readers read offered pages themselves.
+    /// Makes a cluster in which ranks read offered pages from the home's memory.
     fn one_sided(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: true, one_sided: true };
         Self::of(Cluster::with(config, 1), pages, placement)
     }
 
-    /// A cluster with or without such reads.
+    /// Makes a cluster. If `one_sided` is true, ranks read offered pages from the home's memory. Otherwise they request
+    /// all pages.
     fn either(one_sided: bool, ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         match one_sided {
             true => Self::one_sided(ranks, pages, protocol, placement),
@@ -29,7 +30,7 @@ impl Steps {
         }
     }
 
-    /// A cluster in which all writes trap.
+    /// Makes a cluster that watches no pages, so that all writes to shared pages trap.
     fn without_watch(ranks: u16, pages: u32, protocol: Protocol, placement: &Placement) -> Self {
         let config = Config { rank: Rank(0), ranks, pages, protocol, migrate: false, watch: false, one_sided: false };
         Self::of(Cluster::with(config, 1), pages, placement)
@@ -47,7 +48,7 @@ impl Steps {
         self.0.nodes.len()
     }
 
-    /// All ranks make a call.
+    /// Lets all ranks make a call, and checks that the call ends on every rank.
     fn together<'a>(&mut self, call: impl Fn() -> Event<'a>) {
         let mut finished = 0;
         let done = |news: &[News]| news.iter().filter(|one| matches!(one, News::Finished(_))).count();
@@ -60,7 +61,7 @@ impl Steps {
         assert_eq!(finished, self.ranks(), "every rank goes on");
     }
 
-    /// A rank accesses a page; a write changes its first word.
+    /// Makes a rank access a page. A write changes the page's first word.
     fn touch(&mut self, rank: usize, page: u32, write: bool) {
         let enough = |access| access == Access::Write || access == Access::Read && !write;
         for _ in 0..3 {
@@ -87,8 +88,8 @@ impl Steps {
     }
 }
 
-/// Jacobi iterations on two grids whose rows are pages: rank r owns an equal block of rows, reads its neighbours' edge
-/// rows of one grid, writes its own of the other.
+/// Runs Jacobi iterations on two grids whose rows are pages. Each rank owns an equal block of rows. It reads its own
+/// rows and its neighbours' edge rows of one grid, and writes its own rows of the other grid.
 fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
     let each = rows / steps.ranks() as u32;
     for iteration in 0..iterations {
@@ -106,7 +107,7 @@ fn laplace(steps: &mut Steps, rows: u32, iterations: u32) {
     }
 }
 
-/// Both grids have their rows at the ranks that own them.
+/// Returns the placement that makes each rank the home of its rows in both grids.
 fn by_rows(ranks: u16, rows: u32) -> Placement {
     let owners = (0..2 * ranks).map(|block| Rank(block % ranks)).collect();
     Placement::Owners { pages: rows / u32::from(ranks), whole: false, owners }
@@ -116,7 +117,7 @@ fn by_rows(ranks: u16, rows: u32) -> Placement {
 fn laplace_costs_the_edge_rows_of_each_rank_and_nothing_else() {
     for ranks in [1u16, 2, 3, 4, 8] {
         let (rows, iterations) = (u32::from(ranks) * 4, 12u64);
-        // Two neighbours read each of the ranks - 1 borders, a page each.
+        // There are `ranks - 1` borders between ranks. The two neighbours at a border read one page from each other.
         let edges = 2 * (u64::from(ranks) - 1);
         for protocol in PROTOCOLS {
             let mut steps = Steps::new(ranks, 2 * rows, protocol, false, &by_rows(ranks, rows));
@@ -124,7 +125,7 @@ fn laplace_costs_the_edge_rows_of_each_rank_and_nothing_else() {
             let (shares, updates) = (steps.sum(|c| c.pages_fetched), steps.sum(|c| c.pages_updated));
             match protocol {
                 Protocol::Invalidate => assert_eq!((shares, updates), (edges * iterations, 0)),
-                // Each grid's edges are fetched once; from the second barrier on they come as updates.
+                // The edge rows of each grid are fetched once. From the second barrier on they arrive as updates.
                 Protocol::Update => assert_eq!((shares, updates), (2 * edges, edges * (iterations - 1))),
                 Protocol::Adaptive => {
                     assert!((edges * iterations..=edges * (iterations + 1)).contains(&(shares + updates)));
@@ -188,7 +189,7 @@ fn a_flush_is_one_message_a_home_however_many_pages() {
     (0..30).for_each(|page| steps.touch(0, page, true));
     steps.together(|| Event::Barrier);
     assert_eq!((steps.sent("Diffs"), steps.sum(|c| c.pages_flushed)), (2, 20));
-    // The only writer has a current copy, so no rank gets a message.
+    // The only writer has a current copy, so no home sends a settlement.
     assert_eq!((steps.sent("Settle"), steps.sum(|c| c.pages_invalidated)), (0, 0));
 }
 
@@ -239,8 +240,8 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
             );
         }
     }
-    // Pages 0 and 1: one trap per round, except when the guess is checked. Page 2, published in between, traps each
-    // time.
+    // Pages 0 and 1 are written in every other round. They cause one trap together, except when the guess is checked.
+    // Page 2 traps in every round, because it is also published in the rounds in between.
     let faults = steps.sum(|c| c.write_faults);
     assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
     assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
@@ -264,15 +265,16 @@ fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_wr
         let told = u64::from(rounds / 3);
         let came = steps.sum(|c| c.pages_updated + c.pages_fetched);
         assert!((told..=told + 1).contains(&came), "{protocol:?}: {came} times for {told} writes");
-        // No rank writes the page any more: it is protected, and then its writes trap.
+        // No rank writes the page any more. So its watch ends, and the page is write-protected.
         (0..20).for_each(|_| steps.together(|| Event::Barrier));
         assert!(steps.0.nodes[0].machine.watched().is_empty(), "{protocol:?}");
         assert_eq!(steps.0.nodes[0].access[0], Access::Read, "{protocol:?}");
     }
 }
 
-/// A reader gets the bytes that its home had at the last barrier. With the current value, the home's next comparison
-/// would find no difference, and the reader would keep a value that was overwritten.
+/// A reader of a watched page gets the bytes that the home had at the last barrier. Suppose the reader got the current
+/// bytes, and the home then restored the old bytes. The next comparison would find no difference, and the reader would
+/// keep the wrong bytes.
 #[test]
 fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
@@ -294,7 +296,8 @@ fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() 
     }
 }
 
-/// Words that another rank writes to a watched page are not in its twin. Readers must not lose them.
+/// Words that another rank writes to a watched page are not in the page's twin. Readers must receive these words as
+/// well.
 #[test]
 fn a_watched_page_that_another_rank_writes_is_told_whole() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
@@ -304,7 +307,8 @@ fn a_watched_page_that_another_rank_writes_is_told_whole() {
             steps.touch(0, 0, true);
             if round % 4 == 3 {
                 steps.touch(2, 0, true);
-                // This word is not the one that the home writes.
+                // Undoes the change that `touch` made to word 0, because the home writes word 0. Rank 2 writes only
+                // word 5.
                 steps.0.nodes[2].word(0)[0] -= 1;
                 steps.0.nodes[2].word(5)[0] = round;
             }

@@ -1,16 +1,16 @@
-//! Diffs against a plain model: bytes compared one by one.
+//! Tests diffs against a simple model, which compares pages word by word.
 
 use hanare_dsm::diff::{self, Differ};
 use proptest::prelude::*;
 
-/// A home's merge, computed word by word: the words of `page` that differ from the twin, and the words of `other`
-/// elsewhere.
+/// Returns the page that a home must have after it has applied a diff to `other`. Words of `page` that differ from the
+/// twin come from `page`, and all other words come from `other`.
 fn merged(twin: &[u8], page: &[u8], other: &[u8]) -> Vec<u8> {
     let word = |index: usize| index / 4 * 4..index / 4 * 4 + 4;
     (0..page.len()).map(|i| if twin[word(i)] != page[word(i)] { page[i] } else { other[i] }).collect()
 }
 
-/// A twin and its page after writes: few words, runs, many words, or all of them changed.
+/// Generates a twin and its page after writes: no words, a few words, many words or all words changed.
 fn written() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let size = prop_oneof![Just(32usize), Just(64), Just(256), Just(4096), Just(16384)];
     (size, any::<u64>(), 0u32..5).prop_map(|(size, seed, kind)| {
@@ -52,7 +52,7 @@ proptest! {
         prop_assert_eq!(bytes.is_empty(), changed == 0);
         prop_assert!(bytes.len() <= diff::bytes_max(page.len()));
         if changed > 0 {
-            // If others have written the page meanwhile, their words stay.
+            // The home's page has other bytes. The words that are not in the diff must stay.
             let mut home = vec![fill; page.len()];
             let expected = merged(&twin, &page, &home);
             diff::apply(&bytes, &mut home).expect("our own diff");

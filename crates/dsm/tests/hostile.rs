@@ -1,4 +1,4 @@
-//! Peers that lie: whatever they send, a rank neither panics nor allocates more than a frame.
+//! Tests of peers that send wrong messages. A rank must not panic, and must not use pages or bytes that do not exist.
 
 mod common;
 
@@ -85,11 +85,11 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // The machine refuses a wrong call at this moment. Nothing else matters here.
+    // The result is ignored, because the machine may refuse the call in its present state.
     _ = machine.step(event, actions);
 }
 
-/// The bodies that a message needs for its encoding.
+/// Makes the bodies that a message needs for its encoding.
 fn bodies(message: &Message) -> Bodies {
     let mut bodies = Bodies::new();
     let mut add =

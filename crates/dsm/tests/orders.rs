@@ -1,4 +1,4 @@
-//! Rare orders of arrival: one link is delayed while all others continue.
+//! Tests of rare orders of arrival: one link delays its messages while all other links deliver.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Access, Cluster, News, WORDS};
 use hanare_dsm::codec::Bodies;
 use hanare_dsm::coherence::{Config, Event, Message, Placement, Protocol, Rank, State};
 
-/// Three ranks, and one page whose home is rank 2. Rank 0 grants the locks and counts the arrivals.
+/// Makes a cluster of three ranks with one page, whose home is rank 2. Rank 0 grants the locks and counts the arrivals.
 fn three(protocol: Protocol, migrate: bool) -> Cluster {
     laid_out(Cluster::new(3, 1, protocol, migrate, 1))
 }
@@ -17,7 +17,7 @@ fn laid_out(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// All ranks make a call while the link `held` delivers nothing. If `held` leads from a rank to itself, all links
+/// Lets all ranks make a call while the link `held` delivers nothing. If `held` leads from a rank to itself, all links
 /// deliver.
 fn together<'a>(cluster: &mut Cluster, call: impl Fn() -> Event<'a>, held: (usize, usize)) {
     let mut heard = Vec::new();
@@ -63,7 +63,7 @@ const NONE: (usize, usize) = (0, 0);
 #[test]
 fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
     let mut cluster = three(Protocol::Invalidate, false);
-    // Another thread of rank 1 asks. The home answers, and the answer stays on the link.
+    // A thread of rank 1 requests the page. The home answers, and the answer stays on the slow link.
     let slow = (2, 1);
     cluster.step(1, Event::Touch { page: 0, write: false }).expect("allocated");
     cluster.deliver_all_but(slow.0, slow.1);
@@ -79,7 +79,7 @@ fn a_page_on_its_way_when_a_lock_comes_is_fetched_again() {
 fn an_update_for_a_copy_just_given_up_is_passed_over() {
     let mut cluster = three(Protocol::Update, false);
     assert_eq!(read(&mut cluster, 1), 0);
-    // The home receives this message only after the next barrier.
+    // The home learns only after the next barrier that rank 1 has dropped its copy.
     let slow = (1, 2);
     cluster.step(1, Event::Drop { page: 0 }).expect("allowed");
     write(&mut cluster, 0, 1, slow);
@@ -95,7 +95,8 @@ fn a_home_does_not_move_to_a_writer_that_gave_its_copy_up() {
     let mut cluster = three(Protocol::Invalidate, true);
     write(&mut cluster, 1, 1, NONE);
     together(&mut cluster, || Event::Barrier, NONE);
-    // Rank 1 is the only writer again, by a lock. Then it gives the copy up, and the home learns of that too late.
+    // Rank 1 is the only writer again, and publishes its write by a lock. Then rank 1 drops its copy. The home learns
+    // of that only after the barrier.
     let slow = (1, 2);
     call(&mut cluster, 1, Event::Acquire { lock: 5 }, NONE);
     write(&mut cluster, 1, 2, NONE);
@@ -115,7 +116,7 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
             let mut heard = cluster.step(1, Event::Barrier).expect("a right call");
             if has_touched {
                 heard.extend(cluster.step(1, Event::Touch { page: 0, write: true }).expect("an allocated page"));
-                // A write of its own, while the page is still dirty.
+                // Rank 1 may write at once, because its copy is still dirty.
                 assert!(heard.contains(&News::Wake(0)), "{heard:?}");
             }
             cluster.step(0, Event::Barrier).expect("a right call");
@@ -142,9 +143,8 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
     }
 }
 
-/// Guards against the end of a job: a page was requested with the one before it, so no thread waited for it. Its
-/// allocation was freed while the request was on its way. The home had forgotten the page and took the request for an
-/// error.
+/// A free must wait for pages that were requested together with the page before them. No thread waits for such a page.
+/// If the home freed the page before the request arrives, the home would report an error and end the job.
 #[test]
 fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
     let mut cluster = Cluster::new(3, 4, Protocol::Invalidate, false, 1);
@@ -166,7 +166,8 @@ fn an_allocation_goes_when_the_pages_asked_for_ahead_are_here() {
     assert_eq!(heard.iter().filter(|one| matches!(one, News::Finished(_))).count(), 3, "{heard:?}");
 }
 
-/// Three ranks whose readers read offered pages themselves. The home offers its page, and no rank has a copy.
+/// Makes a cluster of three ranks that read offered pages from the home's memory. The home is rank 2. It has written 1
+/// to the last word of its page, and offers the page.
 fn three_that_read(protocol: Protocol) -> Cluster {
     let config = Config { rank: Rank(0), ranks: 3, pages: 1, protocol, migrate: false, watch: true, one_sided: true };
     let mut cluster = Cluster::with(config, 1);
@@ -178,7 +179,7 @@ fn three_that_read(protocol: Protocol) -> Cluster {
     cluster
 }
 
-/// Rank 1 reads the page, and its message to the home is delayed. Then the home writes the page.
+/// Makes rank 1 read the page, while its message to the home is delayed. Then makes the home write the page.
 fn read_and_written(cluster: &mut Cluster) {
     let reads = cluster.reads;
     cluster.step(1, Event::Touch { page: 0, write: false }).expect("an allocated page");
@@ -189,8 +190,8 @@ fn read_and_written(cluster: &mut Cluster) {
     cluster.nodes[2].word(WORDS - 1)[0] = 2;
 }
 
-/// A home must handle the messages of readers before it gives a lock back. Otherwise it would assume that no rank
-/// shares its page, and would not report its write.
+/// A home must process the messages of readers before it releases a lock. Otherwise it would assume that no rank shares
+/// its page, and would not publish its write.
 #[test]
 fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     for protocol in [Protocol::Invalidate, Protocol::Adaptive] {
@@ -203,8 +204,8 @@ fn a_home_hears_of_a_reader_before_it_gives_a_lock_back() {
     }
 }
 
-/// A home must handle the messages of readers before it settles at a barrier. Otherwise it would settle rank 0's writes
-/// only with the sharers that it already knows.
+/// A home must process the messages of readers before it settles at a barrier. Otherwise it would settle the writes of
+/// rank 0 only with the sharers that it already knows.
 #[test]
 fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
     for protocol in [Protocol::Invalidate, Protocol::Update, Protocol::Adaptive] {
@@ -215,7 +216,7 @@ fn a_home_hears_of_a_reader_before_it_settles_at_a_barrier() {
         assert_eq!(cluster.nodes[1].word(WORDS - 1)[0], 1, "{protocol:?}: its home goes on without a message");
         (0..2).for_each(|rank| _ = cluster.step(rank, Event::Barrier).expect("a right call"));
         (1..3).for_each(|rank| _ = cluster.deliver_from(rank, 0).expect("it arrives"));
-        // The home continues and gets the diff before anything from rank 1 has arrived.
+        // The home continues and receives the diff of rank 0 before any message of rank 1.
         (0..2).for_each(|_| _ = cluster.deliver_from(0, 2).expect("on its way"));
         while cluster.deliver().is_some() {}
         assert_eq!(read(&mut cluster, 1), 2, "{protocol:?}");

@@ -1,9 +1,11 @@
-//! Coherence against a model of release consistency: random programs on several ranks, random delays on every link.
+//! Tests coherence against a model of release consistency. Random programs run on several ranks, and every link delays
+//! its messages at random.
 //!
-//! The model knows nothing of pages or homes. It keeps the happens-before order of the program (its locks and memory
-//! barriers, as vector clocks) and all writes of each word. A read may return a write that did not happen after it,
-//! unless another write between the two overwrote it. Where the program has no race, that is exactly one value. A
-//! failing case prints its seed and shape; `HANARE_SEED=n` runs that seed alone with every shape drawn.
+//! The model knows nothing of pages or homes. It records the happens-before order of the program as vector clocks, from
+//! locks and memory barriers. It also records all writes of each word. A read may return the value of a write that did
+//! not happen after the read. But no other write may have happened after that write and before the read. If the program
+//! has no race, exactly one value is allowed. A failing case prints its seed and shape. `HANARE_SEED=n` runs only the
+//! seed `n`, with random shapes.
 
 mod common;
 
@@ -22,18 +24,18 @@ struct Shape {
     watch: bool,
     one_sided: bool,
     placement: Placement,
-    /// Threads of a rank that access pages. Only the first makes calls.
+    /// Number of threads of a rank that access pages. Only the first thread makes calls.
     threads: usize,
     locks: u64,
     racy: bool,
-    /// Whether pages leave their homes' memory.
+    /// Whether memory is scarce, so that homes evict pages and diffs are sent early.
     scarce: bool,
     /// Number of memory barriers for which each word keeps its writer.
     sticky: u64,
     calls: usize,
 }
 
-/// The calls that all ranks make, in this order.
+/// A call that all ranks make together. All ranks make these calls in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collective {
     Barrier,
@@ -72,9 +74,9 @@ enum Thread {
 struct Program {
     threads: Vec<Thread>,
     clock: Clock,
-    /// Collectives begun.
+    /// Number of collective calls that the rank has begun.
     at: usize,
-    /// Memory barriers passed.
+    /// Number of memory barriers that the rank has passed.
     epoch: u64,
     areas: Vec<(u32, u32)>,
     held: Vec<u32>,
@@ -95,7 +97,7 @@ struct World {
     cluster: Cluster,
     programs: Vec<Program>,
     collectives: Vec<Collective>,
-    /// Writes of each word; a word never written reads as zero.
+    /// The writes of each word. A word without writes reads as zero.
     writes: HashMap<u32, Vec<Write>>,
     lock_clocks: Vec<Clock>,
     barrier_clocks: Vec<Clock>,
@@ -199,8 +201,8 @@ impl World {
                 other => assert_eq!(*other, Outcome::NoRoom),
             },
             Calling::Collective(Collective::FreeOldest) => {
-                // No rank accesses these pages any more, and none has allocated them again: all ranks free before any
-                // rank allocates.
+                // No rank accesses the freed pages any more. No rank has allocated them again, because all ranks free
+                // before any rank allocates.
                 let (first, count) = program.freeing.take().expect("an area was freed");
                 (first * WORDS..(first + count) * WORDS).for_each(|word| _ = self.writes.remove(&word));
             }
@@ -211,14 +213,14 @@ impl World {
         }
     }
 
-    /// One thread of one rank takes a step.
+    /// Makes a random thread of a random rank take one step.
     fn run_thread(&mut self) {
         let rank = self.cluster.random.below(u64::from(self.shape.ranks)) as usize;
         let thread = self.cluster.random.below(self.shape.threads as u64) as usize;
         match self.programs[rank].threads[thread] {
             Thread::Doing { word, write } => self.attempt(rank, thread, word, write),
             Thread::Waiting { word, write } if self.cluster.random.chance(20) => self.fault(rank, thread, word, write),
-            // All calls have been made, so held locks are released and nothing new begins.
+            // The rank has made all its collective calls. It only releases the locks that it still holds.
             Thread::Ready if self.programs[rank].at == self.collectives.len() => {
                 if thread == 0
                     && let Some(lock) = self.programs[rank].held.pop()
@@ -239,7 +241,7 @@ impl World {
         }
     }
 
-    /// Memory is short: a home page is evicted, or the diffs of some copies go home early.
+    /// Simulates a lack of memory: evicts a home page, or sends the diffs of some copies home early.
     fn have_no_room(&mut self, rank: usize) {
         let pages = u64::from(self.shape.pages);
         let first = self.cluster.random.below(pages);
@@ -254,7 +256,7 @@ impl World {
     fn call(&mut self, rank: usize) {
         let program = &mut self.programs[rank];
         let highest = program.held.last().copied();
-        // In ascending order of the locks, so that no two ranks wait for each other.
+        // A rank acquires locks in ascending order, so that no two ranks wait for each other.
         let least = highest.map_or(0, |lock| u64::from(lock) + 1);
         if least < self.shape.locks && self.cluster.random.chance(if least == 0 { 600 } else { 300 }) {
             let lock = (least + self.cluster.random.below(self.shape.locks - least)) as u32;
@@ -329,7 +331,7 @@ impl World {
         } else if class == 3 && self.shape.racy {
             true
         } else {
-            // In an epoch a word is either written by one rank and read by no other, or read by all.
+            // Between two barriers, either all ranks may only read a word, or a single rank may read and write it.
             let era = program.epoch / self.shape.sticky;
             let writer = mix(self.seed, u64::from(word / 3), era) % u64::from(self.shape.ranks);
             let quiet = mix(self.seed, u64::from(word), program.epoch ^ 0xabcd).is_multiple_of(3);
@@ -361,7 +363,7 @@ impl World {
         self.programs[rank].clock[rank] += 1;
         let clock = self.programs[rank].clock.clone();
         let writes = self.writes.entry(word).or_default();
-        // Forgets old writes: no read may return a value that is overwritten by a write known to all ranks.
+        // Forgets writes that no read may return any more. Such a write is overwritten by a write that all ranks know.
         let known = |w: &Write| self.programs.iter().all(|program| w.before(&program.clock));
         let hidden: Vec<bool> = writes
             .iter()
@@ -415,7 +417,7 @@ impl World {
         panic!("the program does not end: {threads:?}, {} collectives", self.collectives.len());
     }
 
-    /// After the last barrier every rank reads every word.
+    /// Makes every rank read every word after the last barrier.
     fn read_everything(&mut self) {
         for rank in 0..usize::from(self.shape.ranks) {
             for (first, count) in self.programs[rank].areas.clone() {
@@ -468,7 +470,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
                     pages,
                     protocol,
                     migrate,
-                    // Watched pages stay in memory.
+                    // Watched pages must not be evicted.
                     watch: watch && !scarce,
                     one_sided,
                     placement,
@@ -491,8 +493,8 @@ fn only_seed() -> Option<u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// Every read returns what release consistency allows, whatever the order in which messages arrive; every call
-    /// ends, no thread is left waiting, and a page's view is what its state says at every moment.
+    /// Every read returns a value that release consistency allows, in whatever order the messages arrive. Every call
+    /// ends, and no thread waits for ever. After each step, a page's access is the one that its state requires.
     #[test]
     fn reads_return_what_release_consistency_allows(seed in any::<u64>(), shape in shapes()) {
         World::new(only_seed().unwrap_or(seed), shape).run();

@@ -1,5 +1,5 @@
-//! Runs one target of `hanare-fuzz` under libFuzzer. `HANARE_FUZZ_TARGET` names the target, and `scripts/fuzz` builds
-//! and runs this program.
+//! Runs one target of `hanare-fuzz` under libFuzzer. The variable `HANARE_FUZZ_TARGET` names the target. `scripts/fuzz`
+//! builds and runs this program.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! Models of the files in `live` of `hanare-dsm`: message rings, pin words and published pages.
+//! Models of the files in `live` of `hanare-dsm`: message rings, pin words and published pages. With a pin word, a peer
+//! keeps a page in its home's memory.
 
 #[path = "../../../crates/dsm/src/live/gates.rs"]
 #[allow(dead_code, reason = "a model uses a part")]
@@ -14,5 +15,5 @@ mod published;
 mod rings;
 mod words;
 
-/// The tables of all models of these files.
+/// The tables of all models in `live`.
 pub(crate) const MODELS: &[&[crate::Model]] = &[rings::MODELS, pins::MODELS, published::MODELS];

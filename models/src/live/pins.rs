@@ -1,4 +1,5 @@
-//! Models of the pin words in `crates/dsm/src/live/gates.rs`.
+//! Models of the pin words in `crates/dsm/src/live/gates.rs`. A peer pins a page before it accesses the page in the
+//! home's memory.
 
 use std::rc::Rc;
 
@@ -15,11 +16,11 @@ crate::table! {
     a_page_waits_for_the_peer_that_is_told_of_it,
 }
 
-/// The page that a pin word guards, as one word for each peer. loom refuses two accesses to a word at the same time if
-/// one of them changes it.
+/// The page that a pin word guards. It has one word for each peer. loom reports two accesses to a word at the same time
+/// if one of them changes the word.
 type Page = [Cell<u32>; 2];
 
-/// Reads and writes all words of the page, as its home does to take it out of memory. Returns the sum of the words.
+/// Reads and writes all words of the page, as the home does to evict the page. Returns the sum of the words.
 fn take(page: &Page) -> u32 {
     page.iter().map(|word| word.replace(word.get())).sum()
 }
@@ -36,7 +37,8 @@ fn gates(memory: &Rc<Memory>) -> Gates {
     Gates::over(Words(Rc::clone(memory)))
 }
 
-/// Starts a peer that tries `times` times to pin the page and add 1 to its word. Returns how often it did.
+/// Starts a peer that tries `times` times to pin the page and add 1 to its own word. The thread returns the number of
+/// successful attempts.
 fn peer(memory: &Rc<Memory>, page: &Rc<Page>, word: usize, times: usize) -> thread::JoinHandle<u32> {
     let (gates, page) = (gates(memory), Rc::clone(page));
     thread::spawn(move || {
@@ -52,7 +54,7 @@ fn peer(memory: &Rc<Memory>, page: &Rc<Page>, word: usize, times: usize) -> thre
     })
 }
 
-/// Runs a home that takes the page out and brings it back, up to `times` times, while `peers` peers write to it.
+/// Runs a home that evicts the page and brings it back, up to `times` times, while `peers` peers write to the page.
 fn run(peers: usize, writes: usize, times: usize) {
     let (memory, home, page) = home();
     let peers: Vec<_> = (0..peers).map(|word| peer(&memory, &page, word, writes)).collect();
@@ -70,19 +72,19 @@ fn run(peers: usize, writes: usize, times: usize) {
     assert!(is_written || written == known, "the home does not hear of a write");
 }
 
-/// A peer writes a page only while it is in memory. The home takes it out only while nobody writes, and learns of every
-/// write.
+/// A peer writes a page only while the page is in memory. The home evicts the page only while no peer writes it, and
+/// the home learns of every write.
 fn a_page_is_written_or_taken_out() {
     run(1, 2, 2);
 }
 
-/// Two peers that write different words of a page do so only while it is in memory, and the home learns of every write.
+/// Two peers write different words of a page only while the page is in memory. The home learns of every write.
 fn two_peers_write_a_page() {
     run(2, 1, 1);
 }
 
-/// After a page's home has moved to another rank, no peer accesses the page here once its last pin is gone, and no peer
-/// pins it again.
+/// After a page's home has moved to another rank, no peer pins the page at the old home again. No peer accesses the
+/// page there once the last pin is gone.
 fn a_page_that_moved_is_left_alone() {
     let (memory, home, page) = home();
     let peer = peer(&memory, &page, 0, 2);
@@ -94,7 +96,7 @@ fn a_page_that_moved_is_left_alone() {
     assert_eq!(peer.join().expect("no panic"), now);
 }
 
-/// A page that its home has pinned for a peer stays in memory until that peer has read it.
+/// A page that its home has pinned for a peer stays in memory until the peer has read the page.
 fn a_page_waits_for_the_peer_that_is_told_of_it() {
     let (memory, home, page) = home();
     page[0].set(1);

@@ -1,4 +1,5 @@
-//! Models of the published pages in `crates/dsm/src/live/offers.rs`.
+//! Models of the published pages in `crates/dsm/src/live/offers.rs`. Other ranks read such a page, or its twin, from
+//! the home's memory.
 
 use std::rc::Rc;
 
@@ -16,7 +17,8 @@ crate::table! {
     nobody_relies_on_a_dropped_twin,
 }
 
-/// Returns memory with a home's count and one page's byte, the home, and the words of the page or of its twin.
+/// Returns the shared memory, the home, and the words of the page or of its twin. The memory contains the home's count
+/// of flushes, and the byte that says if the page is published.
 fn home() -> (Rc<Memory>, Offers, Bytes) {
     let memory = Memory::new(&[0], &[4096], &[]);
     let home = offers(&memory);
@@ -37,10 +39,11 @@ enum Of {
 /// The two words of a page, or of its twin.
 type Bytes = Rc<[AtomicU32; 2]>;
 
-/// Starts a peer that reads the page or its twin once, if it is published. `said` stands for the peer's message to the
-/// home. Returns the words on which the peer relies, if it does.
+/// Starts a peer that reads the page or its twin (`of`) once, if the home has published it. `said` stands for the
+/// peer's message to the home. The thread returns the words that it read, if the peer relies on them.
 fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> thread::JoinHandle<Option<[u32; 2]>> {
-    // This fence makes the setup visible to the peer, and keeps it from strengthening the home's later accesses.
+    // This fence makes the setup visible to the peer. Without it, the stores of the setup would also strengthen the
+    // home's later accesses.
     fence(Ordering::SeqCst);
     let (offers, bytes, said) = (offers(memory), Rc::clone(bytes), Rc::clone(said));
     thread::spawn(move || {
@@ -52,7 +55,7 @@ fn reader(memory: &Rc<Memory>, of: Of, bytes: &Bytes, said: &Rc<AtomicU32>) -> t
     })
 }
 
-/// Before a home publishes what it wrote, it has the reader's message, or else the reader has read the new words.
+/// When a home publishes its writes, it has received the message of every reader that relies on the old words.
 fn a_home_hears_of_a_reader_or_the_reader_has_it_all() {
     let (memory, home, page) = home();
     home.offer(0);
@@ -97,12 +100,12 @@ fn nobody_relies_on_a_withheld_page() {
     stop(Of::Page, |home| home.withhold(0));
 }
 
-/// A reader does not rely on bytes that were written to a page after its twin was published in its place.
+/// A reader does not rely on bytes that were written to a page after the twin was published instead of the page.
 fn nobody_relies_on_a_page_with_a_twin() {
     stop(Of::Page, |home| home.offer_twin(0));
 }
 
-/// A reader does not rely on bytes that were written to a twin after the page was published in its place.
+/// A reader does not rely on bytes that were written to a twin after the page was published instead of the twin.
 fn nobody_relies_on_a_dropped_twin() {
     stop(Of::Twin, |home| home.offer(0));
 }

@@ -18,7 +18,7 @@ crate::table! {
     a_full_ring_hides_no_message,
 }
 
-/// The bytes that one rank sends to another on a socket to notify it, as a count.
+/// The number of bytes that ranks have sent on a socket to notify another rank.
 struct Notice {
     count: Mutex<u32>,
     change: Condvar,
@@ -43,7 +43,7 @@ impl Notice {
     }
 }
 
-/// Memory with a message ring for each of two ranks.
+/// Makes memory with a message ring for each of two ranks.
 fn memory() -> Rc<Memory> {
     let ring = |rank: usize| 4096 + rank * STRIDE;
     let words: Vec<usize> =
@@ -56,7 +56,8 @@ fn post(memory: &Rc<Memory>) -> Post {
     Post::over(Words(Rc::clone(memory)), 2)
 }
 
-/// Takes `count` bytes that the first `writers` ranks wrote. Where no bytes are left, rests as `Engine::pump` does.
+/// Reads `count` bytes that the first `writers` ranks write. When the rings are empty, waits for a notification, as
+/// `Engine::pump` does.
 fn read(reader: &Post, writers: u16, count: usize, rest: Rest, notice: &Notice, room: &Notice) -> Vec<u8> {
     let mut out = Vec::new();
     loop {
@@ -104,7 +105,8 @@ fn write(writer: &Post, rank: Rank, mut bytes: &[u8], urgency: Urgency, notice: 
 /// The messages of one rank in order, each with its urgency.
 type Messages = &'static [(&'static [u8], Urgency)];
 
-/// Runs one writing thread for each of `ranks`, and a reader that takes all their messages and rests in the way `rest`.
+/// Runs one writing thread for each element of `ranks`, and a reader that reads all their messages. `rest` is what the
+/// reader does while its rings are empty.
 fn run(rest: Rest, ranks: &[Messages]) {
     let (memory, notice, room) = (memory(), Notice::new(), Notice::new());
     let writer = |(rank, messages): (u16, Messages)| {
@@ -125,22 +127,23 @@ fn run(rest: Rest, ranks: &[Messages]) {
     writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
 }
 
-/// A sleeping rank is notified of every message that is not sent as `AtNextLook`.
+/// A sleeping rank is notified of every message whose urgency is not `AtNextLook`.
 fn a_sleeping_rank_is_notified() {
     run(Rest::Sleeps, &[&[(&[1], AtNextCall), (&[2], AtNextCall)]]);
 }
 
-/// A computing rank is notified of every message that is sent as `Now`.
+/// A computing rank is notified of every message whose urgency is `Now`.
 fn a_computing_rank_is_notified_of_what_cannot_wait() {
     run(Rest::Computes, &[&[(&[1], Now), (&[2], Now)]]);
 }
 
-/// One notification for two writers is enough: the reader finds the messages of both.
+/// One notification is enough for the messages of two writers: the reader finds the messages of both.
 fn two_writers_notify_one_rank() {
     run(Rest::Sleeps, &[&[(&[1], Now)], &[(&[2], Now)]]);
 }
 
-/// Bytes arrive whole and in order through a ring that is too small for them, and a writer without room goes on later.
+/// All bytes of a message arrive in order through a ring that is too small for them. A writer that finds no room
+/// continues later.
 fn a_writer_without_room_goes_on() {
     run(Rest::Sleeps, &[&[(&[1, 2, 3], Now)]]);
 }

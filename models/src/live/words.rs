@@ -1,4 +1,5 @@
-//! Memory that ranks share, as in `live/words.rs` of `hanare-dsm`: atomic words, and plain bytes that the words guard.
+//! A replacement for `live/words.rs` of `hanare-dsm`, the memory that ranks share. It has atomic words, and plain bytes
+//! that the words guard.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -12,11 +13,12 @@ use crate::sync::atomic::{AtomicU8, AtomicU32};
 #[derive(Debug)]
 pub(crate) struct MapError;
 
-/// The memory that all ranks see. It has only the words and bytes that a model uses, each by its offset.
+/// The memory that all ranks see. It has only the words and bytes that a model uses. Each has its offset as the key.
 pub(crate) struct Memory {
     words: BTreeMap<usize, AtomicU32>,
     bytes: BTreeMap<usize, AtomicU8>,
-    /// Bytes that are not atomic. loom refuses an access that may happen at the same time as another thread's change.
+    /// Bytes that are not atomic. loom reports an access that may happen at the same time as a change by another
+    /// thread.
     plain: BTreeMap<usize, Cell<u8>>,
 }
 

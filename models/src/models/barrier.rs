@@ -14,8 +14,8 @@ crate::table! {
     trying_to_enter_does_not_wait,
 }
 
-/// A barrier, and a value that is read inside it and changed while it is closed. loom refuses a read and a change at
-/// the same time.
+/// A fork barrier and a value. Threads read the value inside the barrier, and change it while the barrier is closed.
+/// loom reports a read at the same time as a change.
 type Guarded = (Barrier, Cell<usize>);
 
 fn enter(rounds: usize, (barrier, value): &Guarded) {
@@ -49,23 +49,24 @@ fn run(enterers: usize, rounds: usize, closers: usize) {
     assert_eq!(value.get(), closers);
 }
 
-/// No thread is inside while the barrier is closed. A thread inside sees every earlier change, and none sleeps for
-/// ever.
+/// No thread is inside the barrier while it is closed. A thread inside sees every earlier change, and no thread sleeps
+/// for ever.
 fn nobody_is_inside_a_closed_barrier() {
     run(1, 2, 1);
 }
 
-/// Two threads that wait for the barrier to open stop neither each other nor the closing thread from going on.
+/// Two threads wait for the barrier to open. Neither prevents the other or the closing thread from continuing.
 fn two_threads_wait_for_it_to_open() {
     run(2, 1, 1);
 }
 
-/// When two threads close the barrier, the second closes it only after the first has opened it.
+/// When two threads close the barrier, the second thread closes it only after the first thread has opened it again.
 fn two_threads_close_it_in_turn() {
     run(1, 1, 2);
 }
 
-/// A thread that only tries to enter gets in or returns at once. The closing thread goes on in both cases.
+/// A thread that only tries to enter the barrier gets in or returns at once. The closing thread continues in both
+/// cases.
 fn trying_to_enter_does_not_wait() {
     let shared = Rc::new(Guarded::default());
     let trying = thread::spawn({

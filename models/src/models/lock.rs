@@ -13,7 +13,7 @@ crate::table! {
     trying_disturbs_nobody,
 }
 
-/// Runs `threads` threads that each add 1 to a value `rounds` times under the lock. loom refuses two additions that are
+/// Runs `threads` threads that each add 1 to a value `rounds` times under the lock. loom reports two additions that are
 /// not ordered.
 fn contend(threads: usize, rounds: usize) {
     let cell = Rc::new(LockCell::<Cell<usize>>::default());
@@ -44,7 +44,7 @@ fn every_sleeper_gets_its_turn() {
     contend(3, 1);
 }
 
-/// A thread that only tries to lock returns at once. It does not use up the wake-up of a thread that sleeps.
+/// A thread that only tries to lock returns at once. It does not use up the wake-up of a sleeping thread.
 fn trying_disturbs_nobody() {
     let cell = Rc::new(LockCell::<Cell<usize>>::default());
     let trying = thread::spawn({

@@ -1,4 +1,5 @@
-//! Models of the alias and foreign mappings in `crates/runtime/src/windows.rs`.
+//! Models of the alias and foreign mappings in `crates/runtime/src/windows.rs`. An alias mapping gives far pages
+//! another address. A foreign mapping is one that the program has made over far pages, which are then no longer far.
 
 use std::rc::Rc;
 
@@ -25,8 +26,8 @@ fn windows() -> Rc<Windows> {
     Rc::new(Windows::new(BASE, 8 * OS_PAGE))
 }
 
-/// While an alias mapping is added, each page has its old or its new address. It is never without one, and never goes
-/// back.
+/// While an alias mapping is added, each of its pages has its old or its new address. A page is never without an
+/// address, and never returns to its old address.
 fn a_page_is_where_it_was_or_where_it_goes() {
     let windows = windows();
     let adding = thread::spawn({
@@ -45,7 +46,7 @@ fn a_page_is_where_it_was_or_where_it_goes() {
     assert_eq!((windows.offset_of(FOURTH), windows.whole(span(4, 1))), (None, Some(ELSEWHERE + OS_PAGE)));
 }
 
-/// Two alias mappings that are added at once each take an entry of their own. A third is refused when both are taken.
+/// Two alias mappings that are added at once get one entry each. A third mapping is refused when both entries are used.
 fn two_alias_mappings_are_added_at_once() {
     let windows = windows();
     let adding = thread::spawn({
@@ -59,8 +60,8 @@ fn two_alias_mappings_are_added_at_once() {
     assert!(!windows.add(ELSEWHERE + 16 * OS_PAGE, span(7, 1)));
 }
 
-/// Foreign mappings that are recorded at once are all kept and counted once. A page under one of them never becomes far
-/// again.
+/// Foreign mappings that are recorded at once are all kept, and each page is counted once. A page under a foreign
+/// mapping never becomes far again.
 fn a_hole_is_for_good() {
     let windows = windows();
     let other = thread::spawn({

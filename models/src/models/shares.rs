@@ -22,7 +22,8 @@ crate::table! {
 /// The budget that the processes of the tree share, in bytes.
 const WHOLE: u64 = 100;
 
-/// Returns a tree with its first member. The tree is leaked, because it lies in shared memory in production.
+/// Returns a tree of processes with its first member. The tree is never freed, because in production it is in shared
+/// memory.
 fn tree() -> (&'static Tree, &'static Counters, Seat) {
     let (tree, counters): (&Tree, &Counters) = (Box::leak(Box::new(Tree::empty())), Box::leak(Box::default()));
     let first = tree.join(counters, WHOLE, 1).expect("a place");
@@ -54,12 +55,12 @@ fn shares_keep_to_the_budget() {
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
 }
 
-/// A process claims bytes that another gives up only when the other no longer uses them.
+/// A process claims bytes that another process gives up only after that process has stopped using them.
 fn what_is_given_up_is_not_in_use() {
     let (tree, _, first) = tree();
     let second = child(&first, 10);
     second.begin(true);
-    // Bytes that both processes together may use at present.
+    // Number of bytes that both processes together may use at present.
     let used = Rc::new(AtomicU64::new(WHOLE));
     let set = |first: u64| {
         let (used, budget) = (Rc::clone(&used), Cell::new(first));
@@ -82,7 +83,7 @@ fn what_is_given_up_is_not_in_use() {
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
 }
 
-/// The lock of a process that has ended goes to one waiting process, and from that one to the next.
+/// A process ends while it holds the lock. Then one waiting process gets the lock, and after that process the next one.
 fn the_lock_of_a_dead_process_goes_to_one() {
     let (tree, _, _) = tree();
     be(DEAD, 0);
@@ -99,11 +100,13 @@ fn the_lock_of_a_dead_process_goes_to_one() {
     assert_eq!(count.get(), 2);
 }
 
-/// When two processes clear a place at once, a third one's entry made there in between is kept.
+/// Two processes clear the same place at once. If a third process gets the place in between, the entry of the third
+/// process is kept.
 fn a_place_is_cleared_once() {
     let (tree, counters, first) = tree();
     let second = child(&first, 10);
-    // The other places are taken. The last one belongs to a program that its process has left by executing another.
+    // All places are taken now. The last place belongs to a program that its process has replaced by executing another
+    // program.
     be(2, LEFT);
     let left = child(&first, 10);
     be(1, 0);
@@ -125,7 +128,8 @@ fn a_place_is_cleared_once() {
     assert_eq!((second.share(), tree.taken()), (10, WHOLE));
 }
 
-/// A fork that takes long to prepare, and then fails, gives back its own reservation and not a newcomer's place.
+/// A fork that takes long to prepare and then fails gives back its own reservation. It does not give back the place of
+/// a process that has joined meanwhile.
 fn a_reservation_lasts_until_the_fork() {
     let (tree, _, first) = tree();
     let second = child(&first, 10);
@@ -134,7 +138,7 @@ fn a_reservation_lasts_until_the_fork() {
     set_now_ns(60_000_000_000);
     let newcomer = thread::spawn(move || {
         be(2, 0);
-        // Retries until a place is free, which is the case as soon as the reservation is given back.
+        // Retries until a place is free. A place is free as soon as the reservation is given back.
         loop {
             if let Ok(newcomer) = second.promise(5, 0, false) {
                 break newcomer;

@@ -2,7 +2,7 @@
 
 use super::units::Run;
 
-/// First-fit allocation, with the allocations in order.
+/// An allocator of pages by first fit. `taken` holds the allocations in ascending order.
 #[derive(Debug)]
 pub(crate) struct Areas {
     pages: u32,
@@ -14,7 +14,8 @@ impl Areas {
         Self { pages, taken: Vec::new() }
     }
 
-    /// Allocates the first gap of `count` pages.
+    /// Allocates `count` pages in the first gap that is large enough. Returns the first page, or `None` if no gap is
+    /// large enough.
     pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
         let mut first = 0;
         let mut at = self.taken.len();
@@ -32,22 +33,22 @@ impl Areas {
         Some(first)
     }
 
-    /// Pages in allocations.
+    /// Returns the number of allocated pages.
     pub(crate) fn pages_taken(&self) -> u32 {
         self.taken.iter().map(|run| run.count).sum()
     }
 
-    /// The allocation that begins at this page.
+    /// Returns the index of the allocation that begins at page `first`.
     pub(crate) fn find(&self, first: u32) -> Option<usize> {
         self.taken.binary_search_by_key(&first, |run| run.first).ok()
     }
 
-    /// The pages of an allocation.
+    /// Returns the pages of the allocation that begins at page `first`.
     pub(crate) fn pages_of(&self, first: u32) -> Option<Run> {
         self.find(first).map(|index| self.taken[index])
     }
 
-    /// Frees an allocation.
+    /// Frees the allocation that begins at page `first`. Returns its pages, or `None` if there is no such allocation.
     pub(crate) fn give(&mut self, first: u32) -> Option<Run> {
         self.find(first).map(|index| self.taken.remove(index))
     }

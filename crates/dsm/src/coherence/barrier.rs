@@ -1,4 +1,4 @@
-//! The memory barrier at one rank: flush, settle, and the meetings between.
+//! The memory barrier at one rank: the flush, the settlement, and the meetings before and after them.
 
 use super::event::{Action, Outcome};
 use super::message::{Adopt, Message, Move, Purpose, Together, Violation};
@@ -9,19 +9,19 @@ use crate::limits::{ADOPTS_MAX, MOVES_MAX, RUNS_MAX};
 /// The progress of a rank in a memory barrier.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Barrier {
-    /// Waits until all ranks have stopped computing.
+    /// The rank waits until all ranks have stopped computing.
     Stopping,
-    /// Has sent its own diffs, and waits for the diffs of `expect` ranks.
+    /// The rank has sent its own diffs, and waits for the diffs of `expect` ranks.
     Flushing { expect: u16 },
-    /// Waits until all ranks have all diffs.
+    /// The rank waits until all ranks have received all diffs.
     Flushed,
-    /// Update protocol: waits until all ranks have sent their updates.
+    /// With the update protocol, the rank waits until all ranks have sent their updates.
     Updating,
-    /// Waits for the settlements of `expect` ranks.
+    /// The rank waits for the settlements of `expect` ranks.
     Settling { expect: u16 },
 }
 
-/// A home's settlement for one rank.
+/// The part of a home's settlement that one rank receives.
 #[derive(Debug)]
 struct Share {
     rank: Rank,
@@ -45,14 +45,14 @@ impl Machine {
         self.send(Rank(0), arrive, actions);
     }
 
-    /// Continues after a meeting. The caller has taken the call out of `self.call`. If the call is not complete, this
-    /// puts it back.
+    /// Continues after a meeting. The caller has set `self.call` to `Call::None`. If the barrier is not complete, this
+    /// function sets `self.call` to the barrier again.
     pub(super) fn go_on(&mut self, at: Barrier, meeting: u8, expect: u16, actions: &mut Vec<Action>) -> Checked {
         match (at, meeting) {
             (Barrier::Stopping, 1) => {
                 self.call = Call::Barrier(Barrier::Flushing { expect });
                 self.flush(Purpose::Barrier, actions);
-                // This barrier also covers the earlier notices of locks.
+                // The barrier makes all copies current, so the next release need not publish these pages.
                 self.flushed_early.clear();
                 self.flushed_by_all(actions);
             }
@@ -70,9 +70,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Flushes: sends this rank's writes home. Pages with copies elsewhere are protected, so that the next write traps.
-    /// Returns the homes that get diffs. Adds to `flushed_early` the pages whose writes other ranks may have to learn
-    /// of.
+    /// Flushes this rank's writes: sends the diffs home. Pages with copies on other ranks are write-protected, so that
+    /// the next write traps. Returns the homes that get messages. Adds the flushed pages to `flushed_early`, except
+    /// pages that no other rank shares.
     pub(super) fn flush(&mut self, purpose: Purpose, actions: &mut Vec<Action>) -> RankSet {
         let me = self.config.rank;
         let mut pages = std::mem::take(&mut self.dirty);
@@ -113,7 +113,8 @@ impl Machine {
         homes
     }
 
-    /// Sends empty messages to these homes. Each arrives after the diffs that were sent before it.
+    /// Sends messages without diffs to these homes. Each message arrives after the diffs that this rank has sent
+    /// before.
     pub(super) fn send_diffs_to(&mut self, homes: RankSet, purpose: Purpose, actions: &mut Vec<Action>) {
         for to in homes.iter() {
             self.counters.flushes += 1;
@@ -121,9 +122,9 @@ impl Machine {
         }
     }
 
-    /// Sends this rank's writes to these pages home, ahead of the next flush.
+    /// Sends the diffs of these pages home before the next flush.
     pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
-        // A release in progress must not publish pages that it has not flushed.
+        // A call in progress is not disturbed, because a release must not publish pages that it has not flushed.
         if !matches!(self.call, Call::None) {
             return;
         }
@@ -134,14 +135,14 @@ impl Machine {
         self.early_homes.extend(homes);
     }
 
-    /// Makes written copies clean: `pages` in ascending order, which form `runs`. The caller sends their diffs. The
-    /// next release publishes them.
+    /// Makes the written copies `pages` clean. `pages` must be in ascending order, and `runs` must be the same pages as
+    /// runs. Returns the pages with their homes. The caller must send the diffs. The next release publishes the writes.
     pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
         actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
         self.dirty.retain(|page| pages.binary_search(page).is_err());
         self.flushed_early.extend(pages);
         if self.flushed_early.len() > 2 * self.pages.len() {
-            // Removes duplicates.
+            // `runs_of` removes duplicates from the list, so that the list stays bounded.
             runs_of(&mut self.flushed_early);
         }
         let mut diffs = Vec::with_capacity(pages.len());
@@ -153,7 +154,7 @@ impl Machine {
         diffs
     }
 
-    /// Sends diffs of protected pages, one message per home. Returns the homes.
+    /// Sends diffs of write-protected pages, with one action per home. Returns the homes.
     pub(super) fn send_diffs(
         &mut self,
         mut diffs: Vec<(Rank, u32)>,
@@ -205,7 +206,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Continues the barrier once every diff has arrived.
+    /// Continues the barrier once the diffs of all expected ranks have arrived.
     fn flushed_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Flushing { expect }) = self.call else { return };
         if self.diffs_here.len() < u32::from(expect) {
@@ -220,7 +221,8 @@ impl Machine {
         self.meet(2, targets, actions);
     }
 
-    /// As a home: tells every rank the state of its copies. Returns the ranks that got a message.
+    /// Settles the changed pages of this home: invalidates or updates the stale copies. Returns the ranks that get
+    /// messages.
     fn settle(&mut self, actions: &mut Vec<Action>) -> RankSet {
         let mut shares: Vec<Share> = (0..self.config.ranks)
             .map(|rank| Share { rank: Rank(rank), invalid: vec![], updates: vec![], adopts: vec![] })
@@ -266,15 +268,15 @@ impl Machine {
                 entry.sharers.remove(rank);
             }
         }
-        // Only then may the home move: the new home must be current without an update, and this rank must not be able
-        // to write the page without a trap.
+        // The home moves only if the page is `HomeClean`. Then the new home's copy is current without an update, and
+        // this rank cannot write the page without a trap.
         let may_move = self.config.migrate && local.state == State::HomeClean && moves.len() < MOVES_MAX;
         let writer = entry.count_writers(me).filter(|_| may_move);
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            // This rank gives its copy up. Mostly the new home writes the page next, and need not trap if this rank has
-            // no copy.
+            // This rank gives up its copy. The new home will probably write the page next, and need not trap if no
+            // other rank has a copy.
             self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
@@ -287,8 +289,8 @@ impl Machine {
         }
     }
 
-    /// Sends one rank its share: the stale copies and the moves, then the updates. Only the last frame is marked as
-    /// last.
+    /// Sends one rank its part of the settlement: the stale copies and the moves first, then the updates. Only the last
+    /// message has `last` set.
     fn send_share(&mut self, mut share: Share, moves: &[Move], actions: &mut Vec<Action>) {
         let to = share.rank;
         let runs = runs_of(&mut share.invalid);
@@ -351,8 +353,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes this rank a page's home. Its copy is current: it wrote the page, and no other rank did. A page without
-    /// other copies is added to `own`.
+    /// Makes this rank the home of a page. The copy here is current, because only this rank wrote the page. The page is
+    /// added to `own` if no other rank has a copy.
     fn adopt(&mut self, adopt: &Adopt, own: &mut Vec<u32>, actions: &mut Vec<Action>) -> Checked {
         let local = self.local(adopt.page)?;
         if local.state != State::Clean {
@@ -385,10 +387,11 @@ impl Machine {
             let local = self.local(page)?;
             let wanted = match local.state {
                 State::Clean => true,
-                // Either a lock's notice took the copy away, which the home does not know. Or this rank gave it up, and
-                // the home will learn of that.
+                // If `LEFT` is set, this rank has dropped its copy, and the home has not learned that yet. The update
+                // is ignored. Otherwise a write notice has invalidated the copy, and the update makes it current.
                 State::Invalid => local.flags & super::LEFT == 0,
-                // The home serves the fetch after this settlement, so the page that comes is not stale.
+                // The update is ignored. The home answers this rank's request after the settlement, with the current
+                // page.
                 State::Fetching | State::Asking => false,
                 _ => return Err(Violation::Unasked),
             };
@@ -410,7 +413,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns to the program once every settlement has arrived.
+    /// Ends the barrier once the settlements of all expected ranks have arrived.
     fn settled_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Settling { expect }) = self.call else { return };
         if self.settled_here.len() < u32::from(expect) {
@@ -430,7 +433,7 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Gives up a stale copy. Returns whether there was one.
+    /// Invalidates the clean copy of a page. Returns false if this rank has no clean copy.
     pub(super) fn take_away(&mut self, page: u32) -> bool {
         match self.pages.get_mut(page as usize) {
             Some(local) if local.state == State::Clean => {

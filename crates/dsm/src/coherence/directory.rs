@@ -1,9 +1,10 @@
-//! The directory of a home's shared pages: which ranks have copies, which copies are stale, which ranks write and read.
+//! The directory of a home's shared pages. It says which ranks have copies, which copies are stale, and which ranks
+//! write and read a page.
 
 use super::units::{Rank, RankSet};
 use crate::limits::{MOVE_AFTER, PROBE_FIRST, PROBE_LAST, UPDATE_AFTER};
 
-/// Index that stands for no entry.
+/// The index that stands for no entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The writers of a page since the last memory barrier.
@@ -18,11 +19,11 @@ enum Writers {
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     rank: Rank,
-    /// Fetches in a row, each after an invalidation and before the page changed again.
+    /// Number of fetches in a row, each after an invalidation and before the page changed again.
     fetches: u8,
-    /// Updates since the last invalidation.
+    /// Number of updates since the last invalidation.
     updates: u8,
-    /// Updates until the next invalidation.
+    /// Number of updates after which the copy is invalidated once, as a probe.
     interval: u8,
     /// Whether the copy was invalidated and has not been fetched again.
     away: bool,
@@ -36,20 +37,21 @@ pub(crate) struct Entry {
     /// Sharers whose copy lacks words that another rank wrote.
     pub(crate) stale: RankSet,
     writers: Writers,
-    /// The only writer at the last `barriers` barriers.
+    /// The rank that was the only writer at the last `barriers` memory barriers with a write.
     main_writer: Option<Rank>,
     barriers: u8,
-    /// Whether no rank is known to have written the page before.
+    /// True while no rank is known to have written the page before the current barrier.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// Number of the home's writes that trapped, for [`WATCH_AFTER`](crate::limits::WATCH_AFTER). It starts below 0
-    /// after another rank wrote the page.
+    /// Number of the home's writes that trapped. When it reaches [`WATCH_AFTER`](crate::limits::WATCH_AFTER), the page
+    /// may be watched. After a write of another rank, the count starts again below 0.
     pub(crate) traps: i8,
     /// Whether a rank may still be reading the page from this rank's memory.
     pub(crate) is_being_read: bool,
-    /// For a watched page: flushes since its last write. After enough of them, the page is protected again.
+    /// Number of flushes since the last write to a watched page. After enough of them, the page is write-protected
+    /// again.
     pub(crate) quiet: u8,
-    /// For a watched page: whether it is protected again, to see that it is not written any more.
+    /// Whether a watched page is write-protected again, to check that it is not written any more.
     pub(crate) is_leaving: bool,
 }
 
@@ -70,13 +72,13 @@ impl Entry {
         }
     }
 
-    /// Notes that every stale copy is settled.
+    /// Notes that all stale copies have been invalidated or updated.
     pub(crate) fn settled(&mut self) {
         self.is_being_read &= self.sharers.iter().any(|rank| !self.stale.contains(rank));
         self.stale = RankSet::EMPTY;
     }
 
-    /// Notes that a rank gets the current page.
+    /// Notes that a rank gets the current bytes of the page.
     pub(crate) fn fetched(&mut self, rank: Rank) {
         self.sharers.insert(rank);
         self.stale.remove(rank);
@@ -84,14 +86,15 @@ impl Entry {
             habit.away = false;
             habit.fetches = habit.fetches.saturating_add(1);
             if habit.fetches > UPDATE_AFTER {
-                // The copy was invalidated as a probe, and the rank has fetched it: it still reads the page. Probe less
-                // often.
+                // The copy was invalidated as a probe. The rank has fetched the page again, so it still reads the page.
+                // The interval to the next probe grows.
                 habit.interval = habit.interval.saturating_mul(2).min(PROBE_LAST);
             }
         }
     }
 
-    /// Notes that a rank reads the page from this rank's memory. `is_stale` says that it may miss the last change.
+    /// Notes that a rank reads the page from this rank's memory. `is_stale` says that the bytes may lack the latest
+    /// change.
     pub(crate) fn joined(&mut self, rank: Rank, is_stale: bool) {
         self.fetched(rank);
         if is_stale {
@@ -99,8 +102,8 @@ impl Entry {
         }
     }
 
-    /// Notes that the page has words that only `writer` had before. `at_barrier` says that the writer still has its
-    /// copy.
+    /// Notes that the page now has words that `writer` wrote, so that the other copies are stale. `at_barrier` says
+    /// that the words arrived at a memory barrier, so that the writer still has its copy.
     pub(crate) fn written(&mut self, writer: Rank, at_barrier: bool) {
         let mut others = self.sharers;
         others.remove(writer);
@@ -112,12 +115,13 @@ impl Entry {
         };
     }
 
-    /// Whether the adaptive protocol sends the page to a stale copy, rather than invalidate the copy.
+    /// Decides how the adaptive protocol treats the stale copy of `rank`: true for an update, false for an
+    /// invalidation.
     ///
-    /// A copy that was fetched again after each of the last invalidations is read, and an update saves its fetch. An
-    /// update does not show whether the sharer reads it. So after some updates the copy is invalidated once, as a
-    /// probe. A sharer that reads costs one fetch in up to [`PROBE_LAST`] updates; one that does not costs at most
-    /// [`PROBE_FIRST`] updates.
+    /// A rank that fetched its copy again after each of the last invalidations reads the page. An update then saves a
+    /// fetch. But updates do not show if the rank still reads the page. So after some updates the copy is invalidated
+    /// once, as a probe. For a rank that reads the page, this costs one fetch in up to [`PROBE_LAST`] updates. For a
+    /// rank that has stopped reading, the updates end at the next probe.
     pub(crate) fn wants_update(&mut self, rank: Rank) -> bool {
         let habit = self.habit(rank);
         let update = habit.fetches >= UPDATE_AFTER && habit.updates < habit.interval;
@@ -141,22 +145,22 @@ impl Entry {
         &mut self.habits[at]
     }
 
-    /// Resets the records of invalidated sharers that have not fetched the page again. The page changes once more, so
-    /// they do not read it.
+    /// Resets the habits of ranks that have not fetched their invalidated copies again. The page has changed once more,
+    /// so these ranks did not read it in between.
     pub(crate) fn forget_idle(&mut self) {
         for habit in self.habits.iter_mut().filter(|habit| habit.away) {
             (habit.fetches, habit.interval, habit.away) = (0, PROBE_FIRST, false);
         }
     }
 
-    /// Sets the sharers of a page whose home moved here. The new home has written the page before.
+    /// Sets the sharers of a page whose home has moved to this rank. This rank has written the page before.
     pub(crate) fn adopted(&mut self, sharers: RankSet) {
         self.sharers = sharers;
         self.is_fresh = false;
     }
 
-    /// Ends the count of this barrier's writers. Returns the rank that should be home, when one other than `home` has
-    /// been the only writer often enough. For a page's first writer, one barrier is enough.
+    /// Ends the count of this barrier's writers. Returns the rank to which the home should move, if any. It is a rank
+    /// other than `home` that was the only writer often enough. For the first writer of a page, one barrier is enough.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
@@ -172,12 +176,13 @@ impl Entry {
         }
         self.is_fresh = false;
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
-        // No other rank wrote, so its copy is current. It wrote at this barrier, so it has not given the copy up since.
+        // The copy of `rank` is current, because no other rank wrote. As `rank` wrote at this barrier, it still has the
+        // copy if it is a sharer.
         self.sharers.contains(rank).then_some(rank)
     }
 }
 
-/// The entries of all shared pages of one home, by index.
+/// The directory entries of all shared pages of one home. A page refers to its entry by an index.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     entries: Vec<Entry>,
@@ -194,17 +199,17 @@ impl Directory {
         (self.entries.len() - 1) as u32
     }
 
-    /// The entry at this index, unless it is [`NONE`].
+    /// Returns the entry at this index. There is no entry at [`NONE`].
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Entry> {
         self.entries.get_mut(index as usize)
     }
 
-    /// The same, for reading.
+    /// Returns the entry at this index for reading. There is no entry at [`NONE`].
     pub(crate) fn look(&self, index: u32) -> Option<&Entry> {
         self.entries.get(index as usize)
     }
 
-    /// Removes an entry.
+    /// Removes the entry at this index, if there is one.
     pub(crate) fn remove(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             *entry = Entry::new();
@@ -220,7 +225,7 @@ mod tests {
     const READER: Rank = Rank(1);
     const WRITER: Rank = Rank(2);
 
-    /// Settles one barrier after a change of the page. Returns whether the reader got an update.
+    /// Simulates the settlement of one barrier after a change of the page. Returns whether the reader got an update.
     fn settle(entry: &mut Entry, reads: bool) -> bool {
         entry.forget_idle();
         if !entry.sharers.contains(READER) {

@@ -1,4 +1,4 @@
-//! The events that the machine receives, and the actions that it answers.
+//! The events that the coherence machine receives, and the actions that it returns.
 
 use super::message::{Failure, Message, Purpose};
 use super::placement::Placement;
@@ -28,7 +28,7 @@ impl Reduction {
         [SumI64, MinI64, MaxI64, SumF64, MinF64, MaxF64].into_iter().find(|known| *known as u64 == detail)
     }
 
-    /// Combines the result of the previous ranks, `a`, with the next rank's value, `b`.
+    /// Combines `a`, the result of the previous ranks, with `b`, the value of the next rank.
     pub(crate) fn combine(self, a: u64, b: u64) -> u64 {
         let (x, y) = (a as i64, b as i64);
         let (f, g) = (f64::from_bits(a), f64::from_bits(b));
@@ -43,13 +43,13 @@ impl Reduction {
     }
 }
 
-/// An event. Pages are indices into the shared region.
+/// An event for the coherence machine. A page is named by its index in the shared region.
 ///
-/// A rank may access pages from many threads. The events from `Barrier` on are calls: a rank makes one at a time, and
-/// waits for [`Action::Finished`] before the next.
+/// A rank may access pages from many threads. The events from `Barrier` on are calls. A rank makes one call at a time:
+/// it waits for [`Action::Finished`] before it makes the next call.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A thread accessed a page in a way that its view does not allow.
+    /// A thread accessed a page in a way that the page's protection does not allow.
     Touch {
         /// The page.
         page: u32,
@@ -60,22 +60,23 @@ pub enum Event<'a> {
     Received {
         /// The sender.
         from: Rank,
-        /// The message. The bytes of its pages are available while the actions are carried out.
+        /// The message. The bytes of its pages and diffs must be available while the actions are carried out.
         message: Message,
     },
-    /// The rank no longer needs its copy of a page. Ignored if the copy is in use or the only one.
+    /// The rank no longer needs its copy of a page. The event has no effect on pages of which the rank is home, and on
+    /// copies that it has written. It has no effect during a memory barrier either.
     Drop {
         /// The page.
         page: u32,
     },
-    /// The rank wants to drop the twins of these pages: their diffs go home now, and the copies become clean. Ignored
-    /// for pages without a twin, and while the rank waits in a call.
+    /// The rank wants to drop the twins of these pages. The diffs are sent home now, and the copies become clean. The
+    /// event has no effect on pages without a twin. It has no effect while the rank is in a call either.
     Shed {
         /// The pages.
         pages: &'a [u32],
     },
-    /// These watched pages ([`Action::Watch`]) differ from their twins, and the twins were renewed. Must precede each
-    /// `Barrier` and `Release`.
+    /// These watched pages ([`Action::Watch`]) differed from their twins, and the driver has renewed the twins. This
+    /// event must precede each `Barrier` and `Release`.
     Wrote {
         /// The pages.
         pages: &'a [u32],
@@ -84,49 +85,51 @@ pub enum Event<'a> {
     Read {
         /// The page.
         page: u32,
-        /// Whether its bytes are in its place. Otherwise the machine asks the home.
+        /// Whether the page's bytes have been copied into this rank's region. If not, the machine requests the page
+        /// from the home.
         is_here: bool,
     },
     /// The rank enters a memory barrier.
     Barrier,
     /// The rank wants a lock.
     Acquire {
-        /// Below [`crate::limits::LOCKS_MAX`].
+        /// The lock's number, which is below [`crate::limits::LOCKS_MAX`].
         lock: u32,
     },
-    /// The rank releases a lock, and publishes what it wrote.
+    /// The rank releases a lock, and publishes its writes.
     Release {
-        /// A lock it holds.
+        /// The number of a lock that the rank holds.
         lock: u32,
     },
-    /// All ranks together: allocates pages.
+    /// All ranks allocate pages together.
     Alloc {
         /// Number of pages.
         pages: u32,
-        /// Their homes.
+        /// The placement of the pages, which determines the pages' homes.
         placement: &'a Placement,
     },
-    /// All ranks together: frees the allocation that begins with this page.
+    /// All ranks together free the allocation that begins with this page.
     Free {
-        /// Its first page.
+        /// The first page of the allocation.
         first: u32,
     },
-    /// All ranks together: a reduction. It is not a memory barrier.
+    /// All ranks make a reduction together. A reduction is not a memory barrier.
     Reduce {
         /// The operation.
         reduction: Reduction,
-        /// This rank's values. Their number is the same on every rank, at most [`crate::limits::VALUES_MAX`].
+        /// The values of this rank. All ranks pass the same number of values, at most [`crate::limits::VALUES_MAX`].
         values: &'a [u64],
     },
-    /// All ranks together: nothing is shared from now on.
+    /// All ranks end shared memory together.
     Shutdown,
 }
 
-/// An action. Carry out the actions of a list in order, and all of them before the next event. A peer then receives the
-/// bytes of the moment at which the machine decided. Messages may be queued if their bytes are copied at once.
+/// An action that the driver must carry out. Carry out the actions of a list in order, and all of them before the next
+/// event. So a peer receives the bytes that a page had when the machine decided to send the page. Messages may be
+/// queued if their bytes are copied at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send this message, without bytes.
+    /// Send this message, without bytes of pages or diffs.
     Send {
         /// The receiver.
         to: Rank,
@@ -140,107 +143,110 @@ pub enum Action {
         /// The page.
         page: u32,
     },
-    /// Read a page from its home's memory, if the home offers it. First send [`Message::Joined`]. Then copy what is
-    /// offered (the twin of a watched page) into the page's place, out of view. Then check that it is still offered,
-    /// and that the home did not enter [`Event::Release`] or [`Event::Barrier`] in between. [`Event::Read`] must follow
-    /// before any other event.
+    /// Read a page from the memory of its home, if the home offers the page. First send [`Message::Joined`]. Then copy
+    /// the offered bytes into the page's place in this rank's region, but do not make the page accessible. The offered
+    /// bytes are those of the twin if the page is watched. Then check that the page is still offered, and that the home
+    /// has not entered [`Event::Release`] or [`Event::Barrier`] in between. Report the result as [`Event::Read`] before
+    /// any other event.
     ///
-    /// The home must receive the `Joined` before any `Release` and [`Message::Go`] that is sent later.
+    /// The home must receive every `Joined` sent so far before it enters `Release` or `Barrier`, and before it receives
+    /// [`Message::Go`].
     Read {
         /// The page.
         page: u32,
-        /// Its home.
+        /// The page's home.
         home: Rank,
     },
-    /// Let others read this page from now on, whose home is this rank. Offer its twin while it is watched.
+    /// Let other ranks read this page from this rank's memory from now on. This rank is the page's home. While the page
+    /// is watched, offer its twin.
     Offer {
         /// The page.
         page: u32,
     },
-    /// Stop offering the page. [`Action::Discard`] also stops it.
+    /// Stop offering the page to other ranks. [`Action::Discard`] also withdraws the offers of its pages.
     Withhold {
         /// The page.
         page: u32,
     },
-    /// Compare these pages with their twins, drop the twins, and send [`Message::Diffs`] in frames of bounded length,
-    /// with `last` only on the last one. Leave out pages without a difference. Send at least one frame.
+    /// Compare these pages with their twins, drop the twins, and send the diffs as [`Message::Diffs`] in frames of
+    /// bounded length. Set `last` only on the last frame. Omit pages without a difference. Send at least one frame.
     SendDiffs {
         /// The receiver.
         to: Rank,
-        /// The pages, ascending. They are protected.
+        /// The pages, in ascending order. They are write-protected.
         pages: Vec<u32>,
-        /// The purpose.
+        /// The purpose of the diffs.
         purpose: Purpose,
     },
-    /// Send [`Message::Updates`] with these whole pages, in the same way.
+    /// Send these whole pages as [`Message::Updates`] in frames of bounded length. Set `last` only on the last frame.
     SendUpdates {
         /// The receiver.
         to: Rank,
-        /// The pages, ascending.
+        /// The pages, in ascending order.
         pages: Vec<u32>,
     },
-    /// Put a page from the message just received into its place. Then show it for reading, or for writing with a twin
-    /// of the same bytes.
+    /// Put a page from the message just received, or from a successful [`Action::Read`], into the region. Then make the
+    /// page readable. If `writable` is true, also make a twin of the same bytes and make the page writable.
     Install {
         /// The page.
         page: u32,
-        /// Whether to show it for writing.
+        /// Whether to make the page writable.
         writable: bool,
     },
-    /// Write a diff from the message just received into its page.
+    /// Apply a diff from the message just received to its page.
     Apply {
-        /// Index of the diff in the message.
+        /// Index of the diff among the diffs of the message.
         index: u32,
         /// The page.
         page: u32,
     },
-    /// Make a twin of a page that is shown for reading, then allow writes to it.
+    /// Make a twin of a readable page, and then make the page writable.
     Twin {
         /// The page.
         page: u32,
     },
-    /// Allow writes to pages without twins. Absent pages read as zeroes.
+    /// Make pages writable, without twins. Pages without memory read as zeroes.
     Open {
         /// The pages.
         run: Run,
     },
-    /// Make a twin of a page that is shown for writing, whose home is this rank. From now on readers receive the twin.
-    /// The twin takes over the page's bytes when [`Event::Wrote`] reports that they differ.
+    /// Make a twin of a writable page whose home is this rank. From now on readers receive the twin. Before the driver
+    /// reports a difference as [`Event::Wrote`], it copies the page's bytes into the twin.
     Watch {
         /// The page.
         page: u32,
     },
-    /// Drop the twin of a watched page: readers receive the page itself.
+    /// Drop the twin of a watched page. From now on readers receive the page itself.
     Unwatch {
         /// The page.
         page: u32,
     },
-    /// Make pages read-only. Their twins stay.
+    /// Write-protect pages. Their twins stay.
     Protect {
         /// The pages.
         run: Run,
     },
-    /// Take copies away: the next access traps.
+    /// Make copies inaccessible, so that the next access traps.
     Invalidate {
         /// The pages.
         run: Run,
     },
-    /// Allow writes to pages that are shown for reading, without twins.
+    /// Make readable pages writable, without twins.
     Reopen {
         /// The pages.
         run: Run,
     },
-    /// This rank becomes a page's home: its copy is the master.
+    /// This rank becomes the home of a page, and its copy becomes the master copy.
     Adopted {
         /// The page.
         page: u32,
     },
-    /// This rank is no longer a page's home. It keeps a copy, which is current.
+    /// This rank is no longer the home of a page. It keeps a current copy of the page.
     GivenAway {
         /// The page.
         page: u32,
     },
-    /// Drop pages with their bytes and their twins.
+    /// Drop pages, together with their bytes and their twins.
     Discard {
         /// The pages.
         run: Run,
@@ -252,12 +258,12 @@ pub enum Action {
     },
     /// Wake all threads that wait for pages.
     WakeAll,
-    /// The call is complete.
+    /// The rank's call is complete.
     Finished {
-        /// Its result.
+        /// The result of the call.
         outcome: Outcome,
     },
-    /// Sharing has failed; the machine stops.
+    /// Shared memory has failed, and the machine has stopped.
     Fail {
         /// The reason.
         failure: Failure,
@@ -269,21 +275,21 @@ pub enum Action {
 pub enum Outcome {
     /// The call succeeded.
     Done,
-    /// The allocation's first page.
+    /// The allocation has succeeded.
     Allocated {
-        /// The page.
+        /// The first page of the allocation.
         first: u32,
     },
-    /// No rank has room for the allocation.
+    /// The region has no gap of that many pages. The result is the same on all ranks.
     NoRoom,
-    /// The reduction's result.
+    /// The reduction is complete.
     Reduced {
-        /// The values, in the number that each rank gave.
+        /// The results, one for each value that a rank has passed in.
         values: Vec<u64>,
     },
 }
 
-/// A call that this rank cannot make.
+/// Why this rank cannot make a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misuse {
     /// A page outside every allocation.
@@ -304,10 +310,10 @@ pub enum Misuse {
     /// The allocation is empty, or names homes that do not exist.
     #[error("the allocation names no page, or a home that is not a rank; give a size, and ranks below dsm_size()")]
     BadAllocation,
-    /// No allocation begins there.
+    /// No allocation begins at this page.
     #[error("no allocation begins at page {0}; free what dsm_alloc returned, once")]
     NotAnAllocation(u32),
-    /// The reduction has too many values.
+    /// The reduction has no values, or too many values.
     #[error("a reduction of {0} values; reduce between 1 and 64 at a time")]
     BadReduction(usize),
     /// The call came after the shutdown.

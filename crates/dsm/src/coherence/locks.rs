@@ -1,4 +1,4 @@
-//! Locks: a release publishes what was written, and an acquire invalidates stale copies.
+//! Locks. A release publishes the rank's writes, and an acquire invalidates the rank's stale copies.
 
 use super::event::{Action, Misuse, Outcome};
 use super::message::{Message, Purpose, Together, Violation};
@@ -15,16 +15,16 @@ pub(super) struct LockCall {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// Waits for the lock.
+    /// The rank waits for the lock.
     Wanted,
-    /// Has the lock, and waits until these homes have the diffs of pages that the grant invalidates.
+    /// The rank has the lock. It waits until these homes have its diffs of pages that the grant invalidates.
     Granted(RankSet),
-    /// Releases the lock when these homes have its diffs.
+    /// The rank releases the lock as soon as these homes have its diffs.
     Flushing(RankSet),
 }
 
 impl LockCall {
-    /// Homes that have not yet acknowledged this rank's diffs.
+    /// Returns the homes that have not yet acknowledged this rank's diffs.
     pub(super) fn flushing(self) -> RankSet {
         match self.at {
             At::Wanted => RankSet::EMPTY,
@@ -56,7 +56,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Handles a home's acknowledgement of this rank's diffs.
+    /// Processes a home's acknowledgement of this rank's diffs.
     pub(super) fn diffs_done(&mut self, from: Rank, actions: &mut Vec<Action>) -> Checked {
         match &mut self.call {
             Call::Lock(LockCall { at: At::Granted(homes) | At::Flushing(homes), .. }) if homes.contains(from) => {
@@ -69,7 +69,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Continues when all homes have this rank's diffs.
+    /// Continues a lock call or a free if all homes have acknowledged this rank's diffs.
     pub(super) fn diffs_arrived(&mut self, actions: &mut Vec<Action>) {
         if let Call::Freeing { first, homes } = self.call
             && homes.is_empty()
@@ -94,8 +94,8 @@ impl Machine {
         actions.push(Action::Finished { outcome: Outcome::Done });
     }
 
-    /// Whether a page of an allocation is being fetched. It may have been requested together with the page before it,
-    /// so that no thread waits for it. Its home must not free it before the request arrives.
+    /// Checks whether any page of an allocation is being fetched. The home must not free a page before a request for it
+    /// arrives. A request may be in transit even if no thread waits for the page.
     fn is_fetching_of(&self, first: u32) -> bool {
         let run = self.areas.pages_of(first);
         run.is_some_and(|run| run.pages().any(|page| self.state(page) == State::Fetching))
@@ -109,14 +109,14 @@ impl Machine {
         Ok(())
     }
 
-    /// The pages of runs in a peer's message.
+    /// Returns the pages of runs that a peer has sent, or an error if a run lies beyond the allocated pages.
     fn pages_in(&self, runs: &[Run]) -> Result<Vec<u32>, Violation> {
         let known = self.pages.len() as u32;
         let valid = runs.iter().all(|run| !run.pages().is_empty() && run.pages().end <= known);
         if valid { Ok(runs.iter().flat_map(|run| run.pages()).collect()) } else { Err(Violation::Page) }
     }
 
-    /// Handles the grant of a lock. The notices of earlier writes came with it.
+    /// Processes the grant of a lock. The write notices of other ranks arrived before the grant.
     pub(super) fn granted(&mut self, lock: u32, actions: &mut Vec<Action>) -> Checked {
         match self.call {
             Call::Lock(LockCall { lock: wanted, at: At::Wanted }) if wanted == lock => {}
@@ -124,7 +124,8 @@ impl Machine {
         }
         self.held.insert(lock);
         let mut pages = std::mem::take(&mut self.noticed);
-        // This rank's writes to such a page go home first, so that the page has them when it is fetched again.
+        // If this rank has written a page that is to be invalidated, the diff goes home first. So the home's page
+        // contains the diff when this rank fetches the page again.
         let dirty: Vec<u32> = pages.iter().copied().filter(|&page| self.state(page) == State::Dirty).collect();
         let homes = self.flush_some(dirty, actions);
         for &page in &pages {
@@ -141,7 +142,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Flushes some pages ahead of the next release, which will publish them.
+    /// Flushes some pages before the next release, which publishes them. Returns the homes that get diffs.
     fn flush_some(&mut self, mut pages: Vec<u32>, actions: &mut Vec<Action>) -> RankSet {
         if pages.is_empty() {
             return RankSet::EMPTY;

@@ -1,4 +1,5 @@
-//! Meetings of all ranks. Rank 0 keeps count, and lets all continue when the last one has arrived.
+//! Meetings, at which every rank waits for all others. Rank 0 counts the arrivals. It lets all ranks continue when the
+//! last rank has arrived.
 
 use super::event::{Action, Reduction};
 use super::message::{Failure, Message, Together, Violation};
@@ -6,7 +7,7 @@ use super::units::{Rank, RankSet};
 use super::{Checked, Machine};
 use crate::limits::VALUES_MAX;
 
-/// The data of a rank that arrives at a meeting.
+/// The fields of the message by which a rank arrives at a meeting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Arrival {
     pub(super) what: Together,
@@ -16,16 +17,16 @@ pub(super) struct Arrival {
     pub(super) values: Vec<u64>,
 }
 
-/// The ranks that have arrived.
+/// The ranks that have arrived at the current meeting.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    /// The first to arrive, with its data.
+    /// The rank that arrived first, with the fields of its message.
     first: Option<(Rank, Arrival)>,
     here: RankSet,
     ranks: u16,
-    /// Number of ranks that named each rank as a target.
+    /// For each rank, how many ranks named that rank as a target.
     named: Vec<u16>,
-    /// Each rank's values.
+    /// For each rank, its values in a reduction.
     values: Vec<Vec<u64>>,
 }
 
@@ -58,7 +59,8 @@ impl Meeting {
         Ok(self.here.len() == u32::from(self.ranks))
     }
 
-    /// The values of all ranks, combined in the order of the ranks, so that doubles give the same sum every time.
+    /// Combines the values of all ranks. The order is that of the ranks, so that a sum of doubles is the same every
+    /// time.
     fn reduced(&mut self, detail: u64) -> Result<Vec<u64>, Violation> {
         let reduction = Reduction::from_detail(detail).ok_or(Violation::Number)?;
         let mut ranks = self.values.iter_mut().map(std::mem::take);
@@ -71,7 +73,7 @@ impl Meeting {
 }
 
 impl Machine {
-    /// At rank 0: handles the arrival of a rank.
+    /// Counts the arrival of a rank, at rank 0. After the last arrival, lets all ranks continue.
     pub(super) fn arrived(&mut self, from: Rank, arrival: Arrival, actions: &mut Vec<Action>) -> Checked {
         if self.config.rank != Rank(0) {
             return Err(Violation::NotHome);
@@ -96,8 +98,8 @@ impl Machine {
         self.meeting.first = None;
         self.meeting.here = RankSet::EMPTY;
         if what == Together::Barrier && meeting == 1 {
-            // The log of notices is not needed any more: no rank is in a lock call, and the barrier makes every copy
-            // current.
+            // The log of write notices is not needed any more, because no rank is in a lock call and the barrier makes
+            // every copy current.
             self.keeper.forget_notices();
         }
         for rank in (0..self.config.ranks).map(Rank) {

@@ -1,4 +1,5 @@
-//! Messages between ranks. The bytes of pages and diffs travel behind the message; only the driver handles them.
+//! Messages between ranks. The bytes of pages and diffs follow a message. Only the driver (the code that sends and
+//! receives messages) reads and writes these bytes.
 
 use super::units::{Rank, RankSet, Run};
 
@@ -14,12 +15,12 @@ pub enum Together {
     Free = 3,
     /// A reduction.
     Reduce = 4,
-    /// The end of sharing.
+    /// The end of shared memory.
     Shutdown = 5,
 }
 
 impl Together {
-    /// The call with this number.
+    /// Returns the call with this number on the wire, or `None` if there is no such call.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Together::*;
@@ -43,11 +44,12 @@ impl std::fmt::Display for Together {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Purpose {
-    /// A memory barrier. The home counts the ranks whose diffs are complete.
+    /// A memory barrier. The home counts the ranks whose diffs have all arrived.
     Barrier = 1,
-    /// A lock. The home acknowledges.
+    /// A lock call or a free. The home acknowledges the diffs.
     Lock = 2,
-    /// The writer has no room for its twin. Before anything relies on the diff, a message for another purpose follows.
+    /// The writer has too little memory for its twins. The home does not acknowledge the diffs. A message for another
+    /// purpose follows before any rank relies on them.
     Early = 3,
 }
 
@@ -60,12 +62,12 @@ pub struct Move {
     pub home: Rank,
 }
 
-/// A page's state for its new home.
+/// The state of a page whose home moves, sent to the new home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Adopt {
     /// The page.
     pub page: u32,
-    /// The other ranks with a copy.
+    /// The ranks with a copy of the page, except the new home.
     pub sharers: RankSet,
 }
 
@@ -78,13 +80,13 @@ pub enum Failure {
              with the same arguments in the same order"
     )]
     Mismatch {
-        /// The rank that came later.
+        /// The rank that arrived later.
         rank: Rank,
-        /// Its call.
+        /// The call of the rank that arrived later.
         called: Together,
-        /// The rank that came first.
+        /// The rank that arrived first.
         other: Rank,
-        /// That rank's call.
+        /// The call of the rank that arrived first.
         other_called: Together,
     },
     /// A rank sent an invalid message.
@@ -92,7 +94,7 @@ pub enum Failure {
         "rank {rank} broke the protocol between ranks ({what}); run the same hanare release and program on every rank"
     )]
     Violation {
-        /// The rank.
+        /// The rank that sent the message.
         rank: Rank,
         /// The error in the message.
         what: Violation,
@@ -105,9 +107,9 @@ pub enum Failure {
 pub enum Violation {
     /// A page outside every allocation.
     Page = 1,
-    /// A message for the home of a page, sent to another rank.
+    /// A message for the home of a page, which a rank received that is not the page's home.
     NotHome = 2,
-    /// An answer that was not requested, or that came twice.
+    /// An answer to no request, or a second answer to one request.
     Unasked = 3,
     /// A rank, lock or number that does not exist.
     Number = 4,
@@ -116,7 +118,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The error with this number.
+    /// Returns the error with this number on the wire, or `None` if there is no such error.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Violation::*;
@@ -136,133 +138,133 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// The urgency of a message.
+/// How soon the receiver needs a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// At once.
+    /// The receiver needs the message at once.
     Now,
-    /// When its receiver makes its next call; at once if it waits in one.
+    /// The receiver needs the message when it makes its next call, or at once if it waits in a call.
     AtNextCall,
-    /// When its receiver next checks for messages, for any reason.
+    /// The receiver needs the message when it next checks for messages. The message itself causes no check.
     AtNextLook,
 }
 
-/// A message between two ranks. Those of one pair arrive in the order in which they were sent.
+/// A message between two ranks. Messages from one rank to another arrive in the order in which they were sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// To the home: `reader` joins the sharers and wants the page.
+    /// Sent to the home of a page: `reader` requests the page and becomes a sharer.
     PageRequest {
         /// The page.
         page: u32,
-        /// The reader. It differs from the sender if an old home forwards the request.
+        /// The rank that reads the page. It differs from the sender if an old home forwards the request.
         reader: Rank,
     },
-    /// From the home, with the page.
+    /// Sent by the home of a page to a reader, with the page's bytes.
     PageReply {
         /// The page.
         page: u32,
     },
-    /// To the rank that records first accesses: asks for the home of a page.
+    /// Sent to the rank that records the first access to a page: the sender asks which rank is the page's home.
     HomeRequest {
         /// The page.
         page: u32,
     },
-    /// The answer.
+    /// The answer to [`Message::HomeRequest`].
     HomeReply {
         /// The page.
         page: u32,
-        /// Its home: the asking rank, if no rank asked before.
+        /// The page's home. It is the asking rank if no rank has asked before.
         home: Rank,
     },
-    /// To the home, with diffs.
+    /// Sent to a home, with diffs of its pages.
     Diffs {
-        /// Their purpose.
+        /// The purpose of the diffs.
         purpose: Purpose,
-        /// The pages, in the order of their diffs.
+        /// The pages that the diffs change, in the order of the diffs.
         pages: Vec<u32>,
-        /// Whether these are the sender's last for this purpose.
+        /// Whether the sender sends this home no more diffs for the current barrier, lock call or free.
         last: bool,
     },
-    /// From the home: the last diffs of a [`Purpose::Lock`] are in their pages.
+    /// Sent by a home: all diffs with [`Purpose::Lock`] from the receiver have been applied to their pages.
     DiffsDone,
-    /// From a home at a memory barrier, to one rank.
+    /// Sent by a home to another rank at a memory barrier: the receiver's stale copies, and the moves of homes.
     Settle {
-        /// Copies that are stale.
+        /// The copies of the receiver that are stale and must be invalidated.
         invalid: Vec<Run>,
-        /// Pages of the sender that have a new home.
+        /// Pages whose home was the sender and is now another rank.
         moves: Vec<Move>,
         /// The moved pages whose new home is the receiver.
         adopts: Vec<Adopt>,
-        /// Whether the sender sends nothing more at this barrier.
+        /// Whether the sender sends the receiver nothing more at this barrier.
         last: bool,
     },
-    /// From a home at a memory barrier, with whole pages.
+    /// Sent by a home to a rank with stale copies at a memory barrier, with the bytes of whole pages.
     Updates {
-        /// The pages, in the order of their bytes.
+        /// The pages, in the order in which their bytes follow.
         pages: Vec<u32>,
-        /// Whether the sender sends nothing more at this barrier.
+        /// Whether the sender sends the receiver nothing more at this barrier.
         last: bool,
     },
-    /// To the home: the sender has dropped its copy.
+    /// Sent to the home of a page: the sender has dropped its copy.
     Leave {
         /// The page.
         page: u32,
     },
-    /// To the home: the sender is about to read an offered page, and becomes one of its sharers.
+    /// Sent to the home of a page: the sender is about to read the page from the home's memory, and becomes a sharer.
     Joined {
         /// The page.
         page: u32,
     },
-    /// To rank 0: the sender has arrived at a meeting.
+    /// Sent to rank 0: the sender has arrived at a meeting, where every rank waits for all others.
     Arrive {
-        /// The call.
+        /// The call that the sender makes.
         what: Together,
-        /// A value that must be equal on all ranks.
+        /// A value that must be equal on all ranks, such as a hash of the call's arguments.
         detail: u64,
-        /// Number of the meeting within its barrier, from 1.
+        /// Number of the meeting within the call, from 1.
         meeting: u8,
         /// The ranks to which the sender sends diffs or settlements.
         targets: RankSet,
-        /// Its values in a reduction.
+        /// The sender's values in a reduction. Empty in other calls.
         values: Vec<u64>,
     },
-    /// From rank 0: all ranks have arrived.
+    /// Sent by rank 0: all ranks have arrived at the meeting, so the receiver continues.
     Go {
-        /// The call.
+        /// The call that all ranks make.
         what: Together,
-        /// Number of the meeting.
+        /// Number of the meeting within the call, from 1.
         meeting: u8,
-        /// Number of ranks that named the receiver among their targets.
+        /// Number of ranks that named the receiver among the `targets` of their [`Message::Arrive`].
         expect: u16,
-        /// The reduction's result.
+        /// The result of a reduction. Empty in other calls.
         values: Vec<u64>,
     },
-    /// To rank 0: the sender wants the lock.
+    /// Sent to rank 0: the sender wants the lock.
     Acquire {
         /// The lock.
         lock: u32,
     },
-    /// From rank 0: the receiver has the lock.
+    /// Sent by rank 0: the receiver holds the lock now.
     Grant {
         /// The lock.
         lock: u32,
     },
-    /// To rank 0, before [`Message::Release`]: write notices of the sender.
+    /// Sent to rank 0 before [`Message::Release`]: write notices for pages that the sender wrote.
     Wrote {
         /// The pages.
         runs: Vec<Run>,
     },
-    /// From rank 0, before [`Message::Grant`]: write notices of others that the receiver has not seen.
+    /// Sent by rank 0 before [`Message::Grant`]: write notices of other ranks that the receiver has not received yet.
     Notice {
         /// The pages.
         runs: Vec<Run>,
     },
-    /// To rank 0: the sender frees the lock.
+    /// Sent to rank 0: the sender releases the lock.
     Release {
         /// The lock.
         lock: u32,
     },
-    /// To all ranks: sharing has failed.
+    /// Sent to all ranks: shared memory has failed.
     Failed {
         /// The reason.
         failure: Failure,
@@ -270,8 +272,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// The urgency of a message. An arrival at rank 0 is not urgent before rank 0 arrives, too. A home needs to know
-    /// which ranks have or leave a copy only at its next flush.
+    /// Returns the urgency of a message. Rank 0 needs the arrival of another rank only when rank 0 arrives as well. A
+    /// home needs a [`Message::Leave`] or [`Message::Joined`] only at its next flush.
     #[must_use]
     pub fn urgency(&self) -> Urgency {
         match self {

@@ -1,44 +1,50 @@
-//! The coherence machine of one rank: a pure state machine without I/O, clock, threads or the bytes of pages.
+//! The coherence machine of one rank. It is a pure state machine: it has no I/O, clock or threads, and never sees the
+//! bytes of pages.
 //!
-//! It implements eager release consistency with multiple writers, after SCASH (section 2). The states of a page at a
+//! It implements eager release consistency with multiple writers, after SCASH (section 2). A page has these states at a
 //! rank:
 //!
 //! ```text
-//!  at its home                                     elsewhere
+//!  at its home                                     at other ranks
 //!
-//!     Open ── served to a reader ──► HomeClean       Invalid ── touch ──► Fetching ── reply ──► Clean
+//!     Open ── served to a reader ──► HomeClean       Invalid ─ access ─► Fetching ── reply ──► Clean
 //!      ▲                              │   ▲             ▲                    ▲                  │   ▲
 //!      │ flushed,               write │   │ flushed,    │ first touch        │            write │   │ flushed
 //!      │ nobody shares it             ▼   │ shared      └─► Asking ─ reply ──┘                  ▼   │
 //!      └───────────────────────── HomeDirty             (home unknown)                         Dirty
 //! ```
 //!
-//! `Open` pages are written without a trap, because no other rank has a copy. A memory barrier, a release, or a write
-//! notice for a `Dirty` page flushes it: protects it and sends its diff home. The home's own writes need no twin,
-//! unless they are found by comparison instead of traps (`watch`).
+//! An `Open` page is written without a trap, because no other rank has a copy. A memory barrier or a release *flushes*
+//! all `Dirty` pages: it write-protects them and sends their diffs home. A write notice for a `Dirty` page flushes that
+//! page alone. The home's own writes need no twin, except on watched pages (module `watch`). There the writes are found
+//! by comparison with a twin instead of traps.
 //!
-//! **Memory barrier.** All ranks meet (rank 0 counts the arrivals), so that no rank computes any more. Writers send
-//! their diffs, one message per home. Homes settle with the ranks whose copies are stale, one message per rank. Then
-//! all meet again. *Invalidate* and *adaptive* meet twice, *update* three times (figures 1 and 2): with *update*, homes
-//! settle after the second meeting. When a rank arrives at a meeting it names the ranks to which it sends, and rank 0
-//! tells each rank how many senders to wait for. So neither diffs nor settlements need acknowledgements of their own.
+//! **Memory barrier.** All ranks meet: each rank waits until rank 0 has counted the arrivals of all ranks. So no rank
+//! computes any more. Writers send their diffs, one message per home. Then homes *settle* with the ranks whose copies
+//! are stale: they invalidate or update these copies, with one message per rank. Then all ranks meet again.
+//! *Invalidate* and *adaptive* need two meetings, *update* needs three (figures 1 and 2). With *update*, homes settle
+//! after the second meeting. When a rank arrives at a meeting, it names the ranks to which it sends messages. Rank 0
+//! then tells each rank the number of senders to wait for. So diffs and settlements need no acknowledgements.
 //!
-//! **Locks.** Rank 0 grants them and keeps one log of write notices in the order of the releases. A release flushes,
-//! waits until the homes have the diffs, and adds its notices to the log. A grant carries all notices since the rank's
-//! last grant. Such a grant may name pages that need no invalidation. But it needs no vector clocks: the writes that
-//! happen before a release are in the log before it. A memory barrier makes all copies current and empties the log.
+//! **Locks.** Rank 0 grants the locks. It keeps one log of write notices, in the order of the releases. A rank that
+//! releases a lock flushes its pages, waits until the homes have the diffs, and adds its notices to the log. A grant
+//! carries all notices that were added since the rank's last grant. Some of these notices may name pages that need no
+//! invalidation. But vector clocks are not needed, because the writes that happen before a release are in the log
+//! before that release. A memory barrier makes all copies current and empties the log.
 //!
-//! **One-sided reads** ([`Action::Read`]). A home offers its shared pages to be read without a request. A reader first
-//! sends a message for which it does not wait ([`Message::Joined`]). The message reaches the home before the home next
-//! publishes what it wrote. So the reader learns of missing words like any other sharer.
+//! **One-sided reads** ([`Action::Read`]). A home offers its shared pages: other ranks may read them from the home's
+//! memory without a request. A reader first sends [`Message::Joined`] and does not wait for an answer. This message
+//! reaches the home before the home next publishes its writes. So the home tells the reader of later writes, as it
+//! tells every sharer.
 //!
-//! **Twins without room** go early ([`Event::Shed`]): the diff goes home at once, and no rank waits for it. The
-//! messages that rely on the diff come behind it on the same link: the next request for the page, and the message that
-//! every such home gets at the next memory barrier or release, with diffs or without.
+//! **Early diffs** ([`Event::Shed`]). A rank with too little memory for its twins sends the diffs home at once, and no
+//! rank waits for them. A later message on the same link arrives after the diffs. So the next request for the page
+//! finds the diff applied. At the next memory barrier or release, every home that got early diffs gets a message, with
+//! or without further diffs.
 //!
-//! **Moving a home** happens at the settlement of a memory barrier, when nothing else is in progress, and every rank
-//! learns of it. The new home wrote the page at this barrier and has a current copy, so no bytes travel. The old home
-//! gives its copy up, so that a page without other copies is `Open` at once.
+//! **Moving a home.** A page's home moves only at the settlement of a memory barrier, because no rank computes then.
+//! Every rank learns of the move. The new home wrote the page at this barrier and has a current copy, so no bytes are
+//! sent. The old home gives up its copy. So a page without other copies becomes `Open` at once.
 
 #![forbid(unsafe_code)]
 
@@ -74,31 +80,31 @@ use notices::LockKeeper;
 /// How stale copies become current again at a memory barrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// Stale copies are taken away, and fetched at the next access (section 2.3.2).
+    /// Stale copies are invalidated. They are fetched again at the next access (section 2.3.2).
     Invalidate,
-    /// Their homes send the pages (section 2.3.1).
+    /// Homes send the current pages to the ranks with stale copies (section 2.3.1).
     Update,
-    /// One of the two, chosen for each copy by its rank's past use.
+    /// Each stale copy is invalidated or updated. The choice depends on how the copy's rank has used the page so far.
     Adaptive,
 }
 
 /// The parameters of one rank's machine. All but `rank` are the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// This rank.
+    /// The number of this rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u16,
-    /// Pages of the region.
+    /// Number of pages of the region.
     pub pages: u32,
-    /// How to treat stale copies.
+    /// How stale copies become current again at a memory barrier.
     pub protocol: Protocol,
-    /// Whether homes move to the main writer.
+    /// Whether a page's home moves to the rank that alone writes the page.
     pub migrate: bool,
-    /// Whether writes to shared home pages may be found by comparison ([`Action::Watch`]). Such a page must stay in
-    /// memory.
+    /// Whether writes to shared home pages may be found by comparison ([`Action::Watch`]). Such a page must not be
+    /// evicted.
     pub watch: bool,
-    /// Whether readers may read a home's offered pages themselves ([`Action::Read`]).
+    /// Whether ranks may read offered pages from the home's memory ([`Action::Read`]).
     pub one_sided: bool,
 }
 
@@ -116,43 +122,45 @@ pub enum ConfigError {
     Pages(u32),
 }
 
-/// State of a page at a rank.
+/// The state of a page at a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// In no allocation.
+    /// The page belongs to no allocation.
     Free,
-    /// Home, writable, not watched: no other rank has a copy.
+    /// This rank is the home. The page is writable and not watched, because no other rank has a copy.
     Open,
-    /// Home, protected.
+    /// This rank is the home. The page is write-protected, or it is watched and no write has been found since the last
+    /// flush.
     HomeClean,
-    /// Home, written since it was protected.
+    /// This rank is the home, and may have written the page since the last flush.
     HomeDirty,
-    /// No copy here.
+    /// This rank has no copy.
     Invalid,
-    /// A copy for reading.
+    /// This rank has a copy that it only reads.
     Clean,
-    /// A copy that is written, with a twin.
+    /// This rank has written its copy, and has a twin of the page.
     Dirty,
-    /// No copy. The rank has asked which rank is home.
+    /// This rank has no copy. It has asked another rank which rank is the home.
     Asking,
-    /// Requested from its home.
+    /// This rank has no copy. It has requested the page from the home.
     Fetching,
 }
 
-/// A write waits for the page.
+/// Flag: a write of this rank waits for the page.
 const WANTS_WRITE: u8 = 1;
-/// This rank has no copy, and the home knows it: it was told by a message, or this rank never had one.
+/// Flag: this rank has no copy, and the home knows that. Either this rank has sent [`Message::Leave`], or it has never
+/// had a copy.
 const LEFT: u8 = 2;
-/// The page being fetched may lack words of which a lock's grant gave notice: fetch it again.
+/// Flag: the page must be fetched again when it arrives, because a write notice has named the page meanwhile.
 const FETCH_AGAIN: u8 = 4;
-/// The page is in the list of pages to settle.
+/// Flag: the page is in the list of pages to settle at the next memory barrier.
 const CHANGED: u8 = 8;
-/// Fetched with the page before it: part of a block that is read whole.
+/// Flag: the page is fetched with the page before it, because both belong to a block that is read whole.
 const JOINED: u8 = 16;
-/// This rank is the page's home, and writes it without traps.
+/// Flag: this rank is the page's home, and writes the page without traps.
 const WATCHED: u8 = 32;
 
-/// The home of a page whose home is unknown.
+/// The value of a page's `home` while this rank does not know the home.
 const UNKNOWN: Rank = Rank(u16::MAX);
 
 #[derive(Clone, Copy, Debug)]
@@ -160,9 +168,11 @@ struct Local {
     home: Rank,
     state: State,
     flags: u8,
-    /// Index in the directory, at the home of a shared page.
+    /// Index of the page's entry in the directory. `directory::NONE` if the page is not shared or this rank is not its
+    /// home.
     entry: u32,
-    /// At the home of a shared page: the number of the last flush that published a write of this rank; 0 for none.
+    /// Number of the last flush that published a write of this rank to the page, if this rank is the home. 0 if there
+    /// was no such flush.
     told: u32,
 }
 
@@ -171,13 +181,13 @@ const FREE: Local = Local { home: UNKNOWN, state: State::Free, flags: 0, entry: 
 /// A rank's counts since its start, for the tables of the paper (figures 8 to 13).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Memory barriers passed.
+    /// Memory barriers that this rank has passed.
     pub barriers: u64,
     /// Meetings of all ranks, in barriers and other calls.
     pub meetings: u64,
-    /// Reads that had to wait or change something.
+    /// Reads that trapped.
     pub read_faults: u64,
-    /// Writes that had to wait or change something.
+    /// Writes that trapped.
     pub write_faults: u64,
     /// Pages fetched from their homes (page shares).
     pub pages_fetched: u64,
@@ -185,17 +195,17 @@ pub struct Counters {
     pub pages_updated: u64,
     /// Copies of this rank that were invalidated.
     pub pages_invalidated: u64,
-    /// Copies that this rank gave up by itself.
+    /// Copies that this rank dropped because of [`Event::Drop`].
     pub pages_dropped: u64,
-    /// Twins made.
+    /// Twins that this rank has made.
     pub twins: u64,
-    /// Pages compared with their twins for a home.
+    /// Pages compared with their twins to send diffs to a home.
     pub pages_flushed: u64,
-    /// Messages with diffs: one per home and flush.
+    /// Flushes, counted once for each home that gets a message. The message may have no diffs.
     pub flushes: u64,
     /// Pages whose home moved away from this rank.
     pub homes_moved: u64,
-    /// Locks acquired.
+    /// Locks that this rank has acquired.
     pub locks: u64,
 }
 
@@ -205,13 +215,13 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free. It waits until these homes have the early diffs, which may concern freed pages, and until none of the
-    /// freed pages is being fetched.
+    /// A free. It waits until all of `homes` have the early diffs, which may be diffs of freed pages. It also waits
+    /// until none of the freed pages is being fetched.
     Freeing {
         first: u32,
         homes: RankSet,
     },
-    /// A call that ends with its meeting.
+    /// A call that is complete when all ranks have met once.
     Gather {
         what: Together,
         then: Then,
@@ -226,55 +236,56 @@ enum Then {
     Shutdown,
 }
 
-/// The result of checking a peer's message. An error ends the program with a message, and never crashes this process.
+/// The result of processing a peer's message. An error ends the program with an error message, but never with a crash
+/// of this process.
 type Checked = Result<(), Violation>;
 
 /// The coherence machine of one rank.
 #[derive(Debug)]
 pub struct Machine {
     config: Config,
-    /// All pages up to the last one ever allocated.
+    /// The pages from 0 to the last page that was ever allocated.
     pages: Vec<Local>,
     directory: Directory,
     areas: Areas,
     /// Pages in [`State::Dirty`] or [`State::HomeDirty`].
     dirty: Vec<u32>,
-    /// Pages written since the last release and flushed before it.
+    /// Pages that were flushed since the last release or memory barrier. The next release publishes them.
     flushed_early: Vec<u32>,
-    /// Homes that got diffs early. The next flush sends each a message, behind which the diffs have arrived.
+    /// Homes that got early diffs. The next flush sends each of them a message, which arrives after the early diffs.
     early_homes: RankSet,
-    /// Home pages to settle at the next memory barrier.
+    /// Pages that this rank, as their home, must settle at the next memory barrier.
     changed: Vec<u32>,
-    /// Ranks whose diffs of this barrier have arrived.
+    /// Ranks whose diffs for this memory barrier have all arrived.
     diffs_here: RankSet,
-    /// Ranks that have settled with this one at this barrier.
+    /// Ranks whose settlements for this memory barrier have all arrived.
     settled_here: RankSet,
-    /// Copies to take away at the end of this barrier.
+    /// Copies to invalidate at the end of this memory barrier.
     to_invalidate: Vec<u32>,
-    /// Whether an access was deferred to the end of this barrier.
+    /// Whether an access waits for the end of this memory barrier.
     is_waited_for: bool,
-    /// Home pages whose writes are found by comparison.
+    /// Watched pages: pages whose home is this rank and whose writes are found by comparison.
     watched: Vec<u32>,
     /// Number of the last flush.
     flushes: u32,
-    /// Number of times that the pages after a written one were candidates for opening. It decides when the guess is
-    /// checked.
+    /// Number of writes after which the following pages could be made writable as well. After one of
+    /// [`limits::LOOK_AGAIN`] such writes, they stay protected.
     guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
-    /// Write notices that came with a grant.
+    /// Pages named by the write notices that have arrived. The next grant invalidates these pages.
     noticed: Vec<u32>,
-    /// At rank 0: the meeting and the locks.
+    /// At rank 0: the ranks that have arrived at the current meeting.
     meeting: Meeting,
     keeper: LockKeeper,
-    /// Messages of this rank to itself.
+    /// Messages from this rank to itself.
     to_self: VecDeque<Message>,
     over: bool,
     counters: Counters,
 }
 
 impl Machine {
-    /// A machine without shared pages yet.
+    /// Makes a machine. No pages are allocated yet.
     ///
     /// # Errors
     /// When the configuration is outside the [`limits`].
@@ -315,11 +326,11 @@ impl Machine {
         })
     }
 
-    /// Takes one event and appends the resulting actions.
+    /// Processes one event and appends the resulting actions to `actions`.
     ///
     /// # Errors
-    /// When this rank's program made a call that it cannot make; then nothing changed. A peer's error becomes
-    /// [`Action::Fail`] instead, on every rank.
+    /// When this rank's program made a call that it cannot make. Then nothing has changed. A peer's error is not
+    /// returned: it becomes [`Action::Fail`] on every rank.
     pub fn step(&mut self, event: Event<'_>, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         if self.over {
             return match event {
@@ -347,31 +358,33 @@ impl Machine {
         Ok(())
     }
 
-    /// A page's state. [`State::Free`] outside the region.
+    /// Returns a page's state. It is [`State::Free`] for a page outside the region.
     #[must_use]
     pub fn state(&self, page: u32) -> State {
         self.pages.get(page as usize).map_or(State::Free, |local| local.state)
     }
 
-    /// A page's home, if this rank knows it.
+    /// Returns a page's home, or `None` if this rank does not know the home.
     #[must_use]
     pub fn home(&self, page: u32) -> Option<Rank> {
         self.pages.get(page as usize).map(|local| local.home).filter(|&home| home != UNKNOWN)
     }
 
-    /// The pages that were written since the last flush: copies with twins, and pages at home.
+    /// Returns the pages that were written since the last flush: copies with twins, and pages whose home is this rank.
+    /// Pages in [`State::Open`] are not among them.
     #[must_use]
     pub fn dirty(&self) -> &[u32] {
         &self.dirty
     }
 
-    /// The counts since the start.
+    /// Returns this rank's counts since its start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// At rank 0: the call of the ranks that have arrived, and the missing ranks. `None` when no rank waits.
+    /// At rank 0, returns the call that the arrived ranks make, and the ranks that have not arrived. Returns `None`
+    /// when no rank waits.
     #[must_use]
     pub fn missing(&self) -> Option<(Together, RankSet)> {
         self.meeting.missing()
@@ -392,8 +405,8 @@ impl Machine {
                 let mut detail = Detail::new();
                 detail.take(u64::from(pages));
                 placement.describe(&mut |number| detail.take(number));
-                // The pages get their homes before the other ranks continue, because another rank may request a page at
-                // once.
+                // The pages get their homes before the other ranks continue, because another rank may then request a
+                // page at once.
                 let first = self.areas.take(pages);
                 if let Some(first) = first {
                     self.lay_out(first, pages, placement, actions);
@@ -534,10 +547,11 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    /// Whether this rank is the home of a page: its bytes here are the only ones, or the master of all copies.
+    /// Checks whether this rank is the home of a page. The page's bytes here are then the only ones, or the master of
+    /// all copies.
     ///
-    /// The driver may evict such a page from the rank's memory at any time. It must bring the page back before an
-    /// action, the program or a peer reads or writes it.
+    /// The driver may evict a home page from this rank's memory at any time, unless the page is watched. The driver
+    /// must bring the page back before an action, the program or a peer reads or writes it.
     #[must_use]
     pub fn is_home(&self, page: u32) -> bool {
         matches!(self.state(page), State::Open | State::HomeClean | State::HomeDirty)
@@ -547,14 +561,14 @@ impl Machine {
         matches!(self.call, Call::Barrier(_))
     }
 
-    /// Whether this rank is in a memory barrier. Then no copy is given up.
+    /// Checks whether this rank is in a memory barrier. During a barrier, [`Event::Drop`] has no effect.
     #[must_use]
     pub fn is_in_barrier(&self) -> bool {
         self.in_barrier()
     }
 }
 
-/// A hash of a call's arguments, by which ranks compare them (FNV-1a, 64 bits).
+/// A hash of a call's arguments (FNV-1a, 64 bits). Rank 0 compares the hashes of all ranks.
 struct Detail(u64);
 
 impl Detail {

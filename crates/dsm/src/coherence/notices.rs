@@ -9,17 +9,17 @@ use super::units::{Rank, RankSet};
 struct Notice {
     at: u64,
     writer: Rank,
-    /// The latest notice of any other writer.
+    /// Position in the log of the latest notice by another rank than `writer`. 0 if there is no such notice.
     other_at: u64,
 }
 
-/// The log of write notices since the last memory barrier. It keeps the latest of each page.
+/// The log of write notices since the last memory barrier. It keeps the latest notice of each page.
 #[derive(Debug)]
 struct Log {
     now: u64,
     pages: HashMap<u32, Notice>,
     order: BTreeMap<u64, u32>,
-    /// The position in the log that each rank has seen.
+    /// For each rank, the position in the log up to which the rank has received the notices.
     seen: Vec<u64>,
 }
 
@@ -38,7 +38,8 @@ impl Log {
         self.order.insert(self.now, page);
     }
 
-    /// Pages that others wrote, and whose notices this rank has not yet received.
+    /// Returns the pages of all notices by other ranks that `rank` has not received yet. The notices count as received
+    /// from now on.
     fn news(&mut self, rank: Rank) -> Vec<u32> {
         let Some(seen) = self.seen.get_mut(usize::from(rank.0)) else { return Vec::new() };
         let from = std::mem::replace(seen, self.now);
@@ -56,11 +57,11 @@ struct Lock {
     waiting: VecDeque<Rank>,
 }
 
-/// The held locks, and the log.
+/// The held locks, and the log of write notices.
 #[derive(Debug)]
 pub(super) struct LockKeeper {
     locks: HashMap<u32, Lock>,
-    /// The ranks that wait for a lock. Each waits for one at most.
+    /// The ranks that wait for a lock. Each rank waits for at most one lock.
     waiting: RankSet,
     log: Log,
 }
@@ -71,8 +72,8 @@ impl LockKeeper {
         Self { locks: HashMap::new(), waiting: RankSet::EMPTY, log }
     }
 
-    /// Handles a request for a lock. Returns whether the lock was free, so that the rank has it now. `None` when the
-    /// rank holds the lock or waits already.
+    /// Processes a request for a lock. Returns true if the lock was free, so that `rank` holds it now. Returns false if
+    /// `rank` must wait. Returns `None` if `rank` already holds this lock or waits for a lock.
     pub(super) fn want(&mut self, rank: Rank, lock: u32) -> Option<bool> {
         if self.waiting.contains(rank) {
             return None;
@@ -91,7 +92,8 @@ impl LockKeeper {
         }
     }
 
-    /// Handles a release. Returns the lock's next holder, if any. The outer `None` means that the rank did not hold it.
+    /// Processes the release of a lock. Returns the lock's next holder, if a rank waits for the lock. The outer `None`
+    /// means that `rank` did not hold the lock.
     pub(super) fn give(&mut self, rank: Rank, lock: u32) -> Option<Option<Rank>> {
         let held = self.locks.get_mut(&lock).filter(|held| held.holder == rank)?;
         let next = held.waiting.pop_front();

@@ -11,7 +11,7 @@ use super::{
 use crate::limits::{FETCH_AHEAD, LOOK_AGAIN, OPEN_AHEAD};
 
 impl Machine {
-    /// Handles an access that trapped. Allocates nothing: its lists have room for every page.
+    /// Processes an access that trapped. It allocates no memory, because its lists have room for every page.
     pub(super) fn touch(&mut self, page: u32, write: bool, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         let in_barrier = self.in_barrier();
         let local =
@@ -33,8 +33,8 @@ impl Machine {
                     local.flags |= WANTS_WRITE;
                 }
             }
-            // Another thread of the rank accesses a page during the barrier. It waits: the end of the barrier wakes all
-            // threads.
+            // Another thread of this rank accesses a page during the memory barrier. The thread waits until the end of
+            // the barrier wakes all threads.
             _ if in_barrier => self.is_waited_for = true,
             State::Clean => {
                 local.state = State::Dirty;
@@ -59,9 +59,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Also opens the pages after a written one of this rank's own, if they were written together the last time. A trap
-    /// costs more than reporting a page that was not written after all. From time to time the pages are left closed to
-    /// check the guess.
+    /// After a write to a home page, also makes the following home pages writable. The last flush that published the
+    /// written page must have published them too. A trap costs more than publishing a page that was not written after
+    /// all. From time to time the following pages stay protected, so that a trap shows if they are still written.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
         let is_written_with = |local: &Local| {
             local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0
@@ -82,10 +82,10 @@ impl Machine {
         }
     }
 
-    /// Also requests the pages after an accessed one, if they belong to one block that is read whole, or were copies
-    /// here that their home invalidated. Pages that were read between two barriers are mostly read again, and a trap
-    /// costs more than a page. Under the adaptive protocol the second kind is excluded, because that protocol takes
-    /// every fetch as a sign that the page is read.
+    /// Also requests the pages after an accessed page. Each of them must belong to a block that is read whole, or must
+    /// have been a copy here that its home invalidated. Pages that were read between two barriers are mostly read
+    /// again, and a trap costs more than sending a page. The adaptive protocol does not request invalidated copies this
+    /// way, because it counts every fetch as a sign that the page is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
         if home.is_none() {
@@ -107,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// Requests a page from its home, or asks which rank is home.
+    /// Requests a page from its home, or asks which rank is the home.
     fn ask(&mut self, page: u32, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return };
@@ -119,7 +119,8 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        // During a barrier this is not allowed: homes flush without checking for readers.
+        // A direct read of the home's memory is not allowed during a memory barrier, because homes flush without
+        // checking for readers.
         if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
             actions.push(Action::Read { page, home });
         } else {
@@ -127,8 +128,8 @@ impl Machine {
         }
     }
 
-    /// Whether diffs of this rank are on their way to a home. A request would arrive after them, but a direct read
-    /// could come before.
+    /// Checks whether diffs of this rank are in transit to a home. A page request arrives after these diffs, but a
+    /// direct read of the home's memory may miss them.
     fn is_owed_word(&self, home: Rank) -> bool {
         let homes = match self.call {
             Call::Freeing { homes, .. } => homes,
@@ -138,12 +139,12 @@ impl Machine {
         homes.contains(home) || self.early_homes.contains(home)
     }
 
-    /// Handles the result of this rank's attempt to read a page from its home's memory.
+    /// Processes the result of this rank's attempt to read a page from the home's memory.
     pub(super) fn has_read(&mut self, page: u32, is_here: bool, actions: &mut Vec<Action>) {
         match self.home(page) {
             Some(home) if self.state(page) == State::Fetching => {
                 if is_here {
-                    // Ignored: there is no message, so no peer is to blame.
+                    // An error is ignored: no message caused it, so no peer is to blame.
                     let _ = self.fetched(page, actions);
                 } else {
                     let reader = self.config.rank;
@@ -154,16 +155,17 @@ impl Machine {
         }
     }
 
-    /// Notes that a rank has read a page whose home is this rank, is reading it, or has tried to.
+    /// Notes that another rank has read, is reading, or has tried to read a page from this rank's memory. This rank is
+    /// the page's home.
     pub(super) fn joined(&mut self, from: Rank, page: u32, actions: &mut Vec<Action>) -> Checked {
         let local = *self.local(page)?;
         if !self.is_home(page) || from == self.config.rank {
             return Err(Violation::NotHome);
         }
-        // Words that another rank wrote at this barrier may have arrived after the page was read.
+        // If the page has changed since the last settlement, the reader may have copied it before the change.
         self.entry(page).joined(from, local.flags & CHANGED != 0);
         if local.state == State::Open {
-            // The page may have been written since it was read. The next flush reports that.
+            // This rank may have written the page after the reader copied it. So the next flush publishes the page.
             self.pages[page as usize].state = State::HomeDirty;
             self.dirty.push(page);
             self.offer(page, actions);
@@ -171,7 +173,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The rank that decides on the home of a page that waits for its first access.
+    /// Returns the rank that records which rank accesses a page first.
     fn first_touch_keeper(&self, page: u32) -> Rank {
         Rank((page % u32::from(self.config.ranks)) as u16)
     }
@@ -184,7 +186,7 @@ impl Machine {
         let local = self.local(page)?;
         if local.home == UNKNOWN && from != me {
             local.home = from;
-            // If this rank has a request of its own in transit, that request gets the answer below, too.
+            // If this rank has sent a request to itself as well, that request gets the same answer.
         }
         let home = if local.home == UNKNOWN { from } else { local.home };
         self.send(from, Message::HomeReply { page, home }, actions);
@@ -198,7 +200,8 @@ impl Machine {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Asking {
-            // The home is known meanwhile, from a request for the page or from a move. Or the page was freed.
+            // This rank has learned the home from a request for the page or from a move of the home, or the page was
+            // freed.
             return Ok(());
         }
         if home == me {
@@ -210,7 +213,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Makes this rank the home of a page that it accessed first. The page's bytes are zeroes.
+    /// Makes this rank the home of a page that it accessed first. The bytes of the page are zeroes.
     fn become_home(&mut self, page: u32, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         if let Some(local) = self.pages.get_mut(page as usize) {
@@ -220,14 +223,14 @@ impl Machine {
         }
     }
 
-    /// Handles a request for a page whose home is this rank.
+    /// Answers a request for a page. If the page's home has moved away from this rank, forwards the request.
     pub(super) fn serve(&mut self, page: u32, reader: Rank, actions: &mut Vec<Action>) -> Checked {
         if reader.0 >= self.config.ranks || reader == self.config.rank {
             return Err(Violation::Number);
         }
         let local = *self.local(page)?;
         if local.state == State::Asking {
-            // The reader already knows that this rank is home. The same answer is in transit to this rank.
+            // The reader knows already that this rank is the home. The answer that tells this rank is still in transit.
             self.become_home(page, actions);
         } else if !self.is_home(page) {
             if local.home == UNKNOWN {
@@ -250,7 +253,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The directory entry of a home page. Makes one if there is none.
+    /// Returns the directory entry of a home page. Adds an entry if there is none.
     pub(super) fn entry(&mut self, page: u32) -> &mut directory::Entry {
         let index = self.pages[page as usize].entry;
         let index = if index == directory::NONE { self.directory.add() } else { index };
@@ -262,7 +265,7 @@ impl Machine {
         let in_barrier = self.in_barrier();
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Fetching {
-            // The page was freed meanwhile.
+            // The page was freed while the answer was in transit.
             return Ok(());
         }
         self.counters.pages_fetched += 1;
@@ -270,7 +273,8 @@ impl Machine {
             self.ask(page, actions);
             return Ok(());
         }
-        // In a barrier no page becomes dirty. A thread that wants to write traps again afterwards.
+        // During a memory barrier no page becomes dirty. A thread that wants to write the page traps again after the
+        // barrier.
         let writable = local.flags & WANTS_WRITE != 0 && !in_barrier;
         local.flags &= !WANTS_WRITE;
         local.state = if writable { State::Dirty } else { State::Clean };
@@ -286,21 +290,21 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets others read a shared home page.
+    /// Lets other ranks read a shared home page from this rank's memory, if such reads are enabled.
     pub(super) fn offer(&self, page: u32, actions: &mut Vec<Action>) {
         if self.config.one_sided {
             actions.push(Action::Offer { page });
         }
     }
 
-    /// Stops letting others read it.
+    /// Stops other ranks from reading a home page from this rank's memory.
     pub(super) fn withhold(&self, page: u32, actions: &mut Vec<Action>) {
         if self.config.one_sided {
             actions.push(Action::Withhold { page });
         }
     }
 
-    /// Gives up a copy that is only read.
+    /// Drops a clean copy and tells its home. Does nothing for other pages or during a memory barrier.
     pub(super) fn drop_copy(&mut self, page: u32, actions: &mut Vec<Action>) {
         if self.state(page) != State::Clean || self.in_barrier() {
             return;
@@ -316,8 +320,8 @@ impl Machine {
 
     pub(super) fn forget_sharer(&mut self, from: Rank, page: u32) -> Checked {
         let index = self.pages.get(page as usize).ok_or(Violation::Page)?.entry;
-        // If the page's home moved, the new home keeps the sharer in its entry, and the sharer ignores settlements. A
-        // freed page has no entry.
+        // There is no entry if the page was freed or its home has moved. A new home may keep this sharer in its entry,
+        // and the sharer then ignores the settlements.
         if let Some(entry) = self.directory.get(index) {
             entry.sharers.remove(from);
             entry.stale.remove(from);
@@ -325,7 +329,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Sets the homes of an allocation's pages.
+    /// Sets the homes of the pages of a new allocation.
     pub(super) fn lay_out(&mut self, first: u32, count: u32, placement: &Placement, actions: &mut Vec<Action>) {
         let me = self.config.rank;
         let end = (first + count) as usize;
@@ -346,7 +350,7 @@ impl Machine {
             }
         }
         actions.extend(open.map(|run| Action::Open { run }));
-        // Reserved now, so that an access never allocates in the middle of a fault.
+        // The room is reserved now, so that no memory is allocated while an access waits for its page.
         let room = self.areas.pages_taken() as usize;
         self.dirty.reserve(room.saturating_sub(self.dirty.len()));
     }
@@ -365,7 +369,8 @@ impl Machine {
         actions.push(Action::WakeAll);
     }
 
-    /// Notes that a home page has words that only `writer` had before.
+    /// Notes that a home page now has words that `writer` wrote. `at_barrier` says that they arrived at a memory
+    /// barrier.
     pub(super) fn written(&mut self, page: u32, writer: Rank, at_barrier: bool) {
         self.entry(page).written(writer, at_barrier);
         let local = &mut self.pages[page as usize];

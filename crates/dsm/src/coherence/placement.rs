@@ -1,31 +1,32 @@
-//! The rank that is a page's first home.
+//! The rules that determine the first home of each page of an allocation.
 
 use super::units::Rank;
 
-/// The homes of an allocation's pages.
+/// The rule that determines the first homes of an allocation's pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// A block of adjacent pages to each rank, divided evenly. The first ranks have one page more.
+    /// Each rank gets one block of adjacent pages. The pages are divided evenly; the first ranks get one page more if
+    /// there is a remainder.
     Block,
-    /// Blocks of this many pages to each rank in turn; 1 is cyclic by page.
+    /// The ranks get blocks of this many pages in turn. With 1, they get single pages in turn.
     Cyclic(u32),
-    /// All pages to one rank.
+    /// This rank gets all pages.
     One(Rank),
-    /// Each page to the rank that accesses it first.
+    /// Each page goes to the rank that accesses it first.
     FirstTouch,
-    /// A rank for each block of `pages` pages.
+    /// Each block of `pages` pages goes to a rank from a list.
     Owners {
-        /// Pages of a block.
+        /// Number of pages of a block.
         pages: u32,
-        /// Whether an access to a page of a block also fetches the pages after it.
+        /// Whether an access to a page of a block also fetches the block's next pages.
         whole: bool,
-        /// The homes of the blocks. The last one also applies to all further blocks.
+        /// The homes of the blocks, in the order of the blocks. Further blocks have the last home of the list.
         owners: Vec<Rank>,
     },
 }
 
 impl Placement {
-    /// Whether the placement is valid with `ranks` ranks.
+    /// Checks whether the placement is valid for a program of `ranks` ranks.
     #[must_use]
     pub fn is_valid(&self, ranks: u16) -> bool {
         match self {
@@ -38,7 +39,8 @@ impl Placement {
         }
     }
 
-    /// The home of the page at `index` of `count`. `None` when the first access decides.
+    /// Returns the home of the page with this index in an allocation of `count` pages. `None` if the first access
+    /// decides.
     #[must_use]
     pub fn home(&self, index: u32, count: u32, ranks: u16) -> Option<Rank> {
         let n = u32::from(ranks);
@@ -57,7 +59,7 @@ impl Placement {
         }
     }
 
-    /// Number of pages that are fetched together: those of a block that is read whole.
+    /// Returns the number of pages in a block that is read whole. It is 1 if blocks are not read whole.
     #[must_use]
     pub fn pages_together(&self) -> u32 {
         match self {
@@ -66,7 +68,7 @@ impl Placement {
         }
     }
 
-    /// Calls `take` with all values of the placement, so that two ranks can compare their placements.
+    /// Calls `take` with numbers that describe the placement. By them, ranks can check that their placements are equal.
     pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
         match self {
             Placement::Block => take(1),

@@ -1,4 +1,4 @@
-//! Types for ranks, sets of ranks, runs and sets of pages.
+//! Types for ranks, sets of ranks, runs of pages, and sets of pages.
 
 use crate::limits;
 
@@ -14,7 +14,7 @@ impl std::fmt::Display for Rank {
 
 const SET_WORDS: usize = limits::RANKS_MAX / 64;
 
-/// A set of ranks. Ranks beyond [`limits::RANKS_MAX`] are in no set.
+/// A set of ranks. A rank of [`limits::RANKS_MAX`] or more is never a member.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RankSet([u64; SET_WORDS]);
 
@@ -22,7 +22,7 @@ impl RankSet {
     /// The empty set.
     pub const EMPTY: Self = Self([0; SET_WORDS]);
 
-    /// Adds a rank. Returns whether it was missing.
+    /// Adds a rank. Returns whether the rank was not in the set before.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let new = !self.contains(rank);
         if let Some(word) = self.0.get_mut(usize::from(rank.0) / 64) {
@@ -38,32 +38,32 @@ impl RankSet {
         }
     }
 
-    /// Whether the rank is in the set.
+    /// Checks whether a rank is in the set.
     #[must_use]
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.get(usize::from(rank.0) / 64).is_some_and(|word| word >> (rank.0 % 64) & 1 == 1)
     }
 
-    /// Whether the set is empty.
+    /// Checks whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; SET_WORDS]
     }
 
-    /// Number of ranks in the set.
+    /// Returns the number of ranks in the set.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Adds all of another set.
+    /// Adds all members of another set.
     pub fn extend(&mut self, other: RankSet) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine |= theirs;
         }
     }
 
-    /// The members that are in both sets.
+    /// Returns the ranks that are in both sets.
     #[must_use]
     pub fn common(mut self, other: RankSet) -> RankSet {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
@@ -72,28 +72,28 @@ impl RankSet {
         self
     }
 
-    /// The members, in order.
+    /// Returns the members in ascending order.
     pub fn iter(self) -> impl Iterator<Item = Rank> {
         (0..limits::RANKS_MAX as u16).map(Rank).filter(move |&rank| {
-            // The first test skips whole empty words, which the compiler keeps cheap.
+            // The first test is cheap, and excludes all ranks of an empty word.
             self.0[usize::from(rank.0) / 64] != 0 && self.contains(rank)
         })
     }
 
-    /// The set's bits, 64 ranks per word.
+    /// Returns the set as bits, 64 ranks per word. Rank 0 is the lowest bit of the first word.
     #[must_use]
     pub fn to_words(self) -> [u64; SET_WORDS] {
         self.0
     }
 
-    /// The set with these bits.
+    /// Returns the set with these bits, 64 ranks per word.
     #[must_use]
     pub fn from_words(words: [u64; SET_WORDS]) -> Self {
         Self(words)
     }
 }
 
-/// Adjacent pages.
+/// A run of adjacent pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// First page.
@@ -103,13 +103,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// The pages of the run. Empty when it ends beyond 32 bits, which only a run from a peer can do.
+    /// Returns the pages of the run. The range is empty if its end exceeds 32 bits. This happens only if a peer has
+    /// sent a wrong run.
     pub fn pages(self) -> std::ops::Range<u32> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
 }
 
-/// A set of pages, and how many they are.
+/// A set of pages that counts its members.
 #[derive(Default)]
 pub(crate) struct PageSet {
     bits: Vec<u64>,
@@ -117,7 +118,7 @@ pub(crate) struct PageSet {
 }
 
 impl PageSet {
-    /// Adds a page; says whether it is new.
+    /// Adds a page. Returns whether the page was not in the set before.
     pub(crate) fn insert(&mut self, page: u32) -> bool {
         let (at, bit) = (page as usize / 64, 1 << (page % 64));
         if at >= self.bits.len() {
@@ -129,7 +130,7 @@ impl PageSet {
         is_new
     }
 
-    /// Takes a page out; says whether it was there.
+    /// Removes a page. Returns whether the page was in the set.
     pub(crate) fn remove(&mut self, page: u32) -> bool {
         let Some(bits) = self.bits.get_mut(page as usize / 64) else { return false };
         let was_there = *bits & 1 << (page % 64) != 0;
@@ -147,7 +148,7 @@ impl PageSet {
     }
 }
 
-/// Joins pages into the fewest runs. Sorts them and removes duplicates.
+/// Returns the fewest runs that contain the pages. Also sorts `pages` and removes duplicates from it.
 pub(crate) fn runs_of(pages: &mut Vec<u32>) -> Vec<Run> {
     pages.sort_unstable();
     pages.dedup();

@@ -1,13 +1,14 @@
-//! Home pages whose writes are found by comparison.
+//! Watched pages: home pages whose writes are found by comparison instead of traps.
 //!
-//! If a home writes a page repeatedly while others read it, each time costs a trap and a change of protection. A
-//! *watched* page stays writable instead, and its home keeps a twin of it: the bytes that its readers have, or will
-//! receive. Before each flush page and twin are compared ([`Event::Wrote`](super::Event::Wrote)), which costs a
-//! fraction of a trap. The next flush reports what the home writes after that, even if a reader got the page meanwhile,
-//! since it got the twin.
+//! If a home repeatedly writes a page that other ranks read, each round costs a trap and a change of protection. A
+//! *watched* page stays writable instead. Its home keeps a twin of the page, with the bytes that the readers have or
+//! will receive. Before each flush, the page is compared with its twin ([`Event::Wrote`](super::Event::Wrote)), which
+//! costs a fraction of a trap. A write after the comparison is found before the next flush. It is found even if a
+//! reader has requested the page in between, because the reader received the twin.
 //!
-//! A page that another rank also writes is not watched: the twin would lack its diffs. A page that is not written for
-//! some flushes is watched no longer: it is protected and compared once more, and then its writes trap again.
+//! A page that another rank also writes is not watched, because the twin would lack that rank's diffs. After some
+//! flushes without a write, a page is write-protected and compared once more. Then the watch ends, and writes to the
+//! page trap again.
 
 use super::event::Action;
 use super::units::Run;
@@ -15,28 +16,28 @@ use super::{Machine, State, WATCHED};
 use crate::limits::{WATCH_AFTER, WATCH_LATER, WATCH_QUIET, WATCHED_MAX};
 
 impl Machine {
-    /// The watched pages. Each must be compared with its twin before a memory barrier and a release.
+    /// Returns the watched pages. Each must be compared with its twin before each memory barrier and release.
     #[must_use]
     pub fn watched(&self) -> &[u32] {
         &self.watched
     }
 
-    /// Whether readers of a page receive its twin.
+    /// Checks whether a page is watched. Readers of a watched page receive its twin.
     #[must_use]
     pub fn is_watched(&self, page: u32) -> bool {
         self.pages.get(page as usize).is_some_and(|local| local.flags & WATCHED != 0)
     }
 
-    /// Whether [`Action::SendPage`] must send a home page's bytes in the message even where readers could read them
-    /// themselves. It must for a watched page, whose readers get the twin, and for a page that will soon be watched: a
-    /// late reader would read words that are not in the twin.
+    /// Checks whether [`Action::SendPage`] must put the bytes of a home page into the message, even if readers could
+    /// read the home's memory. A watched page needs this, because its readers receive the twin. A page that will soon
+    /// be watched needs it too, because a late reader would read words that are not in the twin.
     #[must_use]
     pub fn is_carried(&self, page: u32) -> bool {
         let entry = self.pages.get(page as usize).and_then(|local| self.directory.look(local.entry));
         self.config.watch && entry.is_some_and(|entry| entry.traps >= WATCH_AFTER - 1) || self.is_watched(page)
     }
 
-    /// Notes a write of the home to a clean page.
+    /// Notes that this rank has written a clean page of which it is the home.
     pub(super) fn home_written(&mut self, page: u32) {
         let Some(local) = self.pages.get_mut(page as usize) else { return };
         local.state = State::HomeDirty;
@@ -47,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// Notes the pages that differed from their twins.
+    /// Notes that this rank has written these pages, which differed from their twins.
     pub(super) fn found_written(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
         for &page in pages {
             if self.is_watched(page) && self.state(page) == State::HomeClean {
@@ -57,7 +58,7 @@ impl Machine {
         }
     }
 
-    /// Makes a watched page writable that was protected again, like the other watched pages.
+    /// Makes a watched page writable again, if it was write-protected in order to end its watch.
     fn open_watched(&mut self, page: u32, actions: &mut Vec<Action>) {
         if self.entry(page).is_leaving {
             self.entry(page).is_leaving = false;
@@ -65,7 +66,8 @@ impl Machine {
         }
     }
 
-    /// Decides, at a flush, whether a page that its home wrote and others share stays writable.
+    /// Decides at a flush whether a shared page that this rank has written stays writable. It does if the page is
+    /// watched already, or if its watch begins now.
     pub(super) fn watches(&mut self, page: u32, actions: &mut Vec<Action>) -> bool {
         let entry = self.entry(page);
         entry.quiet = 0;
@@ -82,14 +84,14 @@ impl Machine {
         true
     }
 
-    /// Ends the watch of pages that are no longer written. Adds to `protect` the pages that must be protected before
-    /// that.
+    /// Ends the watch of pages that are no longer written. Adds to `protect` the pages that must be write-protected
+    /// before their watch can end.
     pub(super) fn look_after_watched(&mut self, protect: &mut Vec<u32>, actions: &mut Vec<Action>) {
         for at in (0..self.watched.len()).rev() {
             let page = self.watched[at];
             let entry = self.entry(page);
             if entry.is_leaving {
-                // The page was protected at the last flush and compared since: nothing was written.
+                // The page was write-protected at the last flush, and the comparison since then has found no write.
                 self.unwatch(page, actions);
             } else if entry.quiet >= WATCH_QUIET {
                 entry.is_leaving = true;
@@ -100,8 +102,8 @@ impl Machine {
         }
     }
 
-    /// Notes that another rank wrote a page: its writes trap from now on, and the next flush reports the whole page
-    /// once more.
+    /// Notes that another rank has written a page. If the page was watched, its watch ends, and the next flush
+    /// publishes the whole page once more.
     pub(super) fn written_by_another(&mut self, page: u32, actions: &mut Vec<Action>) {
         if self.is_watched(page) {
             self.open_watched(page, actions);
@@ -114,7 +116,7 @@ impl Machine {
         self.entry(page).traps = -WATCH_LATER;
     }
 
-    /// Makes the writes to a page trap from now on.
+    /// Ends the watch of a page, if the page is watched.
     pub(super) fn unwatch(&mut self, page: u32, actions: &mut Vec<Action>) {
         if !self.is_watched(page) {
             return;

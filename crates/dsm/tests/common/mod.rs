@@ -1,5 +1,5 @@
-//! Ranks in one test: coherence machines, plain memory that they control, and links. Which link delivers next is
-//! random.
+//! A cluster of ranks in one test: their coherence machines, the memory that the machines control, and the links
+//! between the ranks. The link that delivers next is chosen at random.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// The access that a rank's view of a page allows.
+/// The access to a page that its protection allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     None,
@@ -40,7 +40,7 @@ pub enum Access {
     Write,
 }
 
-/// The results that a rank's program receives.
+/// A result that a rank's program receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum News {
     Wake(u32),
@@ -54,9 +54,9 @@ pub struct Node {
     pub memory: Vec<[u8; PAGE]>,
     pub access: Vec<Access>,
     pub twins: HashMap<u32, [u8; PAGE]>,
-    /// Home pages of the rank that are not in its memory.
+    /// Evicted pages with their bytes. The rank is their home.
     pub away: HashMap<u32, [u8; PAGE]>,
-    /// Pages that others may read.
+    /// Pages that other ranks may read from this rank's memory.
     pub offered: HashSet<u32>,
     differ: Differ,
 }
@@ -65,14 +65,15 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     links: Vec<VecDeque<Vec<u8>>>,
-    /// Slow links: their frames arrive after frames that were sent later on other links.
+    /// Whether each link is slow. The frames of a slow link usually arrive after frames that were sent later on other
+    /// links.
     slow: Vec<bool>,
     pub random: Random,
-    /// Frames sent, by kind of message.
+    /// Number of frames sent, for each kind of message.
     pub sent: HashMap<&'static str, u64>,
-    /// Whether diffs and updates use more frames than needed, and some reads of pages fail.
+    /// Whether diffs and updates are split into more frames than needed, and some direct reads of pages fail.
     pub chop: bool,
-    /// Reads without a request that succeeded.
+    /// Number of direct reads from a home's memory that succeeded.
     pub reads: u64,
 }
 
@@ -81,7 +82,7 @@ impl Cluster {
         Self::with(Config { rank: Rank(0), ranks, pages, protocol, migrate, watch: true, one_sided: false }, seed)
     }
 
-    /// A cluster with the number of ranks in `config`.
+    /// Makes a cluster with the number of ranks in `config`.
     pub fn with(config: Config, seed: u64) -> Self {
         let (ranks, pages) = (config.ranks, config.pages);
         let node = |rank| Node {
@@ -106,7 +107,7 @@ impl Cluster {
         }
     }
 
-    /// Passes an event to a rank, carries out its actions, and returns the results for its program.
+    /// Passes an event to a rank, carries out its actions, and returns the results for the rank's program.
     pub fn step(&mut self, rank: usize, event: Event<'_>) -> Result<Vec<News>, Misuse> {
         let mut news = Vec::new();
         if matches!(event, Event::Barrier | Event::Release { .. }) {
@@ -145,7 +146,8 @@ impl Cluster {
         Ok(news)
     }
 
-    /// A rank reads a page from its home's memory, if the home offers it. Sometimes the read fails at random.
+    /// Reads a page for `rank` from the home's memory, if the home offers the page. Some reads fail at random if `chop`
+    /// is set.
     fn read(&mut self, rank: usize, page: u32, home: Rank) -> Option<[u8; PAGE]> {
         let node = &self.nodes[usize::from(home.0)];
         if !node.offered.contains(&page) || node.away.contains_key(&page) {
@@ -159,7 +161,8 @@ impl Cluster {
         is_good.then_some(bytes)
     }
 
-    /// Delivers the messages about reads of a rank's pages, with the frames sent before them on the same links.
+    /// Delivers all `Joined` messages to a rank, with the frames that were sent before them on the same links. The link
+    /// from the rank `but` is left out.
     fn hear_readers(&mut self, rank: usize, but: Option<usize>) -> Vec<News> {
         let mut news = Vec::new();
         for from in (0..self.nodes.len()).filter(|from| Some(*from) != but) {
@@ -256,12 +259,13 @@ impl Cluster {
         self.links[link].push_back(frame);
     }
 
-    /// Whether no frame is in transit.
+    /// Checks whether no frame is in transit.
     pub fn is_still(&self) -> bool {
         self.links.iter().all(VecDeque::is_empty)
     }
 
-    /// Delivers the next frame of some link. Returns the rank that received it and the results for its program.
+    /// Delivers the next frame of a random link. Returns the rank that received the frame, and the results for its
+    /// program.
     pub fn deliver(&mut self) -> Option<(usize, Vec<News>)> {
         let with_slow = self.random.chance(40);
         let waits = |link: &usize| !self.links[*link].is_empty();
@@ -274,14 +278,14 @@ impl Cluster {
         self.deliver_from(link / self.nodes.len(), link % self.nodes.len())
     }
 
-    /// Delivers all frames except those of one link.
+    /// Delivers all frames except those on the link from rank `from` to rank `to`.
     pub fn deliver_all_but(&mut self, from: usize, to: usize) -> Vec<(usize, News)> {
         let held = std::mem::take(&mut self.links[from * self.nodes.len() + to]);
         let mut heard = Vec::new();
         let mut later = VecDeque::new();
         while let Some((rank, news)) = self.deliver() {
             heard.extend(news.into_iter().map(|one| (rank, one)));
-            // Frames that were sent on that link in the meantime wait behind the held ones.
+            // Frames that were sent on the held link in the meantime wait behind the frames that were held before.
             later.append(&mut self.links[from * self.nodes.len() + to]);
         }
         let link = &mut self.links[from * self.nodes.len() + to];
@@ -290,7 +294,7 @@ impl Cluster {
         heard
     }
 
-    /// Delivers the next frame from one rank to another.
+    /// Delivers the next frame from one rank to another. Returns the receiver and the results for its program.
     pub fn deliver_from(&mut self, from: usize, to: usize) -> Option<(usize, Vec<News>)> {
         let frame = self.links[from * self.nodes.len() + to].pop_front()?;
         let payload = &frame[HEADER_BYTES..];
@@ -310,12 +314,12 @@ impl Cluster {
         Some((to, news))
     }
 
-    /// Checks that the access to each page is the one that its state requires.
+    /// Checks that the access to each page of a rank is the one that the page's state requires.
     fn check_views(&self, rank: usize) {
         let node = &self.nodes[rank];
         for (page, &access) in node.access.iter().enumerate() {
             let state = node.machine.state(page as u32);
-            // A page that was brought in without an access is not in view either.
+            // A home page may be inaccessible in any state: it is evicted, or it was brought back without an access.
             if node.machine.is_home(page as u32) && access == Access::None {
                 continue;
             }
@@ -326,7 +330,7 @@ impl Cluster {
                 "page {page} of rank {rank} is offered and {state:?}"
             );
             let expected = match state {
-                // A watched page is protected again after some flushes without writes.
+                // A watched page may be writable or write-protected.
                 State::HomeClean if is_watched => access,
                 State::Free | State::Invalid | State::Asking | State::Fetching => Access::None,
                 State::Clean | State::HomeClean => Access::Read,
@@ -349,7 +353,7 @@ fn decode(frame: &[u8]) -> Arrived {
 }
 
 impl Node {
-    /// Carries out an action on this rank's own view of its pages.
+    /// Carries out an action that changes only this rank's own pages.
     fn change(&mut self, action: Action) {
         match action {
             Action::Twin { page } => {
@@ -368,14 +372,14 @@ impl Node {
                 assert!(self.twins.insert(page, self.memory[page as usize]).is_none(), "page {page} had a twin");
             }
             Action::Unwatch { page } => assert!(self.twins.remove(&page).is_some(), "page {page} had no twin"),
-            // A page out of view stays there.
+            // An inaccessible page stays inaccessible.
             Action::Protect { run } => run.pages().for_each(|page| {
                 let access = &mut self.access[page as usize];
                 *access = if *access == Access::None { Access::None } else { Access::Read };
             }),
             Action::Invalidate { run } => {
                 self.set_access(run, Access::None);
-                // The old bytes must not be read: they are garbage from now on.
+                // The old bytes must not be read any more, so they are overwritten.
                 run.pages().for_each(|page| self.memory[page as usize] = [0xee; PAGE]);
             }
             Action::Reopen { run } => run.pages().for_each(|page| {
@@ -406,17 +410,17 @@ impl Node {
         run.pages().for_each(|page| self.access[page as usize] = access);
     }
 
-    /// Takes a page out of memory, if the rank is its home, at any time.
+    /// Evicts a page, if the rank is its home and the page is in memory.
     pub fn take_out(&mut self, page: u32) {
         if self.machine.is_home(page) && !self.away.contains_key(&page) {
-            // The old bytes must not be read.
+            // The old bytes must not be read any more, so they are overwritten.
             let bytes = std::mem::replace(&mut self.memory[page as usize], [0xdd; PAGE]);
             self.away.insert(page, bytes);
             self.access[page as usize] = Access::None;
         }
     }
 
-    /// Brings a home page into view as its state says, if it is not.
+    /// Makes an inaccessible home page accessible, as its state allows.
     fn show_own(&mut self, page: u32) {
         if self.machine.is_home(page) && self.access[page as usize] == Access::None {
             self.bring_in(page);
@@ -425,7 +429,7 @@ impl Node {
         }
     }
 
-    /// Renews the twins of watched pages that differ, and returns these pages.
+    /// Renews the twins of the watched pages that differ from their twins. Returns these pages.
     fn find_written(&mut self) -> Vec<u32> {
         let differs = |page: &u32| self.twins.get(page) != Some(&self.memory[*page as usize]);
         let written: Vec<u32> = self.machine.watched().iter().copied().filter(differs).collect();
@@ -433,7 +437,7 @@ impl Node {
         written
     }
 
-    /// The bytes of a page that sharers receive.
+    /// Returns the bytes of a page that sharers receive.
     fn for_others(&self, page: u32) -> [u8; PAGE] {
         let is_watched = self.machine.is_watched(page);
         if is_watched { self.twins[&page] } else { self.memory[page as usize] }
