@@ -97,7 +97,7 @@ impl DontNeedBatch {
     /// are dropped.
     ///
     /// # Safety
-    /// The contents of the ranges are destroyed; the caller must own them.
+    /// The contents of the ranges are destroyed, so the caller must own them.
     pub unsafe fn flush(&mut self, mut refused: impl FnMut(usize, usize, Errno)) {
         let mut next = 0;
         while next < self.count {
@@ -108,13 +108,13 @@ impl DontNeedBatch {
                 continue;
             }
             let Range { addr, len } = self.ranges[next];
-            // SAFETY: the caller owns the contents of the range, because it pushed the range.
+            // SAFETY: the caller owns the contents of every pushed range.
             match (together, unsafe { map::advise(addr, len, Advice::DontNeed) }) {
-                // The kernel refuses this range itself.
+                // The kernel refuses to drop this range in any way.
                 (_, Err(errno)) => refused(addr, len, errno),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
-                // The kernel refused `process_madvise` but dropped the range by `madvise`. It does not know the call,
-                // forbids it, or the pidfd is the parent's after a fork. The batch never uses the call again.
+                // The kernel dropped the range by `madvise` but refused `process_madvise`. Either it does not know or
+                // forbids this call, or the pidfd names the parent after a fork. The batch never uses this call again.
                 (Err(_), Ok(())) => self.process = None,
             }
             next += 1;

@@ -139,8 +139,8 @@ fn set_kernel_limit(kind: Kind, limit: Limit) -> Result<(), Errno> {
     unsafe { raw::syscall(libc::SYS_prlimit64, [0, kind.number(), &raw const limit as usize, 0, 0, 0]) }.map(drop)
 }
 
-/// Sets the soft limit. If the hard limit is lower, this raises the hard limit too. If the kernel does not allow that,
-/// the soft limit becomes equal to the hard limit.
+/// Sets the soft limit. If the hard limit is lower, raises the hard limit too. If the kernel does not allow that, the
+/// soft limit becomes equal to the hard limit.
 fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     let hard = kernel_limit(kind)?.hard;
     if soft <= hard {
@@ -308,8 +308,8 @@ fn counted() -> Option<[u64; 2]> {
 /// The bytes, before a fork, that the kernel counts and Hanare has not mapped for itself. [`UNLIMITED`] if unknown.
 static NEAR: [AtomicU64; 2] = [const { AtomicU64::new(UNLIMITED) }; 2];
 
-/// Records the bytes that are not Hanare's before a fork. The child needs them because it does not inherit all mappings
-/// of Hanare.
+/// Records, before a fork, how many bytes are not Hanare's. The child needs this number, because it does not inherit
+/// all mappings of Hanare.
 pub fn forking() {
     let counted = counted();
     for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -337,8 +337,8 @@ pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Checks whether the limits kept here belong to this very process. They do not if a child shares its parent's memory
-/// until it executes a program (vfork).
+/// Checks whether the limits kept here belong to this very process. Returns false in a child that shares its parent's
+/// memory until it executes a program (vfork).
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }

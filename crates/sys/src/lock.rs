@@ -16,8 +16,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// The lock is held, and a thread may be sleeping until its release.
 const CONTENDED: u32 = 2;
-/// The number of attempts before a thread sleeps. This outlasts a short critical section on another CPU. It also wastes
-/// little time if the holder shares this CPU.
+/// The number of attempts before a thread sleeps. They last longer than a short critical section on another CPU. They
+/// waste little time if the holder needs this CPU.
 const SPINS_MAX: usize = sized(100, 1);
 
 /// A mutual exclusion lock of one word. It spins for a bounded time, then sleeps.

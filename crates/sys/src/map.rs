@@ -200,7 +200,7 @@ impl Mapping {
         let base =
             limits::holding(total, data, map).map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
-        // The range gets its owner first, so that an early return cannot leak it.
+        // `mapping` becomes the owner of the range first, so that an early return cannot leak the range.
         let mapping = Self { addr, len, data };
         drop(Self { addr: base, len: addr - base, data });
         drop(Self { addr: addr + len, len: base + total - (addr + len), data });

@@ -1,8 +1,7 @@
-//! A mark that says whether this process itself initialized the library. A child process does not inherit the mark,
-//! however it was created.
+//! Marks a process. A child process does not inherit the mark, however it was created.
 //!
-//! A child that was created by a direct `clone` system call runs no fork handler of any library. Such a child must not
-//! use its copy of the parent's tables. The missing mark tells it so.
+//! A child that was created by a direct `clone` system call runs no fork handler of any library. Hanare's code in such
+//! a child must not use the child's copy of the parent's tables. It recognises such a child by the missing mark.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 

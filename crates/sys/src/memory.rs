@@ -78,8 +78,8 @@ impl Memory {
             return self;
         };
         let top = root.join(mount);
-        // In a container, the line may contain the path on the host. Then only the top directory exists here. It
-        // belongs to the container's own cgroup.
+        // In a container, the line may contain the path on the host. Then only the top directory exists here. That
+        // directory belongs to the container's own cgroup.
         let group = top.join(group.trim_start_matches('/'));
         group
             .ancestors()

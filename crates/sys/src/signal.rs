@@ -2,8 +2,9 @@
 //! This module also blocks signals.
 //!
 //! This module reads fault signals and knows nothing of pages. Its handler runs with every signal blocked, on the
-//! alternate stack if the thread has one. It passes on a fault to the action that was set before it was installed, or
-//! to the action that the program set later ([`set_chained`]). The effect is as if our handler did not exist.
+//! alternate stack if the thread has one. It passes a foreign fault on to the action that was set before its
+//! installation, or to the action that the program set later ([`set_chained`]). The effect is as if our handler did not
+//! exist.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -57,7 +58,7 @@ pub type FaultHandler = fn(FaultInfo) -> Verdict;
 struct Slot {
     /// The address of the [`FaultHandler`], or null if none is installed.
     handler: AtomicPtr<()>,
-    /// The program's action for faults that are not Hanare's. A thread blocks all signals before it locks this.
+    /// The program's action for faults that are not Hanare's. A thread blocks all signals before it locks this cell.
     chained: LockCell<Action>,
 }
 
@@ -251,7 +252,7 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
 }
 
 /// The handler that the kernel calls. It runs with every signal blocked, even the C library's own, because its frame
-/// may be on a small stack. That is safe because resolving a fault always ends.
+/// may be on a small stack. The blocked signals wait only for a short time, because resolving a fault always ends.
 extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: `__errno_location` returns the address of this thread's `errno`. The interrupted code must find `errno`
     // unchanged.
@@ -309,8 +310,8 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Restores the default action, so that the process dies. If the signal was a fault, the repeated access faults again.
-/// If a process sent the signal, this function sends the signal again.
+/// Restores the default action, so that the process dies. A fault then occurs again when the access is repeated. A
+/// signal that a process sent is sent again by this function.
 fn die_by_default(signal: c_int, sent: bool) {
     // The result is ignored because the call cannot fail for a valid signal. If it failed, the fault would arrive here
     // again.
@@ -450,7 +451,7 @@ pub struct Uncancelled {
 }
 
 impl Uncancelled {
-    /// Prevents cancellation from now on.
+    /// Prevents cancellation until the returned guard is dropped.
     pub fn begin() -> Self {
         Self { old: set_cancel_state(CANCEL_DISABLE), _not_send: PhantomData }
     }
@@ -540,7 +541,7 @@ impl SignalWatch {
     /// The kernel's error if there are no descriptors or no memory.
     pub fn new() -> Result<Self, Errno> {
         let fd = Self::set(-1, 0)?;
-        // SAFETY: a new descriptor with no other owner.
+        // SAFETY: `fd` is a new descriptor with no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
     }
 

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 /// The size of one stack in bytes, including its guard page.
 const STACK_BYTES: usize = 128 << 10;
-/// The number of handlers that can run at once. Another handler waits until a stack is free.
+/// The number of handlers that can run at once. Any further handler waits until a stack is free.
 const STACKS: usize = 64;
 
 /// A pool of stacks. Pages of a stack that no handler used take no memory.

@@ -19,8 +19,8 @@ pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs that the user (taskset, the batch system) allows this process. It holds the CPUs of the first thread that
-/// asked for a change, from before that change. `None` before the first request.
+/// The CPUs that the user (taskset, the batch system) allows this process. The first thread that changes its CPUs
+/// stores them here before the change. `None` until then.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
 /// Returns the kernel's id of the first thread of this process. The process has the same id.
@@ -29,7 +29,7 @@ pub fn first() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Returns the allowed CPUs. The first call stores them.
+/// Returns the CPUs that the user allows this process. The first call reads and stores them.
 fn allowed() -> Result<CpuSet, Errno> {
     let mut allowed = ALLOWED.lock();
     if let Some(set) = *allowed {
@@ -64,8 +64,8 @@ pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
-/// Sets whether the calling thread runs before every ordinary thread whenever it is ready (SCHED_FIFO). If `first` is
-/// false, the thread becomes an ordinary one again. Returns `false` if the kernel refuses, as it does without
+/// Moves the calling thread into (`first`) or out of the real-time policy SCHED_FIFO. With this policy, a thread runs
+/// before every ordinary thread whenever it is ready. Returns `false` if the kernel refuses, as it does without
 /// CAP_SYS_NICE and RLIMIT_RTPRIO.
 #[must_use]
 pub fn set_first(first: bool) -> bool {
@@ -79,8 +79,8 @@ pub fn set_first(first: bool) -> bool {
 const SLICE_MIN_NS: u64 = 100_000;
 
 /// Asks the scheduler for the shortest time slices. A waking thread with short slices can run before a computing thread
-/// has used up its own slice. This needs no privilege. Returns `false` if the kernel refuses. It has no effect before
-/// Linux 6.12.
+/// has used up its own slice. This needs no privilege. Returns `false` if the kernel refuses. The request has no effect
+/// before Linux 6.12.
 #[must_use]
 pub fn set_prompt() -> bool {
     // The kernel's struct sched_attr, in the size of its first version.
@@ -134,8 +134,8 @@ pub fn set_last() -> bool {
 
 /// A guard that restricts another thread of this process to one CPU.
 ///
-/// Dropping the guard restores the thread's previous CPUs. The thread must not run before that. Otherwise it and the
-/// threads and children that it starts have wrong CPUs.
+/// Dropping the guard restores the thread's previous CPUs. The thread must not run before that. Otherwise the thread,
+/// and the threads and children that it starts, have wrong CPUs.
 #[derive(Debug)]
 pub struct Confined {
     tid: rustix::process::Pid,
@@ -161,8 +161,8 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // The result is ignored. The call fails if the thread has ended. It also fails if its CPUs were taken away, and
-        // then the kernel has already moved the thread.
+        // The result is ignored. The call fails if the thread has ended. It also fails if none of the previous CPUs is
+        // allowed any more. The kernel has then already moved the thread.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
 }
@@ -327,9 +327,9 @@ fn count_by_kept_fd() -> Option<usize> {
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
-/// Opens the task directory and keeps its descriptor. Closes the previous descriptor, which may be an inherited one of
-/// the parent, if it is still Hanare's. If two threads do this at once, the next call may have to open the directory
-/// once more.
+/// Opens the task directory and keeps its descriptor. Then closes the previous descriptor if it is still Hanare's. In a
+/// forked child, that is the parent's descriptor. If two threads do this at once, the next call may have to open the
+/// directory once more.
 fn count_by_new_fd() -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;

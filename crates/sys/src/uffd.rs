@@ -198,8 +198,8 @@ impl Uffd {
     }
 
     /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes the threads that wait for them.
-    /// The result's errno is `EEXIST` if a page is present, and `EAGAIN` if the request stopped in the middle. Both
-    /// times `done` counts the bytes installed.
+    /// The result's errno is `EEXIST` if a page is present, and `EAGAIN` if the request stopped in the middle. In both
+    /// cases, `done` counts the installed bytes.
     ///
     /// # Safety
     /// The pages at `dst` become copies of those at `src`, so the caller must own their contents. The `len` bytes at
@@ -301,7 +301,7 @@ impl Uffd {
     pub fn check(&self) -> Result<(), Errno> {
         match self.wake(0, 0) {
             Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
-            // The range of this wake is empty, so the kernel of a userfaultfd refuses it with another error.
+            // The range of this wake is empty, so a userfaultfd fails with another error.
             _ => Ok(()),
         }
     }

@@ -59,8 +59,8 @@ impl RunWatch {
 
 impl Drop for RunWatch {
     fn drop(&mut self) {
-        // The table forgets the numbers before the descriptors are closed. From then on, the program may use these
-        // numbers.
+        // Hanare's record of descriptors forgets these numbers before the descriptors are closed. From then on, the
+        // program may use the numbers.
         for fd in [&self.schedstat, &self.syscall] {
             descriptors::forget(fd.as_raw_fd());
         }
