@@ -146,7 +146,7 @@ impl Faulty {
     }
 
     /// Returns the index of the entry that must be sent before `wanted`, to keep the order of entries with common
-    /// units. It is `wanted` if there is no such entry.
+    /// units. Returns `wanted` if there is no such entry.
     fn first_of_same_units(&self, queue: &[Queued], wanted: usize) -> usize {
         let units = |queued: &Queued| match queued {
             Queued::Write { page, bytes, .. } => page.0..page.0 + (bytes.len() / self.unit_bytes) as u32,

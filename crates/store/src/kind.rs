@@ -50,7 +50,7 @@ impl fmt::Debug for Links {
 }
 
 impl Kind {
-    /// Checks whether writes end later, because a sender writes the pages from their frames.
+    /// Checks whether writes can end later. They do if a sender writes the pages from their frames.
     #[must_use]
     pub fn writes_later(&self) -> bool {
         matches!(self, Kind::Remote(_))
@@ -144,7 +144,7 @@ impl Store for Kind {
     }
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
-        // SAFETY: the caller keeps the promises of `Store::write`, which are those of both kinds.
+        // SAFETY: the caller keeps the promises of `Store::write`.
         unsafe {
             match self {
                 Kind::Slots(slots) => slots.write(write, fill),

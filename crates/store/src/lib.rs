@@ -1,10 +1,10 @@
 //! Stores evicted pages: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
 //! ([`Remote`]).
 //!
-//! The store moves bytes and records where each page is held. It makes no decisions about pages and does not know the
-//! code that uses it. A thread polls the store ([`Store::poll`]) and receives the pages that have arrived. The store
-//! never calls that code from a thread of its own. The caller of [`Remote::send`] learns which writes have ended. Only
-//! this crate places pages on servers, watches their room and silence, and starts the private server of a run.
+//! The store moves bytes and records where each page is held. It makes no decisions about pages and starts no threads.
+//! Its user polls it ([`Store::poll`]) to receive the pages that have arrived. Its user also runs the senders
+//! ([`Remote::send`]), and learns from them which writes have ended. Only this crate places pages on servers, watches
+//! their room and silence, and starts the private server of a run.
 //!
 //! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
 //! fault path. They allocate nothing and acquire no lock that the program could hold.
@@ -50,8 +50,8 @@ pub trait Store: Send + Sync {
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>>;
 
     /// Drops units (base pages) that are no longer needed. Never waits. The store applies the releases and writes of a
-    /// unit in the order of the calls. So the caller must not write the unit after it decided to release it and before
-    /// this call.
+    /// unit in the order of the calls. So the caller must not begin a write of the unit between its decision to release
+    /// the unit and this call.
     fn release(&self, unit: u32, count: u32);
 
     /// Returns how many bytes the store has room for.
@@ -103,7 +103,8 @@ pub trait Take {
     /// The memory at `from` holds `len` bytes, which do not change during the call.
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize);
 
-    /// Called after a poll has completed the read. The store holds no lock during this call.
+    /// Called after a poll has completed the read. Not called for a read that was complete at once ([`Begun::Done`]).
+    /// The store holds no lock during this call.
     fn arrived(&mut self, read: &Read);
 
     /// Returns memory with room for a slot and for all bytes of any read. No other code uses this memory.
@@ -145,14 +146,14 @@ pub enum Saved {
     Done,
     /// The store already had the same bytes.
     Same,
-    /// The write ends later. The caller of [`Remote::send`] learns when.
+    /// The write ends later. The caller of [`Remote::send`] learns of its end.
     Later,
 }
 
 /// The source of an answer about room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Answer from what is known already.
+    /// Answer from the last reports of the servers.
     Known,
     /// Answer from new reports of the servers. This may wait, so fault paths must not use it.
     Servers,

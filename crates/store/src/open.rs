@@ -66,7 +66,6 @@ impl Kind {
     ///
     /// # Errors
     /// [`OpenError`] says what failed.
-    /// See [`OpenError`].
     pub fn open(
         target: &Target,
         shape: Shape,

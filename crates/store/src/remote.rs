@@ -1,10 +1,10 @@
 //! A store on memory servers. Each server has one connection for reads of page ranges, and another one for write-backs
 //! and discards.
 //!
-//! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]), so it need not wait for
-//! another thread. Replies arrive in the order of the requests. The store checks this, and treats any other reply as
-//! invalid data. Write-backs and discards wait in [`Places`], which has room for all of them. One thread for each
-//! server sends them ([`Remote::send`]), with adjacent pages in one message.
+//! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]). So no special receiver
+//! thread must be woken for a page. Replies arrive in the order of the requests. The store checks this, and treats any
+//! other reply as invalid data. Write-backs and discards wait in [`Places`], which has room for all of them. One thread
+//! for each server sends them ([`Remote::send`]), with adjacent pages in one message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,8 +37,8 @@ pub use writer::Sender;
 const READS_MAX: usize = 1024;
 /// The maximum number of write-backs that a sender removes from its queue at once.
 const WRITES_AT_ONCE: usize = 256;
-/// The maximum time between two checks of the links while the process runs, in nanoseconds. A longer time means a
-/// pause.
+/// The maximum time between two checks of the links in a running process, in nanoseconds. A longer time means that the
+/// process or the machine was stopped.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// The maximum length of a placement extent in bytes. A placement extent is a range of far memory that is on one server
 /// as a whole. One message of write-backs stays inside one such range.
@@ -66,9 +66,9 @@ struct Server {
     /// woken.
     wait_word: AtomicU32,
     writes_in_flight: AtomicU32,
-    /// The number of the newest request for the server's room.
+    /// The number of the newest room request to the server.
     asked: AtomicU32,
-    /// The number of the newest request for its room that the server answered.
+    /// The number of the newest room request that the server answered.
     answered: AtomicU32,
     /// The time of the server's last report of its room, in nanoseconds on CLOCK_MONOTONIC.
     room_known_ns: AtomicU64,
@@ -155,7 +155,7 @@ impl Remote {
     }
 
     /// Like [`Self::new`], with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. A process that stores
-    /// only some pages of a range uses short extents. Each extent reserves room on its server as a whole.
+    /// only some pages of a range uses short extents, because each extent reserves room on its server as a whole.
     pub(crate) fn with_extents(
         opened: Vec<Opened>,
         shape: Shape,
@@ -191,8 +191,8 @@ impl Remote {
     fn is_idle(&self) -> bool {
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
-                // The queue is checked before the flag. A sender sets the flag before it removes anything from its
-                // queue.
+                // The queue is checked before `writes_in_flight`. A sender sets `writes_in_flight` before it removes
+                // anything from its queue, so no write is overlooked.
                 !self.places.lock().waits_for(index) && self.servers[index].writes_in_flight.load(Acquire) == 0
             })
     }
@@ -213,8 +213,8 @@ impl Remote {
             server
         });
         let servers = servers.collect();
-        // The lock is left behind, because a sender of the parent may have held it at the fork. That sender changed
-        // nothing, because nothing waited to be sent.
+        // The tables get a new, free lock, because a sender of the parent may have held the old lock at the fork. That
+        // sender changed nothing, because nothing waited to be sent.
         let places = LockCell::new(self.places.into_inner());
         (Self { servers, places, ..self }, senders)
     }
@@ -299,8 +299,8 @@ impl Remote {
         let len = read.bytes as usize;
         let place = take.place(&read);
         let to = place.unwrap_or(*bounce as *mut u8);
-        // SAFETY: `to` has `len` bytes. It is memory of the taker that no other code accesses, or the bounce buffer.
-        // The lock held here protects that buffer.
+        // SAFETY: `to` has `len` bytes. `to` is memory of the taker that no other code accesses, or it is the bounce
+        // buffer. The lock held here protects that buffer.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         link.receive_payload(into).map_err(lost)?;
         match place {
@@ -358,7 +358,8 @@ impl Remote {
     }
 
     /// Returns an error if a server was silent for too long while reads wait for it. The caller holds the receiving
-    /// end, and found no reply when it looked at `looked_ns`. A request that is still being sent does not count.
+    /// end. It began to look for a reply at `looked_ns` and found none. A request that is still being sent does not
+    /// count.
     fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
         let server = &self.servers[index];
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
@@ -368,13 +369,14 @@ impl Remote {
         if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
-    /// Checks whether a server that has owed an answer since `last_ns` is silent. The caller must have looked for the
-    /// answer at `looked_ns` and found none. The time after `looked_ns` does not count, because an answer may be unread
-    /// while this process's threads wait for a CPU.
+    /// Checks whether a server that has owed an answer since `last_ns` is silent. The caller must have begun to look
+    /// for the answer at `looked_ns` and found none. The time after `looked_ns` does not count, because an answer may
+    /// be unread while this process's threads wait for a CPU.
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
         looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
-            // If the links were not checked for long, a pause of this process has just ended or still lasts.
+            // If the links were not checked for long, a pause has just ended or still lasts. Then the silence does not
+            // count.
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 

@@ -173,7 +173,7 @@ impl Slots {
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
-    /// Runs `read`. While it runs, no slot that it finds in the table returns to the server.
+    /// Runs `read`. During this call, no slot that `read` finds in the table returns to the server.
     fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         self.readers.fetch_add(1, SeqCst);
         let result = read();
@@ -189,8 +189,8 @@ impl Slots {
         Ok((self.slots + position) as *const u8)
     }
 
-    /// Calls `visit` for each slot of a held range. It passes the number of bytes before this piece, its location and
-    /// its length.
+    /// Calls `visit` for each slot of a held range. Each call gets the number of bytes before its piece, and the
+    /// location and length of the piece.
     fn pieces<'a>(
         &'a self,
         unit: u32,
@@ -303,7 +303,7 @@ impl Slots {
         }
     }
 
-    /// Returns the link to the server. It becomes readable only when the server ends.
+    /// Returns the link to the server. The link becomes readable only when the server ends.
     pub fn link(&self) -> BorrowedFd<'_> {
         // SAFETY: the link stays open until this store is dropped.
         unsafe { BorrowedFd::borrow_raw(self.link_fd) }

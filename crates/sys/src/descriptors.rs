@@ -14,7 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
-/// The number of descriptor numbers in the table. No descriptor is moved beyond them, and a higher one is not recorded.
+/// The count of descriptor numbers in the table. No descriptor is moved to a higher number, and higher numbers are not
+/// recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
 /// The search for a free high number begins below this number. Much higher numbers would cost memory, because the
@@ -60,8 +61,8 @@ fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
 }
 
-/// Checks whether `more` descriptors can be opened now. It must not open any, because another thread of the program may
-/// rely on getting the lowest free number.
+/// Checks whether `more` descriptors can be opened now. The check must not open any, because another thread of the
+/// program may rely on getting the lowest free number.
 fn can_have(more: usize) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
     let mut free = 0;
@@ -74,9 +75,9 @@ fn can_have(more: usize) -> bool {
     free >= more
 }
 
-/// The number of descriptor numbers that one system call examines.
+/// The count of descriptor numbers that one system call examines.
 const LOOKED_AT: usize = 64;
-/// The maximum number of descriptor numbers that are examined in all.
+/// The maximum count of descriptor numbers that one check examines.
 const LOOKED_AT_MAX: RawFd = 4096;
 
 /// Returns how many of these numbers are free. The range has at most [`LOOKED_AT`] numbers. A descriptor that was

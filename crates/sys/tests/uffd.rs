@@ -163,7 +163,8 @@ fn moves_in_and_out(len: usize) {
     check(frame.addr(), len, 7);
 }
 
-/// Makes a range to move pages into and out of. It is registered too, because MOVE needs a registered destination.
+/// Makes a range to move pages into and out of. The range is registered too, because MOVE needs a registered
+/// destination.
 fn far_frame(uffd: &Uffd, len: usize) -> Mapping {
     let frame = Mapping::reserve(len, page_size()).unwrap();
     uffd.register(frame.addr(), len, WP).unwrap();

@@ -1,7 +1,7 @@
 //! Records which server holds which units (base pages), and which messages wait to be sent to each server.
 //!
-//! Nothing here waits, allocates or grows. The pager calls it while the pager is locked, and a sender needs both locks
-//! to send.
+//! Nothing here waits, allocates or grows. The engine calls [`Places::release`] while it holds the pager's lock, so a
+//! wait here would delay every fault.
 //!
 //! Each frame (local memory outside the program's view) has an entry for its write-back, because a frame has at most
 //! one. A waiting discard is a bit of its slot. Each server has a list of the extents that have such bits.
@@ -19,8 +19,8 @@ use super::bits::Bits;
 use super::{EXTENT_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
-/// The minimum free room of a server, in bytes, for new extents near older ones. Below it, new extents go to the server
-/// with the most room. Other processes may have used some room since the server's last report.
+/// The minimum free room of a server, in bytes, for new extents near older ones. With less free room, new extents go to
+/// the server with the most room. Other processes may have used some room since the server's last report.
 const MARGIN_BYTES: usize = 4 << 20;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
@@ -128,7 +128,7 @@ pub(super) struct Places {
     discards: Bits,
     /// The extents that are in the discard list of a server.
     listed: Bits,
-    /// The next extent in the discard list, for each extent.
+    /// For each extent in a discard list: the next extent of that list, as its number plus one. 0 for the last extent.
     next_listed: Vec<u32>,
     /// The discard list of each server.
     discarding: Vec<List>,
@@ -240,9 +240,9 @@ impl Places {
         }
     }
 
-    /// Records a server's answer to a write-back: it took the page (`took`), or it had no room. Adds to `vain` the
-    /// ranges that the server still holds but that are no longer needed there. They must be discarded before anything
-    /// else is sent to this server.
+    /// Records a server's answer to a write-back. If `took` is true, the server took the page. Otherwise it had no
+    /// room. Adds to `vain` the ranges that the server still holds but that nobody needs there any more. They must be
+    /// discarded before anything else is sent to this server.
     pub(super) fn ended(&mut self, job: WriteBack, server: usize, took: bool, vain: &mut Vec<Discard>) -> Ended {
         let unit = job.page.0;
         let here = self.server_of(unit);
@@ -276,8 +276,8 @@ impl Places {
 
     // ---- discards --------------------------------------------------------------------------------------------------
 
-    /// Releases units of one extent. Returns the extent's server if its sender must be woken, because the extent has
-    /// the first discards to send.
+    /// Releases units of one extent. Returns the extent's server if this call adds the extent to the server's discard
+    /// list. The caller must then wake the server's sender.
     pub(super) fn release(&mut self, unit: u32, count: u32) -> Option<usize> {
         let extent = unit / self.extent_units;
         debug_assert_eq!(extent, (unit + count - 1) / self.extent_units);

@@ -75,7 +75,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         let end = Instant::now() + SOON;
         while !done() {
             assert!(Instant::now() < end, "it does not come");
-            // A running program polls in the same way. The poll must not report the server as silent.
+            // This poll is like that of a running program. It must not report the server as silent.
             remote.poll(Turn::Upkeep, &mut &*taker).expect("a server that answers");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -101,7 +101,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
             remote.poll(Turn::Receive(Wait::Spin { iterations: 100 }), &mut &*taker).expect("a server that answers");
         }
     });
-    // The reader now holds the receiving end. The polls for upkeep begin only after that.
+    // This loop waits until the reader holds the receiving end. The polls for upkeep begin only after that.
     let end = Instant::now() + SOON;
     while !taker.holds.load(Acquire) {
         assert!(Instant::now() < end, "nothing arrives");

@@ -75,7 +75,7 @@ impl Remote {
     /// own. Returns the number of messages sent.
     ///
     /// # Errors
-    /// The server is lost or silent, or it sent invalid data. Or no server has room.
+    /// The server is lost or silent, it sent invalid data, or no server has room.
     pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
         Sending { remote: self, sender, ended }.go_on()?;
@@ -94,10 +94,10 @@ impl<'a> Sending<'a, '_> {
     /// Sends what waits and reads the answers that have arrived. Sleeps if there is nothing to do.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
         let wait_word = self.server().wait_word.load(Acquire);
-        // The flag is set before anything is removed from the queue. So a thread that finds the queue empty also finds
-        // the flag set.
+        // `writes_in_flight` is set before anything is removed from the queue. So a thread that finds the queue empty
+        // also finds `writes_in_flight` set.
         self.server().writes_in_flight.store(1, Release);
-        // The number is read before the discards are sent. A thread that asks for room expects its own discards to be
+        // `asked` is read before the discards are sent. A thread that asks for room expects its own discards to be
         // counted.
         let asked = self.server().asked.load(Acquire);
         if self.send_discards()? {

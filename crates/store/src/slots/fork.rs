@@ -37,7 +37,7 @@ impl Slots {
     }
 
     /// Replaces the shared slot of a unit's extent by a slot of this process's own. If `whole` is false, copies the
-    /// shared slot's bytes. If it is true, the caller is about to write all of them.
+    /// shared slot's bytes. Otherwise the caller is about to write all bytes of the slot.
     #[cold]
     pub(super) fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let _alone = self.unsharing.lock();

@@ -23,8 +23,8 @@ pub enum Event {
     },
     /// The process forked, and the kernel created a userfaultfd for the child.
     Fork {
-        /// The descriptor of the child's userfaultfd. The reader owns it, so it must close it or wrap it in an
-        /// `OwnedFd`.
+        /// The descriptor of the child's userfaultfd. The reader owns this descriptor and must close it or wrap it in
+        /// an `OwnedFd`.
         fd: RawFd,
     },
     /// A range was moved by `mremap`.
