@@ -1,5 +1,5 @@
-//! Opens the store of a process. Several processes, such as ranks, may share a far address space. Each of them stores
-//! some of its pages.
+//! Opens the store of a process. Several processes, such as the ranks of a shared-memory program, may share a far
+//! address space. Each process stores some pages of this address space.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};

@@ -109,7 +109,8 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // The server must not inherit a run's variables. Otherwise it would page its own memory, or act as a rank.
+        // The server must not inherit a run's variables. Otherwise it would page its own memory, or act as a rank of a
+        // shared-memory program.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);

@@ -154,8 +154,8 @@ impl Remote {
         Self::with_extents(opened, shape, EXTENT_BYTES, bounce_bytes, silent)
     }
 
-    /// Like [`Self::new`], with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. A process that stores
-    /// only some pages of a range uses short extents, because each extent reserves room on its server as a whole.
+    /// Like [`Self::new`], with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. Each extent
+    /// reserves room on its server as a whole. So a process that stores only some pages of a range uses short extents.
     pub(crate) fn with_extents(
         opened: Vec<Opened>,
         shape: Shape,

@@ -2,9 +2,9 @@
 //! program uses this record to spare them.
 //!
 //! Programs close descriptors that they did not open (`close_range`, a loop over all numbers, `dup2` onto a number).
-//! Hanare's descriptors must survive that. So Hanare [keeps](keep) each one: it moves the descriptor to a high number,
-//! makes it close-on-exec and records it in a table. The table has one bit for each number. A lookup in it uses no
-//! lock.
+//! Hanare's descriptors must survive that. So Hanare [keeps](keep) each one. It moves the descriptor to a high number,
+//! makes it close-on-exec and records it in a table. The table has one bit for each number. A lookup in the table uses
+//! no lock.
 //!
 //! A descriptor number belongs to one process. A forked child has a copy of its parent's table, but none of the
 //! parent's engine. So the table is valid only in a process that has the [mark](crate::mark).
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 /// recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// The search for a free high number begins below this number. Much higher numbers would cost memory, because the
+/// The search for a free high number begins below this number. Much higher numbers would cost memory. The
 /// kernel's table of a process has an entry for each number up to the highest.
 const TOP: u64 = 1024;
 /// The limit on descriptors while [`Room`] raises it. It leaves many numbers free, however many the program uses.

@@ -2,9 +2,9 @@
 //! This module also blocks signals.
 //!
 //! This module reads fault signals and knows nothing of pages. Its handler runs with every signal blocked, on the
-//! alternate stack if the thread has one. It passes a foreign fault on to the action that was set before its
-//! installation, or to the action that the program set later ([`set_chained`]). The effect is as if our handler did not
-//! exist.
+//! alternate stack if the thread has one. It passes a foreign fault on to the program's own action. That is
+//! the action from before the installation, or the action that the program set later ([`set_chained`]). The effect is
+//! as if our handler did not exist.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -427,8 +427,8 @@ fn set_mask(mask: u64) -> u64 {
 /// of user or groups.
 ///
 /// [`SignalMask`] must not block signal 33. A call such as setuid signals every thread and waits for an answer from
-/// each. If a thread blocked signal 33 while it waits for a lock that the caller of setuid holds, both would wait for
-/// ever.
+/// each. A thread may wait for a lock that the caller of setuid holds. If the thread blocked signal 33, both would
+/// wait for ever.
 ///
 /// The handler of signal 33 may run in the middle of the engine. It makes one system call, increments a counter and
 /// takes no lock. It reads only the thread's own data and the stack of the thread that called setuid. That stack is

@@ -173,8 +173,8 @@ pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
-/// Restricts the calling thread, and threads that it starts from now on, to one of `shares` equal shares of the CPUs
-/// that the user allows this process. Shares are numbered from 0.
+/// Restricts the calling thread, and threads that it starts from now on, to a share of the CPUs. The CPUs that the user
+/// allows this process are divided into `shares` equal shares, which are numbered from 0.
 ///
 /// # Errors
 /// `EINVAL` if there are fewer CPUs than shares, or if `share` is not below `shares`. Otherwise the kernel's error.

@@ -5,9 +5,9 @@
 //! <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
 //!
 //! The caller must know these rules of the kernel:
-//! - A request may stop with `EAGAIN` after some bytes. Either it met a present page, or the address space is changing:
-//!   a `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read. The caller reads all events, then repeats the rest
-//!   of the request.
+//! - A request may stop with `EAGAIN` after some bytes. Either it met a present page, or the address space is changing.
+//!   In the second case, a `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read. The caller reads all events,
+//!   then repeats the rest of the request.
 //! - With [`feature::WP_ASYNC`], write-protecting a missing page leaves a marker in its place. COPY replaces a marker,
 //!   but MOVE onto a marker fails with `EEXIST`. So the caller write-protects only present pages.
 //! - MOVE removes write protection. It works on private anonymous memory only.

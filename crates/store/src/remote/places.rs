@@ -6,7 +6,7 @@
 //! Each frame (local memory outside the program's view) has an entry for its write-back, because a frame has at most
 //! one. A waiting discard is a bit of its slot. Each server has a list of the extents that have such bits.
 //!
-//! A slot's discard waits only while no unit of the slot is held and no write-back of its units is queued or in flight.
+//! A slot's discard waits only while none of the slot's units is held, queued for writing or being written.
 //! A write-back cancels the discard of its slot. This is safe because units that are not held are never read, so a
 //! discard only frees room. Hence waiting discards and write-backs concern different slots and may be sent in any
 //! order.

@@ -70,9 +70,9 @@ impl Sender {
 }
 
 impl Remote {
-    /// Sends what waits for the sender's server, reads the answers that have arrived, and calls `ended` for each
-    /// write-back that has ended. Sleeps if there is nothing to do. The caller repeats this call in a thread of its
-    /// own. Returns the number of messages sent.
+    /// Sends what waits for the sender's server, and reads the answers that have arrived. Calls `ended` for each
+    /// write-back that has ended. Sleeps if there is nothing to do. Returns the number of messages sent. The caller
+    /// repeats this call in a thread of its own.
     ///
     /// # Errors
     /// The server is lost or silent, it sent invalid data, or no server has room.

@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Two open files under `/proc` that together prove that one thread of this process has not run.
 ///
-/// A thread's CPU time is no proof. On a virtual machine the kernel subtracts the time that the host used (stolen
-/// time), so a short run can count as zero.
+/// A thread's CPU time is no proof. On a virtual machine, the kernel subtracts the time that the host used (stolen
+/// time). So a short run can count as zero.
 #[derive(Debug)]
 pub struct RunWatch {
     schedstat: OwnedFd,

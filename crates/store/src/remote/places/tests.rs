@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// The smallest case of the error: a unit's write-back is in flight when the only held unit of its slot is released.
+/// The smallest case of the error. A unit's write-back is in flight when the only held unit of its slot is released.
 #[test]
 fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
     let mut world = World::new(4, &[6]);
