@@ -124,7 +124,7 @@ impl Mapping {
     /// Like [`Mapping::reserve`], but page-aligned, and every access raises a fault.
     ///
     /// # Errors
-    /// The same as for [`Mapping::reserve`].
+    /// [`MapError::Shape`] or [`MapError::Reserve`].
     pub fn reserve_none(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::empty(), MapFlags::NORESERVE)
     }
@@ -132,7 +132,7 @@ impl Mapping {
     /// Maps `len` bytes of ordinary private anonymous memory, page-aligned.
     ///
     /// # Errors
-    /// The same as for [`Mapping::reserve`].
+    /// [`MapError::Shape`] or [`MapError::Reserve`].
     pub fn anonymous(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::empty())
     }
@@ -347,7 +347,7 @@ pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
 /// async-signal-safe.
 ///
 /// # Errors
-/// The same as for [`guard`].
+/// The kernel's error, such as `EINVAL` if it has no guards in shared memory (before 6.15), or `EINTR` after a signal.
 pub fn unguard(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: removing guards changes no contents.
     unsafe { change_guards(addr, len, GUARD_REMOVE) }
